@@ -1,0 +1,5 @@
+"""`python -m octobert`."""
+
+from octobert.cli.main import main
+
+main()

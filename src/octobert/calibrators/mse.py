@@ -1,0 +1,56 @@
+"""The interval whose 8-bit grid has the least mean squared error over the observed values, rounding and clipping together.
+
+Both ends are searched over fractions of the exact range, by coordinate descent from the full range: first the ends in
+common, then each alone. The error is computed from the histogram's occupied bins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from octobert.plan import Noun
+from octobert.ranges import Interval, TensorStatistics
+
+_LEVELS = 255  # steps between 256 codes
+
+
+class Options(Noun):
+    """Args:
+    candidates: fractions of the range that are tried for each end.
+    rounds: passes over the two ends.
+    """
+
+    candidates: int = Field(default=64, ge=4, le=1024)
+    rounds: int = Field(default=3, ge=1, le=20)
+
+
+def interval(statistics: TensorStatistics, options: Options) -> Interval:
+    """The interval of least squared error, and the symmetric bound of least squared error."""
+    values, counts = statistics.points()
+    low, high = min(statistics.minimum, 0.0), max(statistics.maximum, 0.0)
+    bound = max(-low, high)
+    if bound == 0.0:
+        return Interval(low=0.0, high=0.0, bound=0.0)
+    fractions = np.linspace(0.05, 1.0, options.candidates)
+    best_bound = bound * _least(lambda f: _error(values, counts, -bound * f, bound * f), fractions)
+    at_low = at_high = _least(lambda f: _error(values, counts, low * f, high * f), fractions)
+    for _ in range(options.rounds):
+        before = (at_low, at_high)
+        at_low = _least(lambda f: _error(values, counts, low * f, high * at_high), fractions)
+        at_high = _least(lambda f: _error(values, counts, low * at_low, high * f), fractions)
+        if (at_low, at_high) == before:
+            break
+    return Interval(low=low * at_low, high=high * at_high, bound=best_bound)
+
+
+def _least(error, fractions: np.ndarray) -> float:
+    return float(fractions[int(np.argmin([error(f) for f in fractions]))])
+
+
+def _error(values: np.ndarray, counts: np.ndarray, low: float, high: float) -> float:
+    """Sum of squared errors of an asymmetric 8-bit grid over [low, high] that contains 0 exactly."""
+    scale = max((high - low) / _LEVELS, np.finfo(np.float32).tiny)
+    zero = np.rint(-low / scale)
+    codes = np.clip(np.rint(values / scale) + zero, 0, _LEVELS)
+    return float(np.dot((values - (codes - zero) * scale) ** 2, counts))

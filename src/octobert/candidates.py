@@ -1,0 +1,81 @@
+"""What is compared: the float baselines of every runtime and the quantized model of every target, by name."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from octobert import plugins
+from octobert.errors import TargetError, did_you_mean
+from octobert.plan import Noun
+from octobert.recipe import BASELINES
+from octobert.session import Session, SessionOptions
+
+
+class Candidate(Noun):
+    """One model on one runtime.
+
+    Args:
+        name: a baseline (`ort-f32`) or a target (`ort-cpu`).
+        path: the file or folder to open.
+        head: of the model; PyTorch needs it.
+    """
+
+    name: str
+    path: str
+    head: str
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.name in BASELINES
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the files that are opened."""
+        path = Path(self.path)
+        if path.is_dir():
+            return sum(f.stat().st_size for f in path.glob("*.safetensors"))
+        stem = path.name.removesuffix(".xml")
+        return sum(f.stat().st_size for f in path.parent.iterdir() if f.name.startswith(stem))
+
+
+def open_candidate(candidate: Candidate, threads: int) -> Session:
+    """Open a candidate.
+
+    Raises:
+        TargetError: unknown, or its runtime fails.
+    """
+    runtime, _, precision = candidate.name.rpartition("-")
+    options = SessionOptions(threads=threads, precision=precision if candidate.is_baseline else "f32")
+    path = Path(candidate.path)
+    if candidate.name == "torch-f32":
+        from octobert.targets._torch import TorchSession
+
+        return TorchSession(path, options, candidate.head)
+    name = f"{runtime}-cpu" if candidate.is_baseline else candidate.name
+    if name not in plugins.names("targets"):
+        raise TargetError(f'there is no candidate "{candidate.name}"', fix=did_you_mean(name, plugins.names("targets")))
+    return plugins.load("targets", name).open_session(path, options)
+
+
+def float_baseline(target: str) -> str:
+    """The baseline that a target's model is compared with: the same runtime in true float32."""
+    return f"{plugins.load('targets', target).CAPABILITIES.runtime}-f32"
+
+
+def why_not(baseline: str, *, is_checkpoint: bool) -> str | None:
+    """Why a baseline cannot be run here, or None."""
+    if baseline == "torch-f32":
+        if not is_checkpoint:
+            return "the model came as ONNX, so there is no PyTorch form of it"
+        missing = [p for p in ("torch", "transformers") if importlib.util.find_spec(p) is None]
+        return f"{' and '.join(missing)} not installed" if missing else None
+    target = f"{baseline.rpartition('-')[0]}-cpu"
+    probe = plugins.load("targets", target).probe()
+    if not probe.available:
+        return probe.missing
+    if baseline == "openvino-bf16":
+        from octobert.targets._openvino import has_bf16
+
+        return None if has_bf16() else "this CPU does not compute in bfloat16"
+    return None

@@ -1,0 +1,68 @@
+"""What commands share: JSON on stdout, people on stderr, progress of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from octobert.artifact import Artifact
+    from octobert.pipeline import Step
+
+JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.")
+
+
+def document(data: Any) -> None:
+    """Print one JSON document."""
+    typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """Say something to people."""
+    typer.echo(text, err=True)
+
+
+def render(*parts: Any) -> None:
+    """Print tables; wide enough for them when the output is not a terminal."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for part in parts:
+        console.print(part)
+
+
+class ProgressLine:
+    """A listener that draws one line a step on stderr: a bar where there is a terminal, plain lines where there is not."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task: Any = None
+        self._bar.start()
+
+    def planned(self, steps: list[Step]) -> None:
+        pass
+
+    def started(self, step: Step) -> None:
+        self._task = self._bar.add_task(step.name, total=None)
+
+    def progressed(self, step: Step, what: str, done: int, total: int) -> None:
+        self._bar.update(self._task, description=f"{step.name}: {what}", completed=done, total=total)
+
+    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+        how = "reused" if reused else f"{artifact.seconds:.1f} s"
+        self._bar.console.print(f"  {step.name:<28} {how}", highlight=False)
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._bar.stop()

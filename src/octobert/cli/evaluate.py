@@ -1,0 +1,41 @@
+"""`octobert evaluate DIR --data FILE`: score a finished model, and its float model beside it, on other data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octobert.cli import _show
+
+NAME = "evaluate"
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(help="A packaged directory, OUT/<target>.")],
+    data: Annotated[str, typer.Option(help="A file, or a folder with a file of the split.")],
+    split: Annotated[str, typer.Option(help="Which split of a folder.")] = "validation",
+    samples: Annotated[int | None, typer.Option(help="Score at most so many rows.")] = None,
+    seed: Annotated[int, typer.Option(help="For sampling and intervals.")] = 0,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Score a finished model on data, paired with its float model on the same rows."""
+    import json
+
+    from octobert.runtime.judge import judge
+
+    result = judge(directory, data, split=split, samples=samples, seed=seed)
+    plain = json.loads(result.model_dump_json())
+    if as_json:
+        _show.document(plain)
+        return
+    for name, scores in result.scores.items():
+        for score in scores:
+            typer.echo(f"{name:<14} {score.metric:<12} {score.value:.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.rows} rows")
+    comparison = result.comparison
+    typer.echo(
+        f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "
+        f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed"
+        + (f", {comparison.metric} {comparison.difference:+.4f} (p = {comparison.p_value:.2f})" if comparison.metric else "")
+    )

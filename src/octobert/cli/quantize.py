@@ -1,0 +1,80 @@
+"""`octobert quantize MODEL`: the one-liner; it builds a recipe, prints it and runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from octobert.cli import _show
+from octobert.cli.run import carry_out
+
+NAME = "quantize"
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="Hub id, folder, package:NAME/PATH, or an .onnx file beside its tokenizer.")],
+    task: Annotated[str, typer.Option(help="A task's name, or YAML with its options: '{embedding: {text: body}}'.")],
+    data: Annotated[list[str], typer.Option(help="File, folder, hub id, or SPLIT=FILE; give it several times.")],
+    out: Annotated[Path, typer.Option(help="Output directory.")],
+    target: Annotated[list[str] | None, typer.Option(help="A target; give it several times. Default: ort-cpu.")] = None,
+    calibrate: Annotated[str, typer.Option(help="A calibrator, or YAML with its options.")] = "mse",
+    method: Annotated[str, typer.Option(help="A quantization method, or YAML with its options.")] = "static",
+    samples: Annotated[int, typer.Option(help="Calibration rows.")] = 256,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
+    seed: Annotated[int, typer.Option(help="For every random choice.")] = 0,
+    allow_leakage: Annotated[bool, typer.Option("--allow-leakage", help="Accept calibration rows that are evaluated.")] = False,
+    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Accept pickle weights, which run code.")] = False,
+    save_recipe: Annotated[Path | None, typer.Option(help="Also write the recipe to this file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be reused and what would run.")] = False,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Quantize a model for one or more targets, and compare it with the float model on your data."""
+    from octobert import recipe as recipes
+
+    raw: dict[str, Any] = {
+        "model": model,
+        "task": _with_option(_choice(task, "--task"), "max_length", max_length),
+        "data": _data(data, samples, allow_leakage),
+        "calibrate": _choice(calibrate, "--calibrate"),
+        "quantize": _choice(method, "--method"),
+        "targets": target or ["ort-cpu"],
+        "seed": seed,
+        "allow_pickle": allow_pickle,
+    }
+    recipe = recipes.parse(raw, where="command line")
+    text = recipes.as_yaml(recipe)
+    _show.note(text)
+    if save_recipe:
+        save_recipe.write_text(text, encoding="utf-8")
+    carry_out(recipe, out, dry_run=dry_run, as_json=as_json)
+
+
+def _choice(text: str, option: str) -> Any:
+    """A name, or YAML flow with options."""
+    import yaml
+
+    from octobert.errors import RecipeError
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{option} is not a name or YAML", got=" ".join(str(error).split())[:200]) from error
+
+
+def _with_option(choice: Any, name: str, value: Any) -> Any:
+    if value is None:
+        return choice
+    if isinstance(choice, dict) and len(choice) == 1:
+        plugin, options = next(iter(choice.items()))
+        return {plugin: {**(options or {}), name: value}}
+    return {choice: {name: value}}
+
+
+def _data(given: list[str], samples: int, allow_leakage: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"calibrate": {"from": "train", "samples": samples}, "allow_leakage": allow_leakage}
+    for one in given:
+        split, equals, path = one.partition("=")
+        found[split if equals else "source"] = path if equals else one
+    return found

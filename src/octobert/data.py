@@ -1,0 +1,241 @@
+"""Rows of the user's data: found, read, split, and kept apart.
+
+Sources are a file, a folder whose files are recognised by split name, or a hub id; formats are CSV, TSV, JSONL and Parquet,
+read by `datasets`. Files are first looked at as text, because the sets that people have are not plain: official MRPC and
+GLUE files hold raw quotes, a byte order mark, and sometimes no header.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert.errors import DataError, did_you_mean
+from octobert.task import Row
+from octobert.texts import Text
+
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+# Official files without a header, by their number of columns.
+_COLA = ("source", "label", "original_label", "sentence")
+_STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
+
+
+def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
+    """All rows of a file.
+
+    Args:
+        columns: names, for a file without a header.
+
+    Raises:
+        DataError: not there, empty, of an unknown format, or malformed.
+    """
+    if not path.is_file():
+        raise DataError("there is no such file", where=str(path), fix="check the path")
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        known = ", ".join(FORMATS)
+        raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=known)
+    if path.stat().st_size == 0:
+        raise DataError("the file is empty", where=str(path), expected="rows", fix="check how it was written")
+    from datasets import Dataset, disable_progress_bars
+    from datasets.exceptions import DatasetGenerationError
+
+    disable_progress_bars()
+    try:
+        if form in ("csv", "tsv"):
+            rows = _read_delimited(path, "," if form == "csv" else "\t", tuple(columns))
+        elif form == "json":
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            rows = rows[0] if len(rows) == 1 and isinstance(rows[0], list) else rows
+        else:
+            rows = Dataset.from_parquet(str(path), keep_in_memory=True).to_list()
+    except (DatasetGenerationError, ValueError, OSError, UnicodeDecodeError) as error:
+        cause = error.__cause__ or error
+        raise DataError("the file cannot be read", where=str(path), got=str(cause).strip()[:200]) from error
+    if not rows:
+        raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
+    return rows
+
+
+def find_splits(source: str) -> dict[str, Path]:
+    """Split name → file, for a folder; a single file is the split `all`.
+
+    Raises:
+        DataError: no such path, no recognised file, or two files for one split.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return {"all": path}
+    if not path.is_dir():
+        raise DataError("there is no such file or folder", where=source, fix="check the path")
+    found: dict[str, list[Path]] = {}
+    for file in sorted(path.iterdir()):
+        if file.suffix.lower() in FORMATS and file.is_file():
+            for split in _splits_in(file.stem):
+                found.setdefault(split, []).append(file)
+    for split, files in found.items():
+        if len(files) > 1:
+            raise DataError(
+                f"more than one file looks like the {split} split",
+                where=source,
+                got=", ".join(f.name for f in files),
+                fix=f"name the one you mean: {split}={files[0]}",
+            )
+    if not found:
+        raise DataError(
+            "no file in the folder is recognised by its name",
+            where=source,
+            got=", ".join(sorted(f.name for f in path.iterdir())[:8]) or "an empty folder",
+            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl or .parquet",
+            fix="name the files: train=… validation=…",
+        )
+    return {split: files[0] for split, files in found.items()}
+
+
+def read_hub(name: str, config: str | None, split: str, revision: str | None) -> list[Row]:
+    """All rows of a split of a hub data set, class labels as names.
+
+    Raises:
+        DataError: the hub does not give it.
+    """
+    import datasets
+
+    try:
+        found = datasets.load_dataset(name, config, split=split, revision=revision)
+    except Exception as error:  # datasets and the hub client raise many unrelated types
+        raise DataError(
+            "there is no file or folder of that name, and the hub did not give it",
+            where=name,
+            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            fix="check the name, the split and the network",
+        ) from error
+    names = {k: f.names for k, f in found.features.items() if isinstance(f, datasets.ClassLabel)}
+    return [{k: names[k][v] if k in names and v >= 0 else v for k, v in row.items()} for row in found]
+
+
+def row_digest(texts: Text) -> str:
+    """What makes two rows the same row: their texts, white space aside."""
+    return hashlib.sha256(json.dumps([" ".join(t.split()) for t in texts]).encode()).hexdigest()
+
+
+def sample(count: int, samples: int, seed: int) -> list[int]:
+    """Indices of a random sample without replacement, in order; all of them if there are fewer."""
+    if count <= samples:
+        return list(range(count))
+    return sorted(np.random.default_rng(seed).permutation(count)[:samples].tolist())
+
+
+def hold_out(digests: Sequence[str], samples: int, seed: int) -> tuple[list[int], list[int]]:
+    """Split the rows of one file into calibration and evaluation rows; equal rows go to the same side.
+
+    At most half of the distinct rows are taken for calibration.
+    """
+    distinct = sorted(set(digests))
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    taken = {distinct[i] for i in order[: min(samples, len(distinct) // 2)]}
+    first = [i for i, d in enumerate(digests) if d in taken]
+    return first, [i for i, d in enumerate(digests) if d not in taken]
+
+
+def refuse_leakage(calibration: Sequence[str], evaluation: Sequence[str]) -> None:
+    """Refuse calibration rows that are also evaluated.
+
+    Raises:
+        DataError: with how many, and the first.
+    """
+    evaluated = {digest: index for index, digest in enumerate(evaluation)}
+    shared = [i for i, digest in enumerate(calibration) if digest in evaluated]
+    if shared:
+        raise DataError(
+            f"{len(shared)} of {len(calibration)} calibration rows are also evaluated, which flatters the result",
+            where="data.calibrate",
+            got=f"for example evaluation row {evaluated[calibration[shared[0]]] + 1}",
+            expected="calibration rows from the training split, none of them evaluated",
+            fix="calibrate from other rows (data.calibrate.from, or drop_evaluated: true to leave shared rows out), "
+            "or set data.allow_leakage: true and have the report say so",
+        )
+
+
+def pick_split(available: Sequence[str], wanted: str, *, where: str) -> str:
+    """The split of that name.
+
+    Raises:
+        DataError: there is none.
+    """
+    if wanted not in available:
+        raise DataError(f'there is no split "{wanted}"', where=where, fix=did_you_mean(wanted, available))
+    return wanted
+
+
+def _splits_in(stem: str) -> list[str]:
+    words = re.split(r"[-_. ]", stem.lower())
+    return [split for split, starts in SPLITS.items() if any(w.startswith(starts) for w in words)][:1]
+
+
+def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
+    from datasets import Dataset, Features, Value
+
+    text = path.read_bytes().decode("utf-8-sig")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return []
+    quoted = delimiter == "," or _quotes_fields(lines, delimiter)
+    fields = [line.split(delimiter) for line in lines[:1000]]
+    columns = columns or _headerless(fields, delimiter)
+    if columns:
+        width = max(line.count(delimiter) + 1 for line in lines)
+        names = [*columns, *(f"extra_{i}" for i in range(width - len(columns)))]
+    else:
+        names = next(csv.reader([lines[0]], delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE))
+    options: dict[str, Any] = {
+        "sep": delimiter,
+        "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+        "encoding": "utf-8-sig",
+        # A text that reads "null" or "NA" is a text, and "007" is not a number.
+        "keep_default_na": False,
+        "features": Features({name: Value("string") for name in names}),
+        "column_names": names,
+        "header": None if columns else 0,
+    }
+    _check_width(names, lines, delimiter, path, exact=not quoted and not columns)
+    return Dataset.from_csv(str(path), keep_in_memory=True, **options).to_list()
+
+
+def _check_width(names: list[str], lines: list[str], delimiter: str, path: Path, *, exact: bool) -> None:
+    if not exact:
+        return
+    for number, line in enumerate(lines, start=1):
+        if line.count(delimiter) + 1 != len(names):
+            raise DataError(
+                "the line has another number of columns than the header",
+                where=f"{path}, line {number}",
+                got=str(line.count(delimiter) + 1),
+                expected=str(len(names)),
+                fix="correct the line",
+            )
+
+
+def _quotes_fields(lines: list[str], delimiter: str) -> bool:
+    """Whether quotes in a tab-separated file are quoting (RFC 4180) rather than text, as in the official MRPC files."""
+    quoted = [f for line in lines for f in line.split(delimiter) if f.startswith('"')]
+    proper = [f for f in quoted if len(f) > 1 and f.endswith('"') and '"' not in f[1:-1].replace('""', "")]
+    return bool(quoted) and len(proper) == len(quoted)
+
+
+def _headerless(fields: list[list[str]], delimiter: str) -> tuple[str, ...]:
+    """Column names of the two official layouts that have no header: CoLA, and the STS benchmark."""
+    if delimiter != "\t":
+        return ()
+    if all(len(f) == 4 and f[1] in ("0", "1") and f[2] in ("", "*") for f in fields):
+        return _COLA
+    if all(len(f) >= 7 and re.fullmatch(r"[0-5](\.\d+)?", f[4]) for f in fields):
+        return _STSB
+    return ()

@@ -1,0 +1,1 @@
+"""Encoder families: one file a family, the names of its parts."""

@@ -1,0 +1,25 @@
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT's layers; positions are counted from the padding id, and there are no segments."""
+
+from octobert.encoder import BERT_PARTS, Encoder
+
+ENCODER = Encoder(
+    model_types=("roberta", "xlm-roberta", "camembert"),
+    prefix="roberta",
+    layer="encoder.layer.{}",
+    parts=BERT_PARTS,
+    embeddings_norm="embeddings.LayerNorm",
+    has_token_types=False,
+    position_offset=2,
+    tiny_config=lambda: {
+        "vocab_size": 120,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 66,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+)

@@ -1,0 +1,1 @@
+"""Executors: where stages run."""

@@ -1,0 +1,1 @@
+"""The float graph: capture, canonical form, structure, parity, and the QDQ writer."""

@@ -1,0 +1,227 @@
+"""Any float ONNX graph of a supported encoder becomes the canonical one, which every later step is written against.
+
+Canonical means: opset 18, int64 inputs `input_ids`, `attention_mask` and (where the family has segments) `token_type_ids`
+with dynamic batch and sequence; linear layers as MatMul + Add; LayerNormalization as one operator; attention as MatMul →
+Mul (scale) → Add (mask) → Softmax → MatMul over [B, H, S, K]; the padding mask as one bounded additive constant; no NaN
+guards; names from the module paths of the family. Semantics are kept, which `graph.parity` then checks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from octobert.encoder import Encoder
+from octobert.errors import ModelError
+from octobert.graph import ops, structure
+
+OPSET = 18
+# What a padded key adds to its score. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero
+# below -104, so this is as good as minus infinity in float, fits fp16, and keeps a row of padding finite.
+MASK_VALUE = -1.0e4
+INPUT_ALIASES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def prepare_(model: ir.Model) -> None:
+    """Bring a raw graph to the point where its structure can be read: opset, inputs, linear layers, norms.
+
+    Raises:
+        ModelError: quantized already, of an opset that cannot be converted, or with inputs that are not an encoder's.
+    """
+    _refuse_quantized(model)
+    common.InlinePass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    _set_opset_(model)
+    _name_inputs_(model.graph)
+    _gemm_to_matmul_(model.graph)
+    _bias_second_(model.graph)
+    _fuse_layer_norms_(model.graph)
+    common.CommonSubexpressionEliminationPass()(model)
+    ops.clean_(model)
+
+
+def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: list[int], encoder: Encoder) -> None:
+    """Write every attention in canonical form, with one shared mask.
+
+    Args:
+        layers: the structure of `model`, from `structure.find_layers`.
+        heads: number of attention heads of each layer.
+    """
+    graph = model.graph
+    mask_input = next((v for v in graph.inputs if v.name == "attention_mask"), None)
+    for layer in layers:
+        foreign = [m for m in layer.attention.masks if mask_input not in ops.ancestors(m)]
+        if mask_input is None or foreign or not layer.attention.masks:
+            raise ModelError(
+                "the attention has a term octobert does not know",
+                where=f"node {layer.attention.softmax.name}",
+                got="scores that are not masked by attention_mask alone",
+                expected="scores = Q·Kᵀ × scale + mask(attention_mask)",
+                fix="models with relative position biases or without an attention mask are not supported",
+            )
+    bias = _mask_bias_(graph, mask_input)
+    for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
+        _rebuild_one_(graph, layer.attention, head_count, encoder.part(index, "attention"), bias)
+    ops.clean_(model)
+
+
+def _refuse_quantized(model: ir.Model) -> None:
+    marks = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "MatMulNBits")
+    found = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in marks})
+    if found:
+        raise ModelError(
+            "the model is quantized already", got=", ".join(found), expected="a float model", fix="give the float ONNX file"
+        )
+    foreign = sorted({node.domain for node in model.graph.all_nodes() if node.domain not in ("", "ai.onnx")})
+    if foreign and not model.functions:
+        raise ModelError(
+            "the model has operators of a runtime's own",
+            got=f"operator domains {', '.join(foreign)}",
+            expected="plain ONNX operators, before any runtime's optimizer",
+            fix="give the file as it was exported",
+        )
+
+
+def _set_opset_(model: ir.Model) -> None:
+    version = model.opset_imports.get("", 0)
+    if version == OPSET:
+        return
+    from onnxscript import version_converter
+
+    version_converter.convert_version(model, target_version=OPSET, fallback=True)
+    if model.opset_imports.get("") != OPSET:
+        raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"opset {OPSET}, or near it")
+
+
+def _name_inputs_(graph: ir.Graph) -> None:
+    for value in graph.inputs:
+        value.name = INPUT_ALIASES.get(value.name, value.name)
+    unknown = [v.name for v in graph.inputs if v.name not in INPUTS]
+    if unknown or "input_ids" not in [v.name for v in graph.inputs]:
+        raise ModelError(
+            "the inputs are not those of an encoder",
+            got=", ".join(str(v.name) for v in graph.inputs),
+            expected="input_ids, attention_mask and perhaps token_type_ids",
+        )
+    for value in list(graph.inputs):
+        value.shape = ir.Shape(["batch", "sequence"])
+        if value.dtype != ir.DataType.INT64:
+            cast = ir.node("Cast", [value], {"to": value.dtype}, name=f"{value.name}.cast")
+            cast.outputs[0].type = ir.TensorType(value.dtype)
+            ir.convenience.replace_all_uses_with(value, cast.outputs[0])
+            cast.replace_input_with(0, value)
+            graph.insert_before(graph[0], cast)
+            value.type = ir.TensorType(ir.DataType.INT64)
+
+
+def _gemm_to_matmul_(graph: ir.Graph) -> None:
+    """Gemm and MatMul with a transposed constant become MatMul over [in, out] (+ Add), so a linear layer has one form."""
+    for node in list(graph):
+        if node.op_type == "Gemm" and ops.const_array(node.inputs[1]) is not None:
+            attributes = {a.name: a.value for a in node.attributes.values()}
+            if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+                continue
+            weight = ops.const_array(node.inputs[1])
+            if attributes.get("transB", 0):
+                weight = np.ascontiguousarray(weight.T)
+            _replace_by_linear_(graph, node, weight, node.inputs[2] if len(node.inputs) > 2 else None)
+        elif node.op_type == "MatMul":
+            transpose = ops.producer(node.inputs[1], "Transpose")
+            weight = ops.const_array(transpose.inputs[0]) if transpose is not None else None
+            if weight is not None and weight.ndim == 2:
+                name = f"{node.inputs[1].name}.constant"
+                array = np.ascontiguousarray(weight.T)
+                node.replace_input_with(1, ops.shared_initializer(graph, name, array))
+
+
+def _replace_by_linear_(graph: ir.Graph, gemm: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> None:
+    name = gemm.outputs[0].name
+    matrix = ops.initializer(graph, f"{name}.weight_in_out", weight)
+    matmul = ops.make_node("MatMul", [gemm.inputs[0], matrix], f"{name}.matmul")
+    nodes = [matmul]
+    if bias is not None:
+        nodes.append(ops.make_node("Add", [matmul.outputs[0], bias], f"{name}.biased"))
+    for node in nodes:
+        node.metadata_props.update(gemm.metadata_props)
+    new = nodes[-1].outputs[0]
+    ir.convenience.replace_nodes_and_values(graph, gemm, [gemm], nodes, [gemm.outputs[0]], [new])
+
+
+def _bias_second_(graph: ir.Graph) -> None:
+    """`Add(bias, x)` becomes `Add(x, bias)`, and the same for scalars under Mul."""
+    for node in graph:
+        if node.op_type in ("Add", "Mul") and ops.const_array(node.inputs[0]) is not None:
+            if ops.const_array(node.inputs[1]) is None:
+                first, second = node.inputs
+                node.replace_input_with(0, second)
+                node.replace_input_with(1, first)
+
+
+def _fuse_layer_norms_(graph: ir.Graph) -> None:
+    """(x - mean) / sqrt(var + eps) * gamma + beta, as exporters before opset 17 write it, becomes LayerNormalization."""
+    for beta_add in [n for n in graph if n.op_type == "Add"]:
+        gamma_mul = ops.producer(beta_add.inputs[0], "Mul")
+        beta = ops.const_array(beta_add.inputs[1])
+        div = ops.producer(gamma_mul.inputs[0], "Div") if gamma_mul is not None else None
+        gamma = ops.const_array(gamma_mul.inputs[1]) if gamma_mul is not None else None
+        if div is None or gamma is None or beta is None or gamma.ndim != 1:
+            continue
+        sub = ops.producer(div.inputs[0], "Sub")
+        sqrt = ops.producer(div.inputs[1], "Sqrt")
+        eps_add = ops.producer(sqrt.inputs[0], "Add") if sqrt is not None else None
+        epsilon = ops.const_scalar(eps_add.inputs[1]) if eps_add is not None else None
+        mean = ops.producer(sub.inputs[1], "ReduceMean") if sub is not None else None
+        if sub is None or mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
+            continue
+        norm = ops.make_node(
+            "LayerNormalization",
+            [sub.inputs[0], gamma_mul.inputs[1], beta_add.inputs[1]],
+            f"{beta_add.outputs[0].name}.norm",
+            {"axis": -1, "epsilon": epsilon},
+        )
+        norm.metadata_props.update(div.metadata_props)
+        ir.convenience.replace_nodes_and_values(
+            graph, beta_add, [beta_add], [norm], [beta_add.outputs[0]], [norm.outputs[0]]
+        )
+
+
+def _mask_bias_(graph: ir.Graph, mask: ir.Value) -> ir.Value:
+    """attention_mask [B, S] of ones and zeros → [B, 1, 1, S] of 0 and `MASK_VALUE`."""
+    axes = ops.initializer(graph, "attention_mask.axes", np.array([1, 2], dtype=np.int64))
+    one = ops.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
+    bound = ops.initializer(graph, "attention_mask.bound", np.array(MASK_VALUE, dtype=np.float32))
+    unsqueeze = ops.make_node("Unsqueeze", [mask, axes], "attention_mask.unsqueezed", dtype=ir.DataType.INT64)
+    cast = ops.make_node("Cast", unsqueeze.outputs, "attention_mask.float", {"to": ir.DataType.FLOAT})
+    absent = ops.make_node("Sub", [one, cast.outputs[0]], "attention_mask.absent")
+    bias = ops.make_node("Mul", [absent.outputs[0], bound], "attention_mask.bias")
+    graph.insert_before(graph[0], [unsqueeze, cast, absent, bias])
+    return bias.outputs[0]
+
+
+def _rebuild_one_(graph: ir.Graph, attention: structure.Attention, heads: int, name: str, mask_bias: ir.Value) -> None:
+    width = attention.query.weight.const_value.shape[1]
+    split = ops.shared_initializer(graph, f"heads.{heads}x{width // heads}", np.array([0, 0, heads, width // heads]))
+    context_width = attention.value.weight.const_value.shape[1]
+    merge = ops.shared_initializer(graph, f"heads.merged.{context_width}", np.array([0, 0, context_width]))
+    scale = ops.initializer(graph, f"{name}.scale", np.array(attention.scale, dtype=np.float32))
+    nodes: list[ir.Node] = []
+
+    def add(op_type: str, inputs: list[ir.Value], output: str, **attributes: object) -> ir.Value:
+        nodes.append(ops.make_node(op_type, inputs, f"{name}.{output}", attributes))
+        return nodes[-1].outputs[0]
+
+    def heads_of(linear: structure.Linear, output: str, perm: list[int]) -> ir.Value:
+        return add("Transpose", [add("Reshape", [linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
+
+    query = heads_of(attention.query, "query", [0, 2, 1, 3])
+    key = heads_of(attention.key, "key", [0, 2, 3, 1])
+    value = heads_of(attention.value, "value", [0, 2, 1, 3])
+    scores = add("MatMul", [query, key], "scores")
+    masked = add("Add", [add("Mul", [scores, scale], "scaled_scores"), mask_bias], "masked_scores")
+    probs = add("Softmax", [masked], "probs", axis=-1)
+    context = add("MatMul", [probs, value], "context_heads")
+    merged = add("Reshape", [add("Transpose", [context], "context_split", perm=[0, 2, 1, 3]), merge], "context")
+    graph.insert_before(attention.output.matmul, nodes)
+    attention.output.matmul.replace_input_with(0, merged)

@@ -1,0 +1,243 @@
+"""Checkpoints on disk: where a model's files are, what they are, and how PyTorch loads them.
+
+A model is named by a hub id, a folder, `package:NAME/PATH` (a folder inside an installed package), or an `.onnx` file that
+lies beside its tokenizer. Weights are safetensors; pickle files run code when they are opened, and are refused unless the
+user insists. Remote code is always refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from octobert import plugins
+from octobert.encoder import Encoder
+from octobert.errors import ModelError, did_you_mean
+from octobert.plan import Noun
+
+HEADS = ("sequence-classification", "token-classification", "question-answering", "embedding")
+OUTPUTS = {
+    "sequence-classification": ("logits",),
+    "token-classification": ("logits",),
+    "question-answering": ("start_logits", "end_logits"),
+    "embedding": ("sentence_embedding",),
+}
+_AUTO = {
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "embedding": "AutoModel",
+}
+_PATTERNS = ["*.json", "*.safetensors", "*.txt", "1_Pooling/*", "*.model", "onnx/model.onnx"]
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class Pooling(Noun):
+    """How token states become one vector."""
+
+    mode: str = "mean"
+    normalize: bool = False
+
+
+def locate(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Path:
+    """The folder or `.onnx` file that a model's name stands for, downloaded if it is a hub id.
+
+    Raises:
+        ModelError: nothing of that name; or an unreachable hub.
+    """
+    if model.startswith("package:"):
+        return _in_package(model.removeprefix("package:"))
+    path = Path(model).expanduser()
+    if path.exists():
+        return path
+    looks_local = model.startswith((".", "/", "~")) or model.endswith(".onnx") or model.count("/") > 1
+    if looks_local:
+        raise ModelError("there is no such file or folder", where=model, fix="check the path")
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError:
+        raise ModelError(
+            "a hub id needs the hub's client", where=model, fix="pip install 'octobert[torch]', or give a local folder"
+        ) from None
+    try:
+        patterns = _PATTERNS + (["*.bin"] if allow_pickle else [])
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises many unrelated types: network, auth, not found, cache
+        raise ModelError(
+            "there is no folder of that name, and the hub did not give it",
+            where=model,
+            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            fix="check the name, the network and your token, or give a local folder",
+        ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint.
+
+    Raises:
+        ModelError: it is absent, is not JSON, or asks for remote code.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError("the folder is no checkpoint", where=str(folder), got="no config.json", fix="check the path")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError("config.json is not JSON", where=str(path), got=str(error)) from error
+    if "auto_map" in config:
+        raise ModelError(
+            "the checkpoint needs Python code of its own (trust_remote_code), which octobert never runs",
+            where=str(path),
+            got=f'auto_map to {", ".join(sorted(map(str, config["auto_map"].values())))}',
+            fix="use a model that transformers has built in, or give its ONNX export",
+        )
+    return config
+
+
+def encoder_of(config: dict[str, Any], *, where: str) -> Encoder:
+    """The family of a checkpoint.
+
+    Raises:
+        ModelError: no family has this model type.
+    """
+    families = {t: name for name in plugins.names("encoders") for t in plugins.load("encoders", name).ENCODER.model_types}
+    model_type = str(config.get("model_type", "bert"))
+    if model_type not in families:
+        raise ModelError(
+            f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families)
+        )
+    return plugins.load("encoders", families[model_type]).ENCODER
+
+
+def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
+    """The files that hold the weights.
+
+    Raises:
+        ModelError: there are none, or only pickle files and those are not allowed.
+    """
+    found = sorted(folder.glob("*.safetensors"))
+    if found:
+        return found
+    pickles = [folder / name for name in _PICKLES if (folder / name).exists()]
+    if pickles and allow_pickle:
+        return pickles
+    if pickles:
+        raise ModelError(
+            "the checkpoint has pickle weights only, and opening a pickle runs code",
+            where=str(pickles[0]),
+            expected="model.safetensors",
+            fix="convert it to safetensors, or pass --allow-pickle if you trust its author",
+        )
+    raise ModelError("the checkpoint has no weights", where=str(folder), expected="model.safetensors")
+
+
+def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allow_pickle: bool = False) -> Any:
+    """The PyTorch model in float32, in evaluation mode.
+
+    Args:
+        attention: transformers' attention implementation; None for its default.
+
+    Raises:
+        ModelError: torch or transformers is missing, or the checkpoint does not hold all weights of this head.
+    """
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"capturing a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
+    weight_files(folder, allow_pickle=allow_pickle)
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    extra = {} if attention is None else {"attn_implementation": attention}
+    try:
+        # transformers loads in the dtype that was saved (often fp16); everything here is measured against float32.
+        model, info = getattr(transformers, _AUTO[head]).from_pretrained(
+            folder, dtype=torch.float32, use_safetensors=not allow_pickle, output_loading_info=True, **extra
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(
+            "transformers cannot load the checkpoint", where=str(folder), got=str(error).strip().splitlines()[0][:300]
+        ) from error
+    missing = sorted(k for k in info["missing_keys"] if "pooler" not in k or head == "sequence-classification")
+    if missing:
+        raise ModelError(
+            f"the checkpoint has no weights for its {head} head",
+            where=str(folder),
+            got=f"missing {', '.join(missing[:4])}",
+            fix="fine-tune it for the task first, or choose the task it was trained for",
+        )
+    return model.eval()
+
+
+def forward_arguments(model: Any) -> frozenset[str]:
+    """Names that the model's forward takes."""
+    return frozenset(inspect.signature(model.forward).parameters)
+
+
+def pooling_of(folder: Path) -> Pooling:
+    """Pooling and normalization as a sentence-transformers folder states them; mean pooling where it states nothing.
+
+    Raises:
+        ModelError: a pooling that is neither mean nor CLS.
+    """
+    path = folder / "1_Pooling" / "config.json"
+    modules = folder / "modules.json"
+    normalize = modules.is_file() and "models.Normalize" in modules.read_text(encoding="utf-8")
+    if not path.is_file():
+        return Pooling(normalize=normalize)
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    active = [k for k, v in stated.items() if k.startswith("pooling_mode_") and v is True]
+    names = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+    mode = names.get(active[0]) if len(active) == 1 else stated.get("pooling_mode")
+    if mode not in ("mean", "cls"):
+        got = ", ".join(active) or "none"
+        raise ModelError("the pooling is not supported", where=str(path), got=got, expected="mean or cls")
+    return Pooling(mode=mode, normalize=normalize)
+
+
+def pool(states: Any, mask: Any, pooling: Pooling) -> Any:
+    """Pooling in PyTorch: the reference that the graph is checked against. [B, S, D], [B, S] → [B, D]."""
+    if pooling.mode == "cls":
+        pooled = states[:, 0]
+    else:
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+    return pooled / pooled.norm(dim=-1, keepdim=True).clamp(min=1e-12) if pooling.normalize else pooled
+
+
+def digest(path: Path) -> str:
+    """sha256 over the content of a model: its weights, config, tokenizer and pooling, not its name or place."""
+    files = [path] if path.is_file() else []
+    folder = path.parent if path.is_file() else path
+    for pattern in ("*.json", "vocab.txt", "1_Pooling/config.json") + (() if files else ("*.safetensors", "*.bin")):
+        files += sorted(folder.glob(pattern))
+    total = hashlib.sha256()
+    for file in files:
+        total.update(str(file.relative_to(folder)).encode())
+        with file.open("rb") as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest() if hasattr(hashlib, "file_digest") else _sha(stream))
+    return total.hexdigest()
+
+
+def _sha(stream: Any) -> bytes:
+    """hashlib.file_digest, which Python 3.10 lacks."""
+    total = hashlib.sha256()
+    while block := stream.read(1 << 20):
+        total.update(block)
+    return total.digest()
+
+
+def _in_package(name: str) -> Path:
+    package, _, inner = name.partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(f'the package "{package}" is not installed', where=f"package:{name}", fix=f"pip install {package}")
+    folder = Path(next(iter(spec.submodule_search_locations))) / inner
+    if not folder.exists():
+        raise ModelError("the package has no such folder", where=str(folder), fix="check the path after the package's name")
+    return folder

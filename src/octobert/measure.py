@@ -1,0 +1,135 @@
+"""Measured figures as data, and the arithmetic that makes them honest: intervals, paired tests, percentiles.
+
+Every figure carries its unit in its name, its raw samples or its interval, and the precision that really ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from octobert.plan import Noun
+from octobert.task import Metric
+
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+
+
+class Score(Noun):
+    """A metric with its 95 % interval (percentile bootstrap over items)."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    rows: int
+
+
+class Comparison(Noun):
+    """A quantized model against the float model of the same runtime, on the same rows.
+
+    Args:
+        candidate, reference: names of the two.
+        metric: what was compared; None where the data has no gold.
+        difference: metric of candidate minus metric of reference, with its paired 95 % interval.
+        p_value: of "no difference": exact McNemar for classes, sign-flip of the paired bootstrap otherwise.
+        fidelity: name and value of how closely the candidate follows the reference.
+        output_error: root mean square difference of the raw outputs.
+        changed: rows that came out otherwise, with what each said.
+    """
+
+    candidate: str
+    reference: str
+    metric: str | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+    fidelity_name: str
+    fidelity: float
+    output_error: float
+    changed: tuple[tuple[int, float, float, float], ...]
+
+
+class Latency(Noun):
+    """Times of one candidate at one shape.
+
+    Args:
+        candidate: its name.
+        batch, sequence: rows of a batch; tokens of a row, or `data` for rows of the user's data.
+        samples_ms: raw, in the order they were taken.
+        rows: rows in all samples together.
+        tokens: real tokens in all samples together.
+    """
+
+    candidate: str
+    batch: int
+    sequence: int | str
+    samples_ms: tuple[float, ...]
+    rows: int
+    tokens: int
+
+    def percentile_ms(self, percent: float) -> float:
+        """Percentile of the samples."""
+        return float(np.percentile(self.samples_ms, percent))
+
+    @property
+    def rows_per_second(self) -> float:
+        """Throughput of this candidate run alone, one batch after another."""
+        return self.rows / (sum(self.samples_ms) / 1000.0)
+
+
+class Footprint(Noun):
+    """What a candidate costs beside time, measured in a process of its own.
+
+    Args:
+        load_ms: from opening the file to being ready.
+        size_bytes: of the files it opens.
+        peak_memory_bytes: of the whole process, after all shapes were run.
+        precision: arithmetic of its float parts, as the runtime reports it.
+    """
+
+    candidate: str
+    load_ms: float
+    size_bytes: int
+    peak_memory_bytes: int
+    precision: str
+    threads: int
+
+
+def score(name: str, metric: Metric, items: np.ndarray, gold: np.ndarray, *, seed: int) -> Score:
+    """A metric and its bootstrap interval."""
+    draws = [metric(items[i], gold[i]) for i in _resamples(len(items), seed)]
+    low, high = _interval(draws)
+    return Score(metric=name, value=metric(items, gold), low=low, high=high, rows=len(items))
+
+
+def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:
+    """Difference of a metric on the same items: (difference, low, high, p-value)."""
+    difference = metric(ours, gold) - metric(theirs, gold)
+    draws = [metric(ours[i], gold[i]) - metric(theirs[i], gold[i]) for i in _resamples(len(ours), seed)]
+    low, high = _interval(draws)
+    spread = np.array(draws) - np.mean(draws)
+    p_value = float(np.mean(np.abs(spread) >= abs(difference) - 1e-12))
+    return difference, low, high, p_value
+
+
+def mcnemar(ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray) -> float:
+    """Exact two-sided McNemar test that two classifiers are right equally often on the same rows (McNemar 1947)."""
+    from scipy.stats import binomtest
+
+    right, left = int(np.sum((ours == gold) & (theirs != gold))), int(np.sum((ours != gold) & (theirs == gold)))
+    return 1.0 if right + left == 0 else float(binomtest(right, right + left, 0.5).pvalue)
+
+
+def _resamples(count: int, seed: int) -> Sequence[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [generator.integers(0, count, count) for _ in range(RESAMPLES)]
+
+
+def _interval(draws: Sequence[float]) -> tuple[float, float]:
+    tail = (1 - CONFIDENCE) / 2 * 100
+    # A resample can leave a metric undefined (one class only): such draws say nothing.
+    low, high = np.nanpercentile(np.array(draws, dtype=np.float64), [tail, 100 - tail])
+    return float(low), float(high)

@@ -1,0 +1,1 @@
+"""Placements: one file each, which values a plan quantizes."""

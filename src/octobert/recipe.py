@@ -1,0 +1,244 @@
+"""The recipe: what the user wants, as frozen data. It reads YAML or JSON, reports every mistake at once, and has a digest.
+
+Every plugin is written as a name (`static`) or a one-key object with its options (`{static: {placement: matmul}}`).
+Relative paths are relative to the recipe's file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from octobert import plugins
+from octobert.errors import RecipeError, did_you_mean
+from octobert.plan import Noun
+
+BASELINES = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16")
+
+
+class Choice(Noun):
+    """A plugin by name, with its options."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class Rows(Noun):
+    """Which rows: of a split by name, or of a file, and how many of them.
+
+    Args:
+        from_: split name or file.
+        samples: at most so many, drawn at random by the recipe's seed; all when absent.
+        drop_evaluated: leave out rows that are also evaluated, instead of refusing them (calibration only).
+    """
+
+    from_: str = Field(alias="from")
+    samples: int | None = Field(default=None, ge=1)
+    drop_evaluated: bool = False
+
+
+class Data(Noun):
+    """Where the rows come from.
+
+    Args:
+        source: file, folder or hub id.
+        config: configuration of a hub data set.
+        revision: of a hub data set.
+        train, validation, test: files, beside or instead of `source`.
+        columns: column names, for files without a header.
+        calibrate: rows that calibration sees.
+        evaluate: rows that are scored.
+        allow_leakage: accept rows that are in both; the report says so.
+    """
+
+    source: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    train: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    columns: tuple[str, ...] = ()
+    calibrate: Rows = Rows(**{"from": "train", "samples": 256})
+    evaluate: Rows = Rows(**{"from": "validation"})
+    allow_leakage: bool = False
+
+    @field_validator("calibrate", "evaluate", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"from": value} if isinstance(value, str) else value
+
+    @field_validator("calibrate")
+    @classmethod
+    def _default_samples(cls, value: Rows) -> Rows:
+        return value if value.samples else value.model_copy(update={"samples": 256})
+
+    @model_validator(mode="after")
+    def _some_source(self) -> Data:
+        if not (self.source or self.train or self.validation or self.test):
+            raise ValueError("give a source, or files for train and validation")
+        return self
+
+
+class Benchmark(Noun):
+    """What is timed.
+
+    Args:
+        batch: batch sizes.
+        sequence: lengths in tokens; `data` stands for the lengths of the evaluated rows, one row at a time.
+        repeats: timed runs of each candidate at each shape.
+        threads: threads of one inference; 0 lets each runtime choose.
+    """
+
+    batch: tuple[int, ...] = Field(default=(1, 8), min_length=1)
+    sequence: tuple[int | Literal["data"], ...] = Field(default=("data", 128), min_length=1)
+    repeats: int = Field(default=30, ge=3)
+    threads: int = Field(default=0, ge=0)
+
+
+class Recipe(Noun):
+    """All that a run depends on."""
+
+    model: str
+    revision: str | None = None
+    allow_pickle: bool = False
+    task: Choice
+    data: Data
+    calibrate: Choice = Choice(name="mse")
+    quantize: Choice = Choice(name="static")
+    targets: tuple[str, ...] = Field(default=("ort-cpu",), min_length=1)
+    baselines: tuple[Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"], ...] = BASELINES
+    benchmark: Benchmark = Benchmark()
+    seed: int = 0
+
+
+_FAMILIES = {"task": "tasks", "calibrate": "calibrators", "quantize": "methods"}
+
+
+def load(path: Path) -> Recipe:
+    """Read a recipe file.
+
+    Raises:
+        RecipeError: not there, not YAML, or wrong; with every mistake.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError("there is no such recipe", where=str(path), fix="check the path") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError("the recipe is not YAML", where=str(path), got=" ".join(str(error).split())[:300]) from error
+    if not isinstance(raw, dict):
+        raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
+    return parse(raw, where=str(path), base=path.parent)
+
+
+def parse(raw: dict[str, Any], *, where: str = "recipe", base: Path | None = None) -> Recipe:
+    """Check a recipe given as plain data.
+
+    Args:
+        where: named in errors.
+        base: folder that relative paths are relative to; None leaves them as they are.
+
+    Raises:
+        RecipeError: with every mistake, one a line.
+    """
+    raw = dict(raw)
+    problems: list[str] = []
+    for key, family in _FAMILIES.items():
+        if key in raw:
+            raw[key] = _choice(raw[key], key, family, problems)
+    if isinstance(raw.get("data"), str):
+        raw["data"] = {"source": raw["data"]}
+    targets = raw.get("targets")
+    raw["targets"] = [targets] if isinstance(targets, str) else targets if targets is not None else ["ort-cpu"]
+    for index, name in enumerate(raw["targets"] if isinstance(raw["targets"], list) else []):
+        if name not in plugins.names("targets"):
+            problems.append(f'targets.{index}: there is no target "{name}"; {did_you_mean(str(name), plugins.names("targets"))}')
+    try:
+        recipe = Recipe.model_validate({k: v for k, v in raw.items() if v is not _BROKEN})
+    except ValidationError as error:
+        broken = {key for key, value in raw.items() if value is _BROKEN}
+        problems += [p for p in _sentences(error, Recipe) if p.split(":")[0] not in broken]
+    if problems:
+        count = f"{len(problems)} mistakes" if len(problems) > 1 else "1 mistake"
+        raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(problems), where=where)
+    return _with_paths(recipe, base) if base is not None else recipe
+
+
+def options_of(choice: Choice, family: str) -> Any:
+    """The checked options of a chosen plugin."""
+    return plugins.load(family, choice.name).Options.model_validate(choice.options)
+
+
+_BROKEN = object()
+
+
+def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
+    """A plugin in either spelling as {name, options}; mistakes are added to `problems`."""
+    if isinstance(value, dict) and set(value) <= {"name", "options"} and "name" in value:
+        name, options = value["name"], value.get("options", {})
+    elif isinstance(value, dict) and len(value) == 1:
+        name, options = next(iter(value.items()))
+    else:
+        name, options = value, {}
+    known = plugins.names(family)
+    if name not in known:
+        shown = f'there is no {key} "{name}"' if isinstance(name, str) else "write a name, or one name with its options"
+        problems.append(f"{key}: {shown}; {did_you_mean(str(name), known)}")
+        return _BROKEN
+    try:
+        plugins.load(family, name).Options.model_validate(options or {})
+    except ValidationError as error:
+        model = plugins.load(family, name).Options
+        problems += [f"{key}.{name}.{sentence}" for sentence in _sentences(error, model)]
+        return _BROKEN
+    return {"name": name, "options": options or {}}
+
+
+def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    found = []
+    for one in error.errors():
+        path = ".".join(str(part) for part in one["loc"])
+        if one["type"] == "extra_forbidden":
+            found.append(f"{path}: unknown key; {did_you_mean(str(one['loc'][-1]), _fields(model, one['loc'][:-1]))}")
+        elif one["type"] == "missing":
+            found.append(f"{path}: missing")
+        else:
+            message = one["msg"].removeprefix("Value error, ")
+            found.append(f"{path}: {message[0].lower()}{message[1:]} (got {one['input']!r})"[:300])
+    return found
+
+
+def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _with_paths(recipe: Recipe, base: Path) -> Recipe:
+    def local(name: str | None) -> str | None:
+        if name is None or name.startswith("package:") or Path(name).expanduser().is_absolute():
+            return name
+        return str(base / name) if (base / name).exists() or name.startswith(".") else name
+
+    data = recipe.data
+    moved = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
+    for key in ("calibrate", "evaluate"):
+        rows: Rows = getattr(data, key)
+        moved[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
+    return recipe.model_copy(update={"model": local(recipe.model), "data": data.model_copy(update=moved)})
+
+
+def as_yaml(recipe: Recipe) -> str:
+    """The recipe as the user would write it, defaults left out."""
+    plain = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
+    for key in _FAMILIES:
+        if key in plain:
+            options = plain[key].get("options")
+            plain[key] = {plain[key]["name"]: options} if options else plain[key]["name"]
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,1 @@
+"""A run directory becomes a terminal table, JSON and one HTML page."""

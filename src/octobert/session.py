@@ -1,0 +1,36 @@
+"""What every runtime looks like from the outside: feeds in, named outputs out, and an honest word on its precision."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from octobert.plan import Noun
+
+Feeds = dict[str, np.ndarray]
+
+
+class SessionOptions(Noun):
+    """How to open a model.
+
+    Args:
+        threads: worker threads of one inference; 0 lets the runtime choose.
+        precision: arithmetic of the float parts: `f32`, or `bf16` where the runtime and the CPU have it.
+    """
+
+    threads: int = 0
+    precision: str = "f32"
+
+
+class Session(Protocol):
+    """An opened model."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    precision: str
+    threads: int
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Outputs by name. Feeds that the model does not read are ignored."""
+        ...

@@ -1,0 +1,40 @@
+"""Stages: files in, files out; each runs in a process of its own, started by an executor.
+
+A stage is a module with `VERSION` (bumped by hand when its results change) and `run(context) -> summary`. It reads the
+artifacts in `context.inputs` and the options it was keyed by, and writes into `context.work`, nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage is given.
+
+    Args:
+        work: folder to write into.
+        inputs: name → folder of a stored artifact.
+        options: part of the key.
+        locations: paths outside the store, whose content is part of the key but whose place is not.
+        progress: call with (what, done, total).
+    """
+
+    work: Path
+    inputs: dict[str, Path]
+    options: dict[str, Any]
+    locations: dict[str, str]
+    progress: Callable[[str, int, int], None]
+
+    def write_json(self, name: str, data: Any) -> None:
+        """Write plain data as JSON."""
+        (self.work / name).write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8")
+
+    def read_json(self, source: str, name: str) -> Any:
+        """Read JSON from an input artifact."""
+        return json.loads((self.inputs[source] / name).read_text(encoding="utf-8"))

@@ -1,0 +1,35 @@
+"""Statistics → `ranges.json`: an interval for every observed activation, with where it comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octobert import plugins
+from octobert.ranges import Provenance, Ranges
+from octobert.stages import Context, observe
+
+VERSION = 1
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Calibrate."""
+    name = context.options["calibrator"]["name"]
+    calibrator = plugins.load("calibrators", name)
+    options = calibrator.Options.model_validate(context.options["calibrator"]["options"])
+    statistics = observe.load(context.inputs["observe"] / "statistics.npz")
+    observed = context.read_json("observe", "observed.json")
+    intervals = {}
+    for index, (value, one) in enumerate(sorted(statistics.items()), start=1):
+        intervals[value] = calibrator.interval(one, options)
+        context.progress("calibrating", index, len(statistics))
+    provenance = Provenance(
+        samples=observed["samples"],
+        tokens=observed["tokens"],
+        data_digest=observed["data_digest"],
+        model_digest=context.options["model_digest"],
+        source=context.options["source"],
+        allow_leakage=context.options["allow_leakage"],
+    )
+    ranges = Ranges(calibrator=name, options=options.model_dump(), intervals=intervals, provenance=provenance)
+    (context.work / "ranges.json").write_text(ranges.model_dump_json(indent=1))
+    return {"calibrator": name, "values": len(intervals)}

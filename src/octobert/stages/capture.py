@@ -1,0 +1,56 @@
+"""A checkpoint or an ONNX file → the canonical float graph with its tokenizer and config, and the proof of parity.
+
+Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {encoder, sizes, parity}.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from octobert.graph import capture, ops
+from octobert.stages import Context
+from octobert.texts import TextEncoder, feeds_of, save_tokenizer
+
+VERSION = 1
+# Real sentences from one word to the model's limit, so that parity is checked across lengths, scripts and padding.
+_LONG = (
+    "A float graph is worth quantizing only if it computes what the checkpoint computes, so the two are compared on "
+    "sentences like these, alone and in batches whose rows differ in length. "
+)
+PARITY_TEXTS = (
+    ("Yes.",),
+    ("The bank raised its rates by 0.25 points on Tuesday, the third rise this year.",),
+    ("Где находится ближайшая станция метро?",),
+    ("She said she'd call back; nobody believed her — not even her brother (who usually does).",),
+    (_LONG,),
+    (_LONG * 12,),
+)
+_BATCHES = ((0,), (1, 2), (0, 3, 4), (5,), (0, 1, 2, 3, 4, 5))
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Capture."""
+    source = Path(context.locations["model"])
+    folder = source.parent if source.suffix == ".onnx" else source
+    save_tokenizer(folder, context.work)
+    config = folder / "config.json"
+    (context.work / "config.json").write_text(config.read_text(encoding="utf-8") if config.is_file() else "{}")
+    encoder = TextEncoder(context.work)
+    context.progress("capturing", 0, 2)
+    rows = encoder.encode(PARITY_TEXTS)
+    batches = [feeds_of([rows[i] for i in group], encoder.pad_id) for group in _BATCHES]
+    head = str(context.options["head"])
+    captured = capture.capture(source, head, batches, allow_pickle=bool(context.options["allow_pickle"]))
+    context.progress("capturing", 1, 2)
+    ops.save(captured.model, context.work / "model.onnx")
+    facts = {
+        "encoder": captured.family,
+        "head": head,
+        "sizes": json.loads(captured.sizes.model_dump_json()),
+        "parity": json.loads(captured.parity.model_dump_json()),
+    }
+    context.write_json("capture.json", facts)
+    context.progress("capturing", 2, 2)
+    return facts

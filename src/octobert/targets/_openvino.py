@@ -1,0 +1,77 @@
+"""OpenVINO: probe it, convert an ONNX file to its IR, open either on a device, run."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert.capability import Probe
+from octobert.errors import TargetError
+from octobert.session import Feeds, SessionOptions
+
+INSTALL = "pip install 'octobert[openvino]'"
+
+
+def probe(device: str) -> Probe:
+    """Whether openvino is installed and sees a device."""
+    if importlib.util.find_spec("openvino") is None:
+        return Probe(available=False, missing="the package openvino is not installed", install=INSTALL)
+    import openvino
+
+    version = openvino.__version__.split("-")[0]
+    devices = openvino.Core().available_devices
+    if not any(name.split(".")[0] == device for name in devices):
+        missing = f"openvino sees no {device} device (it sees {', '.join(devices) or 'none'})"
+        return Probe(available=False, version=version, missing=missing)
+    return Probe(available=True, version=version)
+
+
+def convert(onnx_path: Path, xml_path: Path) -> None:
+    """ONNX → IR, weights kept as they are (no fp16 compression, which would change the float parts)."""
+    import openvino
+
+    xml_path.parent.mkdir(parents=True, exist_ok=True)
+    openvino.save_model(openvino.Core().read_model(str(onnx_path)), str(xml_path), compress_to_fp16=False)
+
+
+def has_bf16(device: str = "CPU") -> bool:
+    """Whether the device computes in bfloat16 natively."""
+    import openvino
+
+    return "BF16" in openvino.Core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+
+
+class OpenvinoSession:
+    """An IR or an ONNX file compiled for one device, with the float precision that was asked for.
+
+    OpenVINO's default is the fastest float type of the CPU, which silently is bf16 on recent ones; here it is always set.
+    """
+
+    def __init__(self, path: Path, options: SessionOptions, device: str) -> None:
+        import openvino
+
+        core = openvino.Core()
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
+        if options.threads:
+            settings["INFERENCE_NUM_THREADS"] = options.threads
+        try:
+            compiled: Any = core.compile_model(str(path), device, settings)
+        except RuntimeError as error:
+            raise TargetError(
+                "openvino cannot compile the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
+            ) from error
+        self._request: Any = compiled.create_infer_request()
+        self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
+        self.outputs = tuple(port.get_any_name() for port in compiled.outputs)
+        self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
+            repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
+        )
+        self.threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        self._request.infer({name: feeds[name] for name in self.inputs})
+        outputs = range(len(self.outputs))
+        return {self.outputs[i]: np.array(self._request.get_output_tensor(i).data) for i in outputs}

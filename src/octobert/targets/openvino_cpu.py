@@ -1,0 +1,58 @@
+"""OpenVINO on x86 CPUs.
+
+Its low-precision transformations take Q/DQ on the inputs of matrix products, in any 8-bit type, and fuse the rest. The
+float parts run in true f32: bf16 gains nothing beside 8-bit products and costs accuracy.
+"""
+
+from pathlib import Path
+
+from octobert.capability import Capabilities, Probe
+from octobert.session import Session, SessionOptions
+from octobert.targets import _openvino
+
+DEVICE = "CPU"
+
+CAPABILITIES = Capabilities(
+    name="openvino-cpu",
+    runtime="openvino",
+    description="OpenVINO on the CPU",
+    activations=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
+    weights=("int8",),
+    weight_axis=1,
+    roles=(
+        "linear.input",
+        "linear.weight",
+        "scores.query",
+        "scores.key",
+        "context.probs",
+        "context.value",
+        "head.input",
+        "head.weight",
+        "embedding.weight",
+    ),
+    simulated=("residual.branch", "residual.skip"),
+    opset=(13, 22),
+    formats=("onnx", "openvino"),
+    package="octobert[openvino]",
+    status="run here",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _openvino.probe(DEVICE)
+
+
+def export(quantized: Path, folder: Path) -> None:
+    """The IR beside the ONNX file."""
+    _openvino.convert(quantized, folder / "openvino" / "openvino_model.xml")
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return package / "openvino" / "openvino_model.xml"
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Compile an IR or an ONNX file."""
+    return _openvino.OpenvinoSession(path, options, DEVICE)

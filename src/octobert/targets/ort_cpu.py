@@ -1,0 +1,57 @@
+"""ONNX Runtime on x86 and Arm CPUs.
+
+Linear layers run as MatMulIntegerToFloat: 8-bit inputs and weights, float output, which keeps GELU, residual adds and
+LayerNorm fused in float. That fusion exists for uint8 activations only; int8 ones are computed in float on x86.
+"""
+
+from pathlib import Path
+
+from octobert.capability import Capabilities, Probe
+from octobert.session import Session, SessionOptions
+from octobert.targets import _ort
+
+PROVIDER = "CPUExecutionProvider"
+
+CAPABILITIES = Capabilities(
+    name="ort-cpu",
+    runtime="ort",
+    description="ONNX Runtime on the CPU",
+    activations=(("uint8", False), ("uint8", True)),
+    weights=("int8",),
+    weight_axis=1,
+    roles=(
+        "linear.input",
+        "linear.weight",
+        "scores.query",
+        "scores.key",
+        "context.probs",
+        "context.value",
+        "head.input",
+        "head.weight",
+        "embedding.weight",
+    ),
+    simulated=("residual.branch", "residual.skip"),
+    opset=(13, 25),
+    formats=("onnx",),
+    package="onnxruntime",
+    status="run here",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _ort.probe(PROVIDER)
+
+
+def export(quantized: Path, folder: Path) -> None:
+    """Nothing beside the ONNX file itself."""
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return package / "onnx" / "model_quantized.onnx"
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Open an ONNX file."""
+    return _ort.OrtSession(path, options, PROVIDER)

@@ -1,0 +1,1 @@
+"""Tasks: one file a task."""

@@ -1,0 +1,128 @@
+"""Sentence and pair classification: the part that all classification tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from octobert.errors import DataError
+from octobert.task import Fidelity, Metric, Row, need_columns, text_of
+from octobert.texts import Text
+
+
+def accuracy(items: np.ndarray, gold: np.ndarray) -> float:
+    """Share of right answers."""
+    return float(np.mean(items == gold))
+
+
+def f1(items: np.ndarray, gold: np.ndarray) -> float:
+    """F1 of class 1, as GLUE scores MRPC and QQP; 0 where it is undefined."""
+    true = np.sum((items == 1) & (gold == 1))
+    either = np.sum(items == 1) + np.sum(gold == 1)
+    return float(2 * true / either) if either else 0.0
+
+
+def macro_f1(items: np.ndarray, gold: np.ndarray) -> float:
+    """Mean F1 over the classes that occur."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(gold, items, average="macro", zero_division=0.0))
+
+
+def matthews(items: np.ndarray, gold: np.ndarray) -> float:
+    """Matthews correlation, as GLUE scores CoLA."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(gold, items))
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews}
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One or two text columns, one label column.
+
+    Args:
+        text: candidate groups of text columns; the first group that the data has is used.
+        label: candidate label columns, likewise.
+        labels: class names in the order of the logits.
+        primary: the metric that decides.
+        max_length: tokens; None for the model's own.
+    """
+
+    text: tuple[tuple[str, ...], ...]
+    label: tuple[str, ...]
+    labels: tuple[str, ...]
+    primary: str
+    max_length: int | None
+    metrics: Mapping[str, Metric]
+    head: str = "sequence-classification"
+
+    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
+        columns = self._text_columns(rows, where)
+        return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
+        present = [name for name in self.label if rows and name in rows[0]]
+        column = present[0] if present else self.label[0]
+        need_columns(rows, [column], where=where)
+        return [float(self._class_of(row[column], i, column, where)) for i, row in enumerate(rows)]
+
+    def items(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        return outputs["logits"].argmax(axis=-1)
+
+    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Fidelity:
+        same = self.items(ours) == self.items(reference)
+        error = np.sqrt(np.mean((ours["logits"] - reference["logits"]) ** 2))
+        return Fidelity("agreement", float(np.mean(same)), float(error), tuple(map(int, np.flatnonzero(~same))))
+
+    def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+        logits = outputs["logits"][index].astype(np.float64)
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        best = int(shares.argmax())
+        return {"label": self._name(best), "score": float(shares[best])}
+
+    def _name(self, index: int) -> str:
+        return self.labels[index] if index < len(self.labels) else str(index)
+
+    def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
+        group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), self.text[0])
+        need_columns(rows, group, where=where)
+        return group
+
+    def _class_of(self, value: Any, index: int, column: str, where: str) -> int:
+        name = str(value).strip()
+        if name in self.labels:
+            return self.labels.index(name)
+        number = name.removesuffix(".0")
+        if number.isdigit() and int(number) < max(len(self.labels), 2):
+            return int(number)
+        raise DataError(
+            "the label is not one of the task's",
+            where=f'{where}, row {index + 1}, column "{column}"',
+            got=repr(value),
+            expected=f"{', '.join(self.labels)}, or an index below {len(self.labels)}",
+            fix="correct the row, or name the labels in the task's options in the order of the logits",
+        )
+
+
+def check_labels(stated: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:
+    """The class names: those the recipe states, else the model's own.
+
+    Raises:
+        DataError: the recipe names another number of labels than the model has classes.
+    """
+    if stated and of_model and len(stated) != len(of_model):
+        raise DataError(
+            "the task has another number of labels than the model has classes",
+            where="task.labels",
+            got=f"{len(stated)} ({', '.join(stated)})",
+            expected=f"{len(of_model)} ({', '.join(of_model)})",
+            fix="name one label per class, in the order of the logits",
+        )
+    return stated or of_model

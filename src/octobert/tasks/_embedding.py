@@ -1,0 +1,128 @@
+"""Embeddings judged in one of three ways, depending on what the data has.
+
+    pairs with a gold score     items: cosine of each pair               metric: Spearman correlation
+    query and its document      items: rank of the right document        metrics: MRR@10, recall@1, recall@10
+    texts alone                 items: nothing to judge by itself; only fidelity to the float model is measured
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from octobert.errors import DataError
+from octobert.task import Fidelity, Metric, Row, need_columns, text_of
+from octobert.texts import Text
+
+Form = Literal["pairs", "retrieval", "texts"]
+MRR_DEPTH = 10
+_CHUNK = 512
+OUTPUT = "sentence_embedding"
+
+
+def spearman(items: np.ndarray, gold: np.ndarray) -> float:
+    """Rank correlation of cosines and gold scores, ties averaged."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(items, gold).statistic)
+
+
+def mrr(items: np.ndarray, gold: np.ndarray) -> float:
+    """Mean reciprocal rank of the right document, 0 beyond rank 10."""
+    return float(np.mean(np.where(items <= MRR_DEPTH, 1.0 / items, 0.0)))
+
+
+def recall_at_1(items: np.ndarray, gold: np.ndarray) -> float:
+    """Share of queries whose document is first."""
+    return float(np.mean(items <= 1))
+
+
+def recall_at_10(items: np.ndarray, gold: np.ndarray) -> float:
+    """Share of queries whose document is among the first ten."""
+    return float(np.mean(items <= MRR_DEPTH))
+
+
+METRICS: dict[Form, dict[str, Metric]] = {
+    "pairs": {"spearman": spearman},
+    "retrieval": {"mrr@10": mrr, "recall@1": recall_at_1, "recall@10": recall_at_10},
+    "texts": {},
+}
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Text columns, and how their embeddings are judged.
+
+    Args:
+        form: see the module.
+        columns: one text column, or two: the pair, or query and document.
+        score: the gold column of pairs.
+    """
+
+    form: Form
+    columns: tuple[str, ...]
+    score: str | None
+    max_length: int | None
+    head: str = "embedding"
+    labels: tuple[str, ...] = ()
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        return METRICS[self.form]
+
+    @property
+    def primary(self) -> str | None:
+        return next(iter(self.metrics), None)
+
+    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
+        """Column by column: all first texts, then all second texts."""
+        need_columns(rows, self.columns, where=where)
+        return [(text_of(row, c, i, where=where),) for c in self.columns for i, row in enumerate(rows)]
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
+        if self.form != "pairs":
+            return [0.0] * len(rows) if self.form == "retrieval" else []
+        assert self.score is not None
+        need_columns(rows, [self.score], where=where)
+        return [self._number(row[self.score], i, where) for i, row in enumerate(rows)]
+
+    def items(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        vectors = _unit(outputs[OUTPUT])
+        if self.form == "texts":
+            return np.zeros(0)
+        first, second = np.split(vectors, 2)
+        if self.form == "pairs":
+            return np.sum(first * second, axis=-1)
+        ranks = []
+        for start in range(0, len(first), _CHUNK):
+            block = first[start : start + _CHUNK] @ second.T
+            own = np.take_along_axis(block, np.arange(start, start + len(block))[:, None], axis=1)
+            # Ties count against the model, or one that gives every text the same vector would be perfect.
+            ranks.append(np.sum(block >= own, axis=1))
+        return np.concatenate(ranks)
+
+    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Fidelity:
+        cosine = np.sum(_unit(ours[OUTPUT]) * _unit(reference[OUTPUT]), axis=-1)
+        error = float(np.sqrt(np.mean((ours[OUTPUT] - reference[OUTPUT]) ** 2)))
+        changed: tuple[int, ...] = ()
+        if self.form == "retrieval":
+            changed = tuple(map(int, np.flatnonzero(self.items(ours) != self.items(reference))))
+        return Fidelity("mean cosine", float(cosine.mean()), error, changed)
+
+    def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+        return {"embedding": outputs[OUTPUT][index].tolist()}
+
+    def _number(self, value: Any, index: int, where: str) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            place = f'{where}, row {index + 1}, column "{self.score}"'
+            raise DataError("the score is not a number", where=place, got=repr(value)) from None
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    wide = vectors.astype(np.float64)
+    return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)

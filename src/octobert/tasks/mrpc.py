@@ -1,0 +1,30 @@
+"""MRPC, the Microsoft Research Paraphrase Corpus: do two sentences mean the same? Official MSR files or GLUE's."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from octobert.plan import Noun
+from octobert.tasks._classification import METRICS, Classification, check_labels
+
+DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
+
+
+class Options(Noun):
+    """Args:
+    max_length: tokens of a pair; the model's own limit when absent.
+    """
+
+    max_length: int | None = Field(default=None, ge=2)
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
+    """The task for a model with these class names."""
+    return Classification(
+        text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
+        label=("Quality", "label"),
+        labels=check_labels((), labels) or ("not_equivalent", "equivalent"),
+        primary="accuracy",
+        max_length=options.max_length,
+        metrics={name: METRICS[name] for name in ("accuracy", "f1")},
+    )

@@ -1,0 +1,30 @@
+"""SST-2, the Stanford Sentiment Treebank with two classes, in GLUE's layout."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from octobert.plan import Noun
+from octobert.tasks._classification import METRICS, Classification, check_labels
+
+DESCRIPTION = "SST-2: negative or positive; accuracy"
+
+
+class Options(Noun):
+    """Args:
+    max_length: tokens of a sentence; the model's own limit when absent.
+    """
+
+    max_length: int | None = Field(default=None, ge=2)
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
+    """The task for a model with these class names."""
+    return Classification(
+        text=(("sentence",),),
+        label=("label",),
+        labels=check_labels((), labels) or ("negative", "positive"),
+        primary="accuracy",
+        max_length=options.max_length,
+        metrics={"accuracy": METRICS["accuracy"]},
+    )

@@ -1,0 +1,48 @@
+"""Any classification of one text or a pair of texts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from octobert.plan import Noun
+from octobert.tasks._classification import METRICS, Classification, check_labels
+
+DESCRIPTION = "classify one text or a pair; any labels; accuracy, F1, macro-F1, Matthews"
+_TEXT = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence"), ("text",), ("sentence",))
+
+
+class Options(Noun):
+    """Args:
+    text: the text column, or two for pairs; found by the usual names when absent.
+    label: the label column; found by the usual names when absent.
+    labels: class names in the order of the logits; the model's own when absent.
+    metric: the metric that decides.
+    max_length: tokens of a row; the model's own limit when absent.
+    """
+
+    text: tuple[str, ...] = Field(default=(), max_length=2)
+    label: str | None = None
+    labels: tuple[str, ...] = ()
+    metric: Literal["accuracy", "f1", "macro_f1", "matthews"] = "accuracy"
+    max_length: int | None = Field(default=None, ge=2)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
+    """The task for a model with these class names."""
+    names = check_labels(options.labels, labels)
+    binary = len(names) <= 2
+    return Classification(
+        text=(options.text,) if options.text else _TEXT,
+        label=(options.label,) if options.label else ("label", "labels", "class"),
+        labels=names,
+        primary=options.metric,
+        max_length=options.max_length,
+        metrics={name: m for name, m in METRICS.items() if binary or name != "f1"},
+    )

@@ -1,0 +1,149 @@
+"""Texts to token ids and back into batches, with the `tokenizers` library alone: the same code calibrates, evaluates and predicts.
+
+Rows are never padded further than the longest of their batch, and batches hold rows of similar length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert.errors import ModelError
+from octobert.session import Feeds
+
+Text = tuple[str, ...]
+# transformers writes this for "no limit".
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One tokenized row: ids and segment ids of equal length, and whether the text was cut to fit."""
+
+    ids: np.ndarray
+    types: np.ndarray
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TextEncoder:
+    """The tokenizer of a model folder.
+
+    Args:
+        folder: holds `tokenizer.json`, and `config.json` for the padding id.
+        max_length: tokens of a row, special ones included; longer texts are cut.
+
+    Raises:
+        ModelError: no tokenizer, or a length that the model does not have positions for.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None = None) -> None:
+        from tokenizers import Tokenizer
+
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError("there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the Rust library raises plain Exception for every malformed file
+            raise ModelError("tokenizer.json cannot be read", where=str(path), got=str(error)[:200]) from error
+        limit = longest(folder)
+        if max_length is not None and max_length > limit:
+            raise ModelError(
+                "the sequence is longer than the model allows",
+                where="max_length",
+                got=str(max_length),
+                expected=f"at most {limit}",
+                fix=f"set it to {limit} or less",
+            )
+        self.max_length = max_length or min(limit, _trained_length(folder))
+        self.pad_id = int(_json(folder / "config.json").get("pad_token_id") or 0)
+        # Exports often carry fixed padding and truncation inside tokenizer.json; both belong to the batch, not the file.
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_length)
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Tokenize rows of one text, or of two that form a pair."""
+        inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
+        return [
+            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
+            for e in self._tokenizer.encode_batch(inputs)
+        ]
+
+
+def longest(folder: Path) -> int:
+    """The most tokens that a model has positions for."""
+    config = _json(folder / "config.json")
+    positions = int(config.get("max_position_embeddings", 512))
+    reserved = config.get("model_type") in ("roberta", "xlm-roberta", "camembert")
+    return positions - (int(config.get("pad_token_id") or 0) + 1 if reserved else 0)
+
+
+def feeds_of(rows: Sequence[Encoded], pad_id: int) -> Feeds:
+    """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to the longest row."""
+    width = max(len(row) for row in rows)
+    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    mask, types = np.zeros_like(ids), np.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row.ids
+        mask[index, : len(row)] = 1
+        types[index, : len(row)] = row.types
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> Iterator[list[int]]:
+    """Indices of rows, longest first, grouped so that rows × longest stays within `max_tokens` (at least one row each)."""
+    order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
+    group: list[int] = []
+    for index in order:
+        width = len(rows[group[0]]) if group else 0
+        if group and (len(group) == max_rows or (len(group) + 1) * width > max_tokens):
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
+
+
+def save_tokenizer(source: Path, folder: Path, *, allow_pickle: bool = False) -> None:
+    """Put `tokenizer.json` and `tokenizer_config.json` of a model into a folder; a slow tokenizer is converted.
+
+    Raises:
+        ModelError: there is no tokenizer.
+    """
+    import shutil
+
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+    if (folder / "tokenizer.json").is_file():
+        return
+    try:
+        from transformers import AutoTokenizer
+
+        AutoTokenizer.from_pretrained(source).backend_tokenizer.save(str(folder / "tokenizer.json"))
+    except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
+        raise ModelError(
+            "there is no tokenizer beside the model",
+            where=str(source),
+            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}",
+            expected="tokenizer.json",
+            fix="save the model's tokenizer into that folder",
+        ) from error
+
+
+def _trained_length(folder: Path) -> int:
+    stated = _json(folder / "sentence_bert_config.json").get("max_seq_length")
+    stated = stated or _json(folder / "tokenizer_config.json").get("model_max_length")
+    return int(stated) if stated and float(stated) < _NO_LIMIT else _NO_LIMIT
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
