@@ -9,10 +9,10 @@ __all__ = ["OctobertError", "Recipe", "load", "load_recipe", "parse_recipe", "ru
 
 if TYPE_CHECKING:
     from octobert.errors import OctobertError
+    from octobert.pipeline import run
     from octobert.recipe import Recipe
     from octobert.recipe import load as load_recipe
     from octobert.recipe import parse as parse_recipe
-    from octobert.pipeline import run
     from octobert.runtime.predictor import load
 
 # Public name → (module, name there). Nothing is imported before it is asked for, so that `import octobert` costs nothing.

@@ -15,7 +15,9 @@ class Capabilities(Noun):
         name: as users write it, `openvino-cpu`.
         runtime: which session opens its models: `ort` or `openvino`.
         description: one line for people.
+        placement: name of the placement that the runtime runs fastest; what `placement: auto` means.
         activations: accepted (type, symmetric) pairs; the first is the default.
+        symmetric_int8: roles whose activations default to symmetric int8 instead.
         weights: accepted weight types.
         weight_axis: the axis of a [in, out] weight that may have its own scale each, None for per-tensor only.
         roles: site roles that the runtime computes in integers.
@@ -29,7 +31,9 @@ class Capabilities(Noun):
     name: str
     runtime: Literal["ort", "openvino"]
     description: str
+    placement: str
     activations: tuple[tuple[Literal["int8", "uint8"], bool], ...]
+    symmetric_int8: tuple[str, ...] = ()
     weights: tuple[Literal["int8", "uint8"], ...]
     weight_axis: int | None
     roles: tuple[str, ...]
@@ -59,8 +63,7 @@ class Probe(Noun):
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     """Every rule of a target that a plan breaks, as sentences without a final stop."""
     found: list[str] = []
-    for decision in plan.quantized:
-        site, quantizer = decision.site, decision.quantizer
+    for site, quantizer in plan.quantized:
         if site.role not in capabilities.roles + capabilities.simulated:
             found.append(f"{site.node}: {capabilities.name} does not take 8-bit {site.role}")
         elif site.is_weight:

@@ -10,7 +10,18 @@ from pathlib import Path
 
 from octobert.plan import Noun
 
-PACKAGES = ("octobert", "numpy", "onnx", "onnx-ir", "onnxruntime", "openvino", "torch", "transformers", "tokenizers", "datasets")
+PACKAGES = (
+    "octobert",
+    "numpy",
+    "onnx",
+    "onnx-ir",
+    "onnxruntime",
+    "openvino",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+)
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 
 

@@ -105,7 +105,9 @@ def score(name: str, metric: Metric, items: np.ndarray, gold: np.ndarray, *, see
     return Score(metric=name, value=metric(items, gold), low=low, high=high, rows=len(items))
 
 
-def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:
+def paired(
+    metric: Metric, ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray, *, seed: int
+) -> tuple[float, float, float, float]:
     """Difference of a metric on the same items: (difference, low, high, p-value)."""
     difference = metric(ours, gold) - metric(theirs, gold)
     draws = [metric(ours[i], gold[i]) - metric(theirs[i], gold[i]) for i in _resamples(len(ours), seed)]

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.errors import ModelError
-from octobert.graph import ops, shapes
+from octobert.graph import shapes
 from octobert.ranges import TensorStatistics
 
 Feeds = dict[str, np.ndarray]
@@ -24,7 +24,12 @@ Layout = tuple[int | str, ...]
 
 
 def observe(
-    model_path: Path, batches: Iterable[Feeds], values: list[str], *, threads: int = 0, on_batch: Callable[[int], None] | None = None
+    model_path: Path,
+    batches: Iterable[Feeds],
+    values: list[str],
+    *,
+    threads: int = 0,
+    on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStatistics]:
     """Statistics of `values` over `batches`.
 

@@ -16,10 +16,9 @@ import json
 import shutil
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from octobert import candidates, environment, plugins
 from octobert.artifact import Artifact, Store, canonical_digest, digests_of, link_or_copy, locked, storage_errors
@@ -52,10 +51,17 @@ class Step:
     locations: dict[str, str] = field(default_factory=dict)
 
 
-class Listener:
-    """Told what a run does; the command line draws it. The methods here do nothing."""
+class Listener(Protocol):
+    """Told what a run does; the command line draws it."""
 
-    def planned(self, steps: list[Step]) -> None: ...
+    def started(self, step: Step) -> None: ...
+    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
+    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+
+
+class Silent:
+    """A listener that says nothing."""
+
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
@@ -91,7 +97,8 @@ def steps_of(recipe: Recipe) -> list[Step]:
     places = {k: data.pop(k) for k in ("source", "train", "validation", "test")}
     paths = {k: v for k, v in places.items() if v is not None}
     method = plugins.load("methods", recipe.quantize.name)
-    observation = method.observation(options_of(recipe.quantize, "methods"))
+    targets = [plugins.load("targets", name).CAPABILITIES for name in recipe.targets]
+    roles = method.observed_roles(options_of(recipe.quantize, "methods"), targets)
     common = {"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed}
     machine = {"machine": canonical_digest(json.loads(environment.current().model_dump_json()))}
     model = {"model": str(source)}
@@ -107,7 +114,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
             "observe",
             "observe",
             {"capture": "capture", "data": "data"},
-            {"method": recipe.quantize.name, "observation": observation, "max_length": task.max_length},
+            {"roles": list(roles), "max_length": task.max_length},
         ),
         Step(
             "calibrate",
@@ -177,9 +184,8 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> dict[str
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    listener = listener or Listener()
+    listener = listener or Silent()
     steps = steps_of(recipe)
-    listener.planned(steps)
     with locked(out / HIDDEN):
         store = Store(out / HIDDEN / "store")
         events = _Events(out / HIDDEN / "events.jsonl")
@@ -221,9 +227,7 @@ def _completed(step: Step, made: dict[str, Artifact | None]) -> Step:
     return Step(step.name, step.stage, step.inputs, {**step.options, "stages": stages, "data_summary": summary}, step.locations)
 
 
-def _carry_out(
-    step: Step, made: dict[str, Artifact | None], store: Store, events: _Events, listener: Listener
-) -> Artifact:
+def _carry_out(step: Step, made: dict[str, Artifact | None], store: Store, events: _Events, listener: Listener) -> Artifact:
     key = key_of(step, made)
     stored = store.find(step.stage, key)
     if stored is not None:

@@ -81,9 +81,9 @@ class QuantPlan(Noun):
     decisions: tuple[Decision, ...]
 
     @property
-    def quantized(self) -> tuple[Decision, ...]:
-        """The decisions that quantize."""
-        return tuple(d for d in self.decisions if d.quantizer is not None)
+    def quantized(self) -> tuple[tuple[Site, Quantizer], ...]:
+        """The sites that are quantized, and how."""
+        return tuple((d.site, d.quantizer) for d in self.decisions if d.quantizer is not None)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """role → (sites in 8 bits, sites in all)."""

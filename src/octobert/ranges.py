@@ -79,9 +79,9 @@ class TensorStatistics:
         values, counts = self.points()
         cumulative = np.cumsum(counts)
         last = len(values) - 1
-        first = np.searchsorted(cumulative, low * self.count, side="right")
-        second = np.searchsorted(cumulative, high * self.count, side="left")
-        return float(values[min(first, last)]), float(values[min(second, last)])
+        first = min(int(np.searchsorted(cumulative, low * self.count, side="right")), last)
+        second = min(int(np.searchsorted(cumulative, high * self.count, side="left")), last)
+        return float(values[first]), float(values[second])
 
 
 class Interval(Noun):

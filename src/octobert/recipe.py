@@ -17,14 +17,15 @@ from octobert import plugins
 from octobert.errors import RecipeError, did_you_mean
 from octobert.plan import Noun
 
-BASELINES = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16")
+Baseline = Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
+BASELINES: tuple[Baseline, ...] = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16")
 
 
 class Choice(Noun):
     """A plugin by name, with its options."""
 
     name: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class Rows(Noun):
@@ -62,8 +63,8 @@ class Data(Noun):
     validation: str | None = None
     test: str | None = None
     columns: tuple[str, ...] = ()
-    calibrate: Rows = Rows(**{"from": "train", "samples": 256})
-    evaluate: Rows = Rows(**{"from": "validation"})
+    calibrate: Rows = Rows.model_validate({"from": "train", "samples": 256})
+    evaluate: Rows = Rows.model_validate({"from": "validation"})
     allow_leakage: bool = False
 
     @field_validator("calibrate", "evaluate", mode="before")
@@ -110,7 +111,7 @@ class Recipe(Noun):
     calibrate: Choice = Choice(name="mse")
     quantize: Choice = Choice(name="static")
     targets: tuple[str, ...] = Field(default=("ort-cpu",), min_length=1)
-    baselines: tuple[Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"], ...] = BASELINES
+    baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()
     seed: int = 0
 
@@ -156,7 +157,9 @@ def parse(raw: dict[str, Any], *, where: str = "recipe", base: Path | None = Non
     raw["targets"] = [targets] if isinstance(targets, str) else targets if targets is not None else ["ort-cpu"]
     for index, name in enumerate(raw["targets"] if isinstance(raw["targets"], list) else []):
         if name not in plugins.names("targets"):
-            problems.append(f'targets.{index}: there is no target "{name}"; {did_you_mean(str(name), plugins.names("targets"))}')
+            problems.append(
+                f'targets.{index}: there is no target "{name}"; {did_you_mean(str(name), plugins.names("targets"))}'
+            )
     try:
         recipe = Recipe.model_validate({k: v for k, v in raw.items() if v is not _BROKEN})
     except ValidationError as error:
@@ -227,7 +230,7 @@ def _with_paths(recipe: Recipe, base: Path) -> Recipe:
         return str(base / name) if (base / name).exists() or name.startswith(".") else name
 
     data = recipe.data
-    moved = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
+    moved: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
     for key in ("calibrate", "evaluate"):
         rows: Rows = getattr(data, key)
         moved[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})

@@ -26,10 +26,20 @@ class SessionOptions(Noun):
 class Session(Protocol):
     """An opened model."""
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    precision: str
-    threads: int
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """Arithmetic of the float parts, as the runtime reports it."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Threads of one inference."""
+        ...
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs by name. Feeds that the model does not read are ignored."""

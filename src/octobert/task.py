@@ -94,5 +94,7 @@ def text_of(row: Row, column: str, index: int, *, where: str) -> str:
     value = row[column]
     text = "" if value is None else str(value)
     if not text.strip():
-        raise DataError("the text is empty", where=f'{where}, row {index + 1}, column "{column}"', fix="remove the row or fill it in")
+        raise DataError(
+            "the text is empty", where=f'{where}, row {index + 1}, column "{column}"', fix="remove the row or fill it in"
+        )
     return text

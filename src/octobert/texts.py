@@ -1,4 +1,4 @@
-"""Texts to token ids and back into batches, with the `tokenizers` library alone: the same code calibrates, evaluates and predicts.
+"""Texts to token ids and into batches, with the `tokenizers` library alone; calibration, evaluation and prediction share it.
 
 Rows are never padded further than the longest of their batch, and batches hold rows of similar length.
 """
@@ -49,7 +49,9 @@ class TextEncoder:
 
         path = folder / "tokenizer.json"
         if not path.is_file():
-            raise ModelError("there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there")
+            raise ModelError(
+                "there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there"
+            )
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the Rust library raises plain Exception for every malformed file

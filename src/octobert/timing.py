@@ -148,7 +148,9 @@ class _Worker:
     def _receive(self) -> Any:
         try:
             if not self._pipe.poll(_START_TIMEOUT_S):
-                raise TargetError("a candidate does not answer", where=self.candidate.name, got=f"{_START_TIMEOUT_S} s of silence")
+                raise TargetError(
+                    "a candidate does not answer", where=self.candidate.name, got=f"{_START_TIMEOUT_S} s of silence"
+                )
             answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)

@@ -13,6 +13,7 @@ from octobert.plan import Noun
 from octobert.ranges import Interval, TensorStatistics
 
 _LEVELS = 255  # steps between 256 codes
+_MIN_SCALE = float(np.finfo(np.float32).tiny)
 
 
 class Options(Noun):
@@ -33,24 +34,26 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     if bound == 0.0:
         return Interval(low=0.0, high=0.0, bound=0.0)
     fractions = np.linspace(0.05, 1.0, options.candidates)
-    best_bound = bound * _least(lambda f: _error(values, counts, -bound * f, bound * f), fractions)
-    at_low = at_high = _least(lambda f: _error(values, counts, low * f, high * f), fractions)
+
+    def least(lows: np.ndarray, highs: np.ndarray) -> int:
+        errors = [_error(values, counts, a, b) for a, b in np.broadcast(lows, highs)]
+        return int(np.argmin(errors))
+
+    best_bound = bound * fractions[least(-bound * fractions, bound * fractions)]
+    start = fractions[least(low * fractions, high * fractions)]
+    best_low, best_high = low * start, high * start
     for _ in range(options.rounds):
-        before = (at_low, at_high)
-        at_low = _least(lambda f: _error(values, counts, low * f, high * at_high), fractions)
-        at_high = _least(lambda f: _error(values, counts, low * at_low, high * f), fractions)
-        if (at_low, at_high) == before:
+        before = (best_low, best_high)
+        best_low = low * fractions[least(low * fractions, np.array(best_high))]
+        best_high = high * fractions[least(np.array(best_low), high * fractions)]
+        if (best_low, best_high) == before:
             break
-    return Interval(low=low * at_low, high=high * at_high, bound=best_bound)
-
-
-def _least(error, fractions: np.ndarray) -> float:
-    return float(fractions[int(np.argmin([error(f) for f in fractions]))])
+    return Interval(low=float(best_low), high=float(best_high), bound=float(best_bound))
 
 
 def _error(values: np.ndarray, counts: np.ndarray, low: float, high: float) -> float:
     """Sum of squared errors of an asymmetric 8-bit grid over [low, high] that contains 0 exactly."""
-    scale = max((high - low) / _LEVELS, np.finfo(np.float32).tiny)
+    scale = max(float(high - low) / _LEVELS, _MIN_SCALE)
     zero = np.rint(-low / scale)
     codes = np.clip(np.rint(values / scale) + zero, 0, _LEVELS)
     return float(np.dot((values - (codes - zero) * scale) ** 2, counts))

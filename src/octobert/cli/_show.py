@@ -47,9 +47,6 @@ class ProgressLine:
         self._task: Any = None
         self._bar.start()
 
-    def planned(self, steps: list[Step]) -> None:
-        pass
-
     def started(self, step: Step) -> None:
         self._task = self._bar.add_task(step.name, total=None)
 

@@ -32,7 +32,9 @@ def command(
         return
     for name, scores in result.scores.items():
         for score in scores:
-            typer.echo(f"{name:<14} {score.metric:<12} {score.value:.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.rows} rows")
+            typer.echo(
+                f"{name:<14} {score.metric:<12} {score.value:.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.rows} rows"
+            )
     comparison = result.comparison
     typer.echo(
         f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "

@@ -52,4 +52,4 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
     _show.render(terminal.render(report))
     typer.echo(f"\nReport   {out / 'report.html'}")
     for target in recipe.targets:
-        typer.echo(f"Model    {out / target}   try: octobert predict {out / target} \"some text\"")
+        typer.echo(f'Model    {out / target}   try: octobert predict {out / target} "some text"')

@@ -73,6 +73,7 @@ def _capture_checkpoint(folder: Path, head: str, texts: parity.Batches, *, allow
     sizes = canonicalize_(model, encoder)
     if head == "embedding":
         pooling.append_pooling_(model, model.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
+    shapes.annotate_(model)
     feeds = [parity.only(batch, model) for batch in texts]
     reference = [parity.torch_outputs(torch_model, batch, head, how) for batch in feeds]
     del torch_model
@@ -93,6 +94,7 @@ def _capture_onnx(path: Path, head: str, texts: parity.Batches) -> Captured:
         pooling.append_pooling_(raw, raw.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
         _choose_outputs_(original, head, path)
         pooling.append_pooling_(original, original.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
+    shapes.annotate_(raw)
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
     return Captured(raw, encoder, _family(encoder), sizes, parity.compare(raw, feeds, reference, "the original ONNX file"))
@@ -119,9 +121,14 @@ def export(torch_model: Any, head: str) -> ir.Model:
             dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in used},
             verbose=False,
         )
+    assert program is not None
     model = program.model
     wanted = checkpoint.OUTPUTS[head] if head != "embedding" else ("last_hidden_state",)
-    _keep_outputs_(model, wanted, where="the exported model")
+    # transformers' outputs are ordered, and what a head is for comes first; the exporter names them after its own nodes.
+    model.graph.outputs[:] = model.graph.outputs[: len(wanted)]
+    for value, name in zip(model.graph.outputs, wanted, strict=True):
+        value.name = name
+    ops.clean_(model)
     return model
 
 
@@ -136,8 +143,6 @@ def canonicalize_(model: ir.Model, encoder: Encoder, *, prepared: bool = False) 
     canonical.rebuild_attention_(model, layers, heads, encoder)
     layers = structure.find_layers(model.graph)
     naming.name_(model, layers, encoder)
-    for name, shape in shapes.measure(model, [v for n in model.graph for v in n.outputs]).items():
-        _value(model, name).shape = ir.Shape(list(shape))
     hidden = layers[0].attention.query.weight.const_value.shape[0]
     return Attention(layers=len(layers), heads=heads[0], hidden=int(hidden))
 
@@ -162,13 +167,6 @@ def load_onnx(path: Path) -> ir.Model:
             got=f"{path.stat().st_size} bytes; {str(error).strip().splitlines()[0][:200] if str(error) else 'no graph'}",
             fix="export or copy it again",
         ) from error
-
-
-def _value(model: ir.Model, name: str) -> ir.Value:
-    values = model.meta.get("octobert.values")
-    if values is None:
-        values = model.meta["octobert.values"] = {v.name: v for n in model.graph for v in n.outputs}
-    return values[name]
 
 
 def _choose_outputs_(model: ir.Model, head: str, path: Path) -> None:

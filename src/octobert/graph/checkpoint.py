@@ -92,7 +92,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(
             "the checkpoint needs Python code of its own (trust_remote_code), which octobert never runs",
             where=str(path),
-            got=f'auto_map to {", ".join(sorted(map(str, config["auto_map"].values())))}',
+            got=f"auto_map to {', '.join(sorted(map(str, config['auto_map'].values())))}",
             fix="use a model that transformers has built in, or give its ONNX export",
         )
     return config
@@ -107,9 +107,7 @@ def encoder_of(config: dict[str, Any], *, where: str) -> Encoder:
     families = {t: name for name in plugins.names("encoders") for t in plugins.load("encoders", name).ENCODER.model_types}
     model_type = str(config.get("model_type", "bert"))
     if model_type not in families:
-        raise ModelError(
-            f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families)
-        )
+        raise ModelError(f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families))
     return plugins.load("encoders", families[model_type]).ENCODER
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from octobert.errors import PlanError
 from octobert.graph import ops
-from octobert.plan import LIMITS, SYMMETRIC_LIMITS, Decision, QuantPlan, Quantizer
+from octobert.plan import LIMITS, SYMMETRIC_LIMITS, Quantizer, QuantPlan, Site
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
@@ -24,8 +24,12 @@ def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]
     """Scale and zero point of a per-tensor quantizer with a range.
 
     The interval is widened to include 0, as ONNX requires 0.0 to be representable (padding and ReLU zeros stay exact).
+
+    Raises:
+        PlanError: the quantizer has no range.
     """
-    assert quantizer.low is not None and quantizer.high is not None
+    if quantizer.low is None or quantizer.high is None:
+        raise PlanError("an activation's quantizer has no range", fix="calibrate first")
     low, high = min(float(quantizer.low), 0.0), max(float(quantizer.high), 0.0)
     if quantizer.symmetric:
         bound = max(-low, high)
@@ -75,25 +79,25 @@ def write(model: ir.Model, plan: QuantPlan) -> None:
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
-    for decision in plan.quantized:
-        node = nodes.get(decision.site.node)
-        if node is None or str(node.inputs[decision.site.input].name) != decision.site.value:
-            raise PlanError("the plan does not fit the graph", where=decision.site.node, fix="plan again from this graph")
-        key = (decision.site.value, decision.quantizer)
+    for site, quantizer in plan.quantized:
+        node = nodes.get(site.node)
+        if node is None or str(node.inputs[site.input].name) != site.value:
+            raise PlanError("the plan does not fit the graph", where=site.node, fix="plan again from this graph")
+        key = (site.value, quantizer)
         if key not in pairs:
-            pairs[key] = _dequantized_(graph, node, decision)
-        if decision.site.role != "embedding.weight":
-            node.replace_input_with(decision.site.input, pairs[key])
+            pairs[key] = _dequantized_(graph, node, site, quantizer)
+        if site.role != "embedding.weight":
+            node.replace_input_with(site.input, pairs[key])
     ops.clean_(model)
 
 
-def _dequantized_(graph: ir.Graph, node: ir.Node, decision: Decision) -> ir.Value:
-    value = node.inputs[decision.site.input]
-    if decision.site.role == "embedding.weight":
-        return _write_embedding_(graph, node, decision.quantizer)
-    if decision.site.is_weight:
-        return _write_weight_(graph, node, value, decision.quantizer)
-    return _write_activation_(graph, node, value, decision.quantizer)
+def _dequantized_(graph: ir.Graph, node: ir.Node, site: Site, quantizer: Quantizer) -> ir.Value:
+    value = node.inputs[site.input]
+    if site.role == "embedding.weight":
+        return _write_embedding_(graph, node, quantizer)
+    if site.is_weight:
+        return _write_weight_(graph, node, value, quantizer)
+    return _write_activation_(graph, node, value, quantizer)
 
 
 def _write_activation_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> ir.Value:
@@ -103,9 +107,7 @@ def _write_activation_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantize
     zero_value = ops.initializer(graph, f"{name}.zero_point", np.array(zero))
     integer = ir.DataType.from_numpy(zero_value.const_value.numpy().dtype)
     quantize = ops.make_node("QuantizeLinear", [value, scale_value, zero_value], f"{name}.quantized", dtype=integer)
-    dequantize = ops.make_node(
-        "DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized"
-    )
+    dequantize = ops.make_node("DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized")
     graph.insert_before(node, [quantize, dequantize])
     return dequantize.outputs[0]
 

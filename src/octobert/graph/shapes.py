@@ -38,6 +38,14 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
     }
 
 
+def annotate_(model: ir.Model) -> None:
+    """Note the measured shape on every value of a graph."""
+    values = [v for node in model.graph for v in node.outputs]
+    measured = measure(model, values)
+    for value in values:
+        value.shape = ir.Shape(list(measured[str(value.name)]))
+
+
 def _shapes_at(model: ir.Model, values: list[ir.Value], batch: int, sequence: int) -> dict[str, tuple[int, ...]]:
     import onnxruntime as ort
 

@@ -63,9 +63,9 @@ def find_sites(graph: ir.Graph, encoder: Encoder) -> tuple[Site, ...]:
             sites.append(_site(linear.matmul, 0, "head.input", module, None))
             sites.append(_site(linear.matmul, 1, "head.weight", module, None))
     for node in graph:
-        if node.op_type == "Gather" and ops.const_array(node.inputs[0]) is not None:
-            if node.inputs[1] in graph.inputs and node.inputs[1].name == "input_ids":
-                sites.append(_site(node, 0, "embedding.weight", str(node.inputs[0].name).removesuffix(".weight"), None))
+        is_lookup = node.op_type == "Gather" and ops.const_array(node.inputs[0]) is not None
+        if is_lookup and node.inputs[1].is_graph_input() and node.inputs[1].name == "input_ids":
+            sites.append(_site(node, 0, "embedding.weight", str(node.inputs[0].name).removesuffix(".weight"), None))
     return tuple(sites)
 
 

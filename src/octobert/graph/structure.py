@@ -27,11 +27,11 @@ class Linear:
 
     @property
     def x(self) -> ir.Value:
-        return self.matmul.inputs[0]
+        return self.matmul.inputs[0]  # type: ignore[return-value]
 
     @property
     def weight(self) -> ir.Value:
-        return self.matmul.inputs[1]
+        return self.matmul.inputs[1]  # type: ignore[return-value]
 
     @property
     def bias(self) -> ir.Value | None:

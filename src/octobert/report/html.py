@@ -14,7 +14,10 @@ from octobert.report.terminal import quantizer_text
 def page(report: dict[str, Any]) -> str:
     """The page as text."""
     environment = Environment(
-        loader=PackageLoader("octobert", "report"), autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("octobert", "report"),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = summary.score_text

@@ -88,8 +88,8 @@ def verdicts(report: dict[str, Any]) -> list[str]:
                 f"{comparison.metric} {comparison.difference:+.4f} against {comparison.reference} "
                 f"(95 % interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.2f})"
             )
-        agreement = comparison.fidelity
-        parts.append(f"{comparison.fidelity_name} {agreement:.2%}" if comparison.fidelity_name == "agreement" else f"{comparison.fidelity_name} {agreement:.5f}")
+        share = comparison.fidelity_name == "agreement"
+        parts.append(f"{comparison.fidelity_name} " + (f"{comparison.fidelity:.2%}" if share else f"{comparison.fidelity:.5f}"))
         gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.speedup.items() if ratio is not None]
         parts.append("faster by " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")

@@ -53,7 +53,9 @@ def speed(report: dict[str, Any]) -> Table:
 
 def latency_table(lines: list[summary.Line], shapes: list[summary.Shape]) -> Table:
     """p50 / p90 / p99 in ms, rows per second, and the ratio to the same runtime in float."""
-    table = Table(title="Latency in ms, p50 / p90 / p99 · rows/s · × faster than float on the same runtime", title_justify="left")
+    table = Table(
+        title="Latency in ms, p50 / p90 / p99 · rows/s · × faster than float on the same runtime", title_justify="left"
+    )
     table.add_column("model")
     table.add_column("precision")
     table.add_column("threads", justify="right")

@@ -1,4 +1,4 @@
-"""A packaged directory that predicts: texts in, answers out, in order. Needs the target's runtime and `tokenizers`, no torch."""
+"""A packaged directory that predicts: texts in, answers out, in order. Needs the target's runtime and `tokenizers` only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Predictor:
         target = plugins.load("targets", self.target)
         probe = target.probe()
         if not probe.available:
-            raise TargetError(f"the target {self.target} cannot run here", where=str(folder), got=probe.missing, fix=probe.install)
+            raise TargetError(
+                f"the target {self.target} cannot run here", where=str(folder), got=probe.missing, fix=probe.install
+            )
         self._encoder = texts.TextEncoder(self.folder, self.task.max_length)
         self._session = target.open_session(target.model_file(self.folder), SessionOptions(threads=threads))
 

@@ -39,7 +39,7 @@ def main(work: Path) -> int:
         }
     except OctobertError as error:
         response = {"error": error.to_json(), "traceback": traceback.format_exc()}
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # this is the stage boundary
         response = {"error": _wrapped(error, request["stage"], work).to_json(), "traceback": traceback.format_exc()}
     return _answer(response, work)
 
@@ -70,12 +70,13 @@ def _wrapped(error: Exception, stage: str, work: Path) -> OctobertError:
 
 
 def _report(what: str, done: int, total: int) -> None:
-    print(json.dumps({"progress": [what, done, total]}), flush=True)
+    sys.stdout.write(json.dumps({"progress": [what, done, total]}) + "\n")
+    sys.stdout.flush()
 
 
 def _end_with_parent() -> None:
     """The parent's end of stdin closes when it dies."""
-    while sys.stdin.buffer.raw.read(1):
+    while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)
 

@@ -46,9 +46,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"candidates": [c.name for c in named], "shapes": [[s.batch, s.sequence] for s in shapes]}
 
 
-def shapes_of(
-    settings: Benchmark, rows: list[texts.Encoded], pad_id: int, vocabulary: int, seed: int
-) -> list[timing.Shape]:
+def shapes_of(settings: Benchmark, rows: list[texts.Encoded], pad_id: int, vocabulary: int, seed: int) -> list[timing.Shape]:
     """The shapes that the settings ask for; `data` takes rows of the user's own, each round others."""
     found: list[timing.Shape] = []
     for batch in settings.batch:

@@ -86,7 +86,7 @@ def _choose(settings: Data, task: Task, seed: int) -> tuple[_Part, _Part, str]:
         return cache[str(path)], str(path)
 
     if set(files) == {"all"}:
-        rows, where = part(Rows(**{"from": "all"}), "calibrate")
+        rows, where = part(Rows.model_validate({"from": "all"}), "calibrate")
         digests = [data.row_digest(t) for t in _by_row(task, rows, where)]
         first, second = data.hold_out(digests, settings.calibrate.samples or len(rows), seed)
         how = "one file: calibration rows drawn at random, all other rows evaluated"

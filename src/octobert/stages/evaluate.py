@@ -30,7 +30,7 @@ def run(context: Context) -> dict[str, Any]:
     path = model_path(name, context.inputs, context.locations)
     session = candidates.open_candidate(candidates.Candidate(name=name, path=str(path), head=task.head), 0)
     outputs = run_rows(session, rows, encoder.pad_id, lambda done: context.progress(f"evaluating {name}", done, len(rows)))
-    np.savez(context.work / "outputs.npz", **outputs)
+    np.savez(context.work / "outputs.npz", **outputs)  # type: ignore[arg-type]
     gold = np.array(evaluation["gold"])
     items = task.items(outputs)
     seed = int(context.options["seed"])

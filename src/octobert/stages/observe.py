@@ -27,11 +27,11 @@ def run(context: Context) -> dict[str, Any]:
     facts = context.read_json("capture", "capture.json")
     encoder = texts.TextEncoder(folder, context.options["max_length"])
     rows = encoder.encode([tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]])
-    method = plugins.load("methods", context.options["method"])
     family = plugins.load("encoders", facts["encoder"]).ENCODER
     graph = ir.load(folder / "model.onnx").graph
     names = {str(v.name) for v in graph.inputs}
-    values = method.values_to_observe(sites.find_sites(graph, family), method.Options(**context.options["observation"]))
+    roles = set(context.options["roles"])
+    values = sorted({site.value for site in sites.find_sites(graph, family) if site.role in roles})
     del graph
     groups = list(texts.batches(rows, max_tokens=TOKENS_PER_BATCH))
     done = 0
@@ -67,7 +67,7 @@ def save(statistics: dict[str, TensorStatistics], path: Path) -> None:
         arrays[f"{name}/summary"] = np.array([one.minimum, one.maximum, one.count], dtype=np.float64)
         arrays[f"{name}/bins"] = bins.astype(np.uint16)
         arrays[f"{name}/counts"] = one.histogram[bins]
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: Path) -> dict[str, TensorStatistics]:

@@ -1,9 +1,9 @@
 """All that belongs to one target → the directory that predicts, in the layout that other tools know.
 
-    config.json  tokenizer.json  octobert.json
-    onnx/model.onnx             the float graph
-    onnx/model_quantized.onnx   the QDQ graph as written for this target
-    openvino/openvino_model.*   for OpenVINO targets
+config.json  tokenizer.json  octobert.json
+onnx/model.onnx             the float graph
+onnx/model_quantized.onnx   the QDQ graph as written for this target
+openvino/openvino_model.*   for OpenVINO targets
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """OpenVINO on x86 CPUs.
 
-Its low-precision transformations take Q/DQ on the inputs of matrix products, in any 8-bit type, and fuse the rest. The
-float parts run in true f32: bf16 gains nothing beside 8-bit products and costs accuracy.
+Its low-precision transformations take Q/DQ on the inputs of matrix products, in any 8-bit type, and fuse the rest. Its
+attention kernel takes Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities. The float parts
+run in true f32: bf16 gains nothing beside 8-bit products and costs accuracy.
 """
 
 from pathlib import Path
@@ -16,7 +17,9 @@ CAPABILITIES = Capabilities(
     name="openvino-cpu",
     runtime="openvino",
     description="OpenVINO on the CPU",
+    placement="matmul-scores",
     activations=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
+    symmetric_int8=("scores.query", "scores.key"),
     weights=("int8",),
     weight_axis=1,
     roles=(

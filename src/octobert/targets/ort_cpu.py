@@ -16,6 +16,7 @@ CAPABILITIES = Capabilities(
     name="ort-cpu",
     runtime="ort",
     description="ONNX Runtime on the CPU",
+    placement="matmul",
     activations=(("uint8", False), ("uint8", True)),
     weights=("int8",),
     weight_axis=1,

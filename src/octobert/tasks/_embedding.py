@@ -1,8 +1,8 @@
 """Embeddings judged in one of three ways, depending on what the data has.
 
-    pairs with a gold score     items: cosine of each pair               metric: Spearman correlation
-    query and its document      items: rank of the right document        metrics: MRR@10, recall@1, recall@10
-    texts alone                 items: nothing to judge by itself; only fidelity to the float model is measured
+pairs with a gold score     items: cosine of each pair               metric: Spearman correlation
+query and its document      items: rank of the right document        metrics: MRR@10, recall@1, recall@10
+texts alone                 items: nothing to judge by itself; only fidelity to the float model is measured
 """
 
 from __future__ import annotations

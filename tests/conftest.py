@@ -1,0 +1,62 @@
+"""Fixtures made by code: tiny random checkpoints of every family and head, with tokenizers, and tiny data files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from tests.tiny import WORDS, make_checkpoint
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs the real data sets where they are absent."""
+    for item in items:
+        if item.get_closest_marker("needs_shared") and not SHARED.is_dir():
+            item.add_marker(pytest.mark.skip(reason="the real data sets and checkpoints are not beside the repository"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """`checkpoint("bert", "sequence-classification")` → a folder, made once."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    made: dict[tuple[str, str], Path] = {}
+
+    def get(family: str, head: str = "sequence-classification") -> Path:
+        if (family, head) not in made:
+            made[family, head] = make_checkpoint(root / f"{family}-{head}", family, head)
+        return made[family, head]
+
+    return get
+
+
+def rows(count: int, start: int = 0) -> list[tuple[str, str, int]]:
+    """Distinct pairs of sentences with a label."""
+    found = []
+    for i in range(start, start + count):
+        first = " ".join(WORDS[(i * 7 + k * 3) % len(WORDS)] for k in range(3 + i % 9))
+        second = " ".join(WORDS[(i * 5 + k * 11) % len(WORDS)] for k in range(2 + i % 6))
+        found.append((f"{first} {WORDS[i % 13]}{i}", second, i % 2))
+    return found
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """A folder with train.tsv (80 rows) and validation.tsv (40 rows), columns sentence1, sentence2, label."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, part in (("train", rows(80)), ("validation", rows(40, 1000))):
+        lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder

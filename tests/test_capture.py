@@ -1,0 +1,238 @@
+"""Capture: every family and head becomes the same canonical form, and computes what PyTorch computes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from octobert import plugins
+from octobert.encoder import LAYER_PARTS
+from octobert.errors import ModelError, ParityError
+from octobert.graph import canonical, capture, checkpoint, naming, ops, parity, shapes, sites, structure
+from tests.tiny import batch, make_checkpoint
+
+FAMILIES = plugins.names("encoders")
+BATCHES = [batch([9, 4, 1]), batch([2]), batch([17, 30])]
+# Float32 against float32; the graphs differ in the order of additions only.
+RTOL = 5e-5
+
+
+def batches(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
+    return [batch(lengths, pad_id=pad_id, seed=i) for i, lengths in enumerate(([9, 4, 1], [2], [17, 30]))]
+
+
+def pad_of(folder: Path) -> int:
+    return json.loads((folder / "config.json").read_text())["pad_token_id"] or 0
+
+
+@pytest.fixture(scope="module")
+def captured(checkpoint):
+    made = {}
+
+    def get(family: str, head: str) -> capture.Captured:
+        if (family, head) not in made:
+            folder = checkpoint(family, head)
+            made[family, head] = capture.capture(folder, head, batches(pad_of(folder)))
+        return made[family, head]
+
+    return get
+
+
+@pytest.mark.parametrize("head", checkpoint.HEADS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_and_head_follows_pytorch(captured, family: str, head: str) -> None:
+    result = captured(family, head)
+    assert result.parity.against == "PyTorch"
+    assert result.parity.largest_difference <= RTOL
+    assert result.parity.batches == ((3, 9), (1, 2), (2, 30))
+    assert [v.name for v in result.model.graph.outputs] == list(checkpoint.OUTPUTS[head])
+    assert result.sizes == capture.Attention(layers=2, heads=4, hidden=32)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_graph_is_canonical(captured, family: str) -> None:
+    model = captured(family, "sequence-classification").model
+    counts = Counter(node.op_type for node in model.graph)
+    # Two layers: six linear layers and two attention products each, and a head of one or two linear layers.
+    assert counts["Softmax"] == 2
+    assert counts["LayerNormalization"] == 5
+    assert counts["Erf"] >= 2
+    assert not {"Gemm", "IsNaN", "Where", "Expand", "GatherND", "ReduceMean", "Dropout", "Identity"} & (
+        set(counts) - ({"Expand"} if family != "distilbert" else set())
+    )
+    assert model.opset_imports[""] == canonical.OPSET
+    assert not naming.duplicates(model.graph)
+    for layer in structure.find_layers(model.graph):
+        chain = layer.attention.softmax.inputs[0].producer()
+        assert chain.op_type == "Add"
+        assert chain.inputs[1].name == "attention_mask.bias"
+        assert chain.inputs[0].producer().op_type == "Mul"
+        assert chain.inputs[0].producer().inputs[0].producer().op_type == "MatMul"
+        assert layer.attention.scale == pytest.approx(8**-0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_mask_is_bounded_everywhere(captured, family: str) -> None:
+    graph = captured(family, "sequence-classification").model.graph
+    arrays = [v.const_value.numpy() for v in graph.initializers.values()]
+    floats = [a for a in arrays if a.dtype == np.float32 and a.size]
+    assert min(float(a.min()) for a in floats) == canonical.MASK_VALUE
+    assert all(np.isfinite(a).all() for a in floats)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family: str) -> None:
+    result = captured(family, "sequence-classification")
+    from octobert.graph.checkpoint import load_torch
+
+    torch_model = load_torch(checkpoint(family, "sequence-classification"), "sequence-classification")
+    modules = {result.encoder.strip_prefix(name): module for name, module in torch_model.named_modules()}
+    values = {v.name for node in result.model.graph for v in node.outputs}
+    for index in range(2):
+        for role in LAYER_PARTS:
+            assert result.encoder.part(index, role) in modules, role
+        for role in set(LAYER_PARTS) - {"attention"}:
+            assert result.encoder.part(index, role) in values, role
+    assert result.encoder.embeddings_norm in modules
+    for name, value in result.model.graph.initializers.items():
+        stem, _, kind = name.rpartition(".")
+        if kind == "weight" and stem in modules and len(value.shape) == 2 and "embeddings" not in stem.split(".")[:-1]:
+            theirs = modules[stem].weight.detach().numpy()
+            np.testing.assert_array_equal(value.const_value.numpy(), theirs.T)
+
+
+def test_every_site_is_found_once(captured) -> None:
+    result = captured("bert", "sequence-classification")
+    found = sites.find_sites(result.model.graph, result.encoder)
+    counts = Counter(site.role for site in found)
+    assert set(counts) == set(sites.ROLES)
+    assert counts["linear.input"] == counts["linear.weight"] == 12
+    assert counts["scores.query"] == counts["context.value"] == 2
+    assert counts["residual.branch"] == counts["residual.skip"] == 4
+    assert counts["head.weight"] == 2
+    assert len({(s.node, s.input) for s in found}) == len(found)
+    skips = [s.value for s in found if s.role == "residual.skip"]
+    assert skips[0] == "embeddings.LayerNorm"
+
+
+def test_value_shapes_say_which_axes_are_batch_and_sequence(captured) -> None:
+    graph = captured("bert", "sequence-classification").model.graph
+    shape = {v.name: [str(d) for d in v.shape] for node in graph for v in node.outputs}
+    assert shape["encoder.layer.0.attention.self.probs"] == ["batch", "4", "sequence", "sequence"]
+    assert shape["encoder.layer.1.intermediate.dense"] == ["batch", "sequence", "64"]
+    assert shape["pooler.dense"] == ["batch", "32"]
+
+
+def test_padding_does_not_change_a_row(captured) -> None:
+    model = captured("bert", "sequence-classification").model
+    alone, padded = batch([9], seed=3), batch([9, 25], seed=3)
+    first = parity.onnx_outputs(model, [parity.only(alone, model), parity.only(padded, model)], ["logits"])
+    np.testing.assert_allclose(first[0][0][0], first[1][0][0], rtol=RTOL, atol=RTOL)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_pooling_is_in_the_graph(tmp_path: Path, mode: str, normalize: bool) -> None:
+    folder = make_checkpoint(tmp_path / "model", "bert", "embedding")
+    (folder / "1_Pooling").mkdir()
+    flag = "pooling_mode_mean_tokens" if mode == "mean" else "pooling_mode_cls_token"
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({flag: True, "word_embedding_dimension": 32}))
+    kinds = ["Transformer", "Pooling"] + (["Normalize"] if normalize else [])
+    (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{k}"} for k in kinds]))
+    result = capture.capture(folder, "embedding", batches())
+    output = parity.onnx_outputs(result.model, [parity.only(b, result.model) for b in batches()], ["sentence_embedding"])
+    lengths = np.concatenate([np.linalg.norm(o[0], axis=-1) for o in output])
+    assert np.allclose(lengths, 1.0, atol=1e-5) == normalize
+
+
+def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool) -> Path:
+    """A user's export: SDPA attention from the current exporter, or the old exporter with decomposed norms."""
+    import torch
+
+    model = checkpoint.load_torch(folder, "sequence-classification", attention=attention)
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    target.parent.mkdir(exist_ok=True)
+    example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)
+    axes = {name: {0: "b", 1: "s"} for name in names}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if legacy:
+            torch.onnx.export(
+                model, example, target, input_names=names, output_names=["logits"], dynamic_axes=axes,
+                opset_version=14, dynamo=False,
+            )  # fmt: skip
+        else:
+            dynamic = {n: {0: "b", 1: "s"} for n in names}
+            kwargs = dict(zip(names, example, strict=True))
+            program = torch.onnx.export(
+                model, (), kwargs=kwargs, dynamo=True, opset_version=20, dynamic_shapes=dynamic, verbose=False
+            )
+            program.save(target)
+    for name in ("tokenizer.json", "config.json"):
+        (target.parent / name).write_bytes((folder / name).read_bytes())
+    return target
+
+
+@pytest.mark.parametrize(("attention", "legacy"), [("sdpa", False), ("eager", False), ("eager", True), ("sdpa", True)])
+def test_a_users_onnx_file_gets_the_same_form(checkpoint, captured, tmp_path, attention: str, legacy: bool) -> None:
+    folder = checkpoint("bert", "sequence-classification")
+    path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention=attention, legacy=legacy)
+    result = capture.capture(path, "sequence-classification", batches())
+    reference = captured("bert", "sequence-classification")
+    assert result.parity.largest_difference <= RTOL
+    ours = [parity.only(b, result.model) for b in batches()]
+    a = parity.onnx_outputs(result.model, ours, ["logits"])
+    b = parity.onnx_outputs(reference.model, ours, ["logits"])
+    for one, two in zip(a, b, strict=True):
+        np.testing.assert_allclose(one[0], two[0], rtol=RTOL, atol=RTOL)
+    layers = structure.find_layers(result.model.graph)
+    assert [layer.attention.query.matmul.name for layer in layers] == [
+        f"encoder.layer.{i}.attention.self.query.matmul" for i in range(2)
+    ]
+    assert not {"IsNaN", "Where", "ReduceMean"} & {n.op_type for n in result.model.graph}
+    roles = Counter(s.role for s in sites.find_sites(result.model.graph, result.encoder))
+    assert roles["linear.weight"] == 12
+    assert roles["head.weight"] == 2
+    assert roles["embedding.weight"] == 1
+
+
+def test_a_graph_that_computes_something_else_is_refused(captured) -> None:
+    result = captured("bert", "sequence-classification")
+    feeds = [parity.only(b, result.model) for b in batches()]
+    wrong = [[np.ones((len(f["input_ids"]), 2), dtype=np.float32)] for f in feeds]
+    with pytest.raises(ParityError, match=r"does not compute what PyTorch computes.*relative difference"):
+        parity.compare(result.model, feeds, wrong, "PyTorch")
+
+
+def test_a_graph_of_fixed_shape_is_refused(captured, tmp_path) -> None:
+    model = captured("bert", "sequence-classification").model
+    path = tmp_path / "fixed.onnx"
+    ops.save(model, path)
+    fixed = ir.load(path)
+    table = fixed.graph.initializers["embeddings.position_embeddings.weight"]
+    gather = next(n for n in fixed.graph if n.op_type == "Gather" and n.inputs[0] is table)
+    constant = ops.initializer(fixed.graph, "frozen", table.const_value.numpy()[None, :7])
+    ir.convenience.replace_all_uses_with(gather.outputs[0], constant)
+    with pytest.raises(ModelError, match="does not run on 3 rows of 11 tokens.*dynamic axes"):
+        shapes.measure(fixed, list(fixed.graph.outputs))
+
+
+def test_measured_shapes_follow_the_inputs(captured) -> None:
+    model = captured("distilbert", "sequence-classification").model
+    names = {v.name: v for n in model.graph for v in n.outputs}
+    value = names["transformer.layer.0.attention.key_heads"]
+    assert shapes.measure(model, [value]) == {value.name: ("batch", 4, 8, "sequence")}
+
+
+def test_the_captured_file_runs_in_plain_onnxruntime(captured, tmp_path) -> None:
+    result = captured("roberta", "sequence-classification")
+    ops.save(result.model, tmp_path / "model.onnx")
+    session = ort.InferenceSession(str(tmp_path / "model.onnx"))
+    assert [i.shape for i in session.get_inputs()] == [["batch", "sequence"]] * 2

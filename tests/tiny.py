@@ -1,0 +1,74 @@
+"""Tiny random encoders of every family, saved as checkpoints with a WordPiece tokenizer; nothing is downloaded."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import numpy as np
+
+from octobert import plugins
+
+WORDS = "the of and a to in is you that it he was for on are as with his they at be this have from or one had by".split()
+_PIECES = [f"##{c}" for c in string.ascii_lowercase + string.digits]
+_CHARACTERS = list(string.ascii_lowercase + string.digits + ".,")
+AUTO = {
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "embedding": "AutoModel",
+}
+
+
+def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -> Path:
+    """A random model of a family with a head, its tokenizer beside it.
+
+    Weights are drawn wide enough that attention is not uniform and logits differ from row to row.
+    """
+    import torch
+    import transformers
+
+    encoder = plugins.load("encoders", family).ENCODER
+    torch.manual_seed(7)
+    settings = {**encoder.tiny_config(), "initializer_range": 0.3, **overrides}
+    config = transformers.AutoConfig.for_model(encoder.model_types[0], **settings)
+    if head == "sequence-classification":
+        config.id2label, config.label2id = {0: "different", 1: "same"}, {"different": 0, "same": 1}
+    model = getattr(transformers, AUTO[head]).from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "LayerNorm" in name or "layer_norm" in name:
+                parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(-0.2, 0.2)
+            elif name.endswith("bias"):
+                parameter.uniform_(-0.2, 0.2)
+    model.save_pretrained(folder)
+    make_tokenizer(folder, pad_id=config.pad_token_id or 0)
+    return folder
+
+
+def make_tokenizer(folder: Path, *, pad_id: int) -> None:
+    """A WordPiece tokenizer of under 120 tokens."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"] if pad_id == 1 else ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    tokens = [*special, *WORDS, *(c for c in _CHARACTERS if c not in WORDS), *_PIECES]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random feeds with these row lengths, padded on the right."""
+    generator = np.random.default_rng(seed)
+    ids = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = generator.integers(4, vocabulary, length)
+        mask[row, :length] = 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
