@@ -53,8 +53,7 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
         if form in ("csv", "tsv"):
             rows = _read_delimited(path, "," if form == "csv" else "\t", tuple(columns))
         elif form == "json":
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-            rows = rows[0] if len(rows) == 1 and isinstance(rows[0], list) else rows
+            rows = Dataset.from_json(str(path), keep_in_memory=True).to_list()
         else:
             rows = Dataset.from_parquet(str(path), keep_in_memory=True).to_list()
     except (DatasetGenerationError, ValueError, OSError, UnicodeDecodeError) as error:
@@ -183,9 +182,10 @@ def _splits_in(stem: str) -> list[str]:
 def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
     from datasets import Dataset, Features, Value
 
+    # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line for Python, but not in these formats.
     text = path.read_bytes().decode("utf-8-sig")
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    if not lines or (len(lines) == 1 and not columns):
         return []
     quoted = delimiter == "," or _quotes_fields(lines, delimiter)
     fields = [line.split(delimiter) for line in lines[:1000]]
@@ -234,7 +234,7 @@ def _headerless(fields: list[list[str]], delimiter: str) -> tuple[str, ...]:
     """Column names of the two official layouts that have no header: CoLA, and the STS benchmark."""
     if delimiter != "\t":
         return ()
-    if all(len(f) == 4 and f[1] in ("0", "1") and f[2] in ("", "*") for f in fields):
+    if all(len(f) == 4 and f[1] in ("0", "1") and re.fullmatch(r"[*?#% ]*", f[2]) for f in fields):
         return _COLA
     if all(len(f) >= 7 and re.fullmatch(r"[0-5](\.\d+)?", f[4]) for f in fields):
         return _STSB

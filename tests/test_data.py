@@ -1,0 +1,171 @@
+"""Reading rows: every format and official layout, splits by name, and calibration rows kept apart from evaluated ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from octobert import data
+from octobert.errors import DataError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+def test_the_official_mrpc_layout(tmp_path) -> None:
+    text = (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+        '1\t007\t2\t"I am sad ," he said .\tHe said " I am sad\r\n'
+        "0\t3\t4\tNA\tnull\r\n"
+    )
+    rows = data.read_file(write(tmp_path / "msr.tsv", text))
+    assert rows[0] == {
+        "Quality": "1",
+        "#1 ID": "007",
+        "#2 ID": "2",
+        "#1 String": '"I am sad ," he said .',
+        "#2 String": 'He said " I am sad',
+    }
+    assert rows[1]["#1 String"] == "NA"
+    assert rows[1]["#2 String"] == "null"
+
+
+def test_a_tsv_with_real_quoting(tmp_path) -> None:
+    text = 'text\tlabel\n"a ""quoted"" word"\t1\n"plain"\t0\n'
+    assert [r["text"] for r in data.read_file(write(tmp_path / "a.tsv", text))] == ['a "quoted" word', "plain"]
+
+
+def test_csv_with_commas_and_newlines_in_quotes(tmp_path) -> None:
+    rows = data.read_file(write(tmp_path / "a.csv", 'text,label\n"one, two\nthree",1\nfour,0\n'))
+    assert [r["text"] for r in rows] == ["one, two\nthree", "four"]
+
+
+def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
+    cola = data.read_file(write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n'))
+    assert cola[1]["sentence"] == "Rode sailors."
+    assert cola[1]["label"] == "0"
+    sts = "main\tMSRvid\t2012\t0001\t5.000\tA man.\tOne man.\nmain\tnews\t2012\t0002\t1.2\tA dog.\tA \"cat.\textra\tmore\n"
+    rows = data.read_file(write(tmp_path / "s.tsv", sts))
+    assert [(r["score"], r["sentence1"], r["sentence2"]) for r in rows] == [
+        ("5.000", "A man.", "One man."),
+        ("1.2", "A dog.", 'A "cat.'),
+    ]
+
+
+def test_columns_can_be_named_for_a_file_without_header(tmp_path) -> None:
+    rows = data.read_file(write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"), ("premise", "hypothesis", "label"))
+    assert rows[1] == {"premise": "q", "hypothesis": "i", "label": "entailment"}
+
+
+def test_jsonl_and_parquet(tmp_path) -> None:
+    given = [{"text": "é", "label": 1}, {"text": "b\nc", "label": 0}]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in given))
+    assert data.read_file(path) == given
+    from datasets import Dataset
+
+    Dataset.from_list(given).to_parquet(str(tmp_path / "a.parquet"))
+    assert data.read_file(tmp_path / "a.parquet") == given
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "", r"a\.tsv: the file is empty"),
+        ("a.tsv", "text\tlabel\n", r"the file has no rows"),
+        ("a.csv", "\n\n", r"the file has no rows"),
+        ("a.txt", "hello", r"the format is not known \(got \.txt, expected \.csv, \.tsv"),
+        ("a.jsonl", '{"text": "a"}\n{"text"\n', r"the file cannot be read"),
+        ("a.parquet", "not parquet", r"the file cannot be read"),
+        ("a.tsv", "text\tlabel\nfine\t1\nbroken\n", r"line 3: the line has another number of columns than the header \(got 1, expected 2\)"),
+    ],
+)
+def test_bad_files(tmp_path, name: str, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        data.read_file(write(tmp_path / name, text))
+
+
+def test_a_missing_file(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"there is no such file; check the path"):
+        data.read_file(tmp_path / "none.tsv")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train.tsv", "dev.tsv", "test.tsv", "notes.txt"], {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}),
+        (["sts-train.tsv", "sts-dev.csv"], {"train": "sts-train.tsv", "validation": "sts-dev.csv"}),
+        (["train-00000.parquet", "validation.jsonl"], {"train": "train-00000.parquet", "validation": "validation.jsonl"}),
+    ],
+)
+def test_splits_are_recognised_by_name(tmp_path, names: list[str], expected: dict[str, str]) -> None:
+    for name in names:
+        write(tmp_path / name, "x")
+    assert {k: v.name for k, v in data.find_splits(str(tmp_path)).items()} == expected
+
+
+def test_two_files_for_one_split(tmp_path) -> None:
+    for name in ("dev-en.tsv", "dev-de.tsv"):
+        write(tmp_path / name, "x")
+    with pytest.raises(DataError, match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation="):
+        data.find_splits(str(tmp_path))
+
+
+def test_a_folder_without_a_recognised_file(tmp_path) -> None:
+    write(tmp_path / "rows.tsv", "x")
+    with pytest.raises(DataError, match=r"no file in the folder is recognised by its name \(got rows.tsv"):
+        data.find_splits(str(tmp_path))
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        data.find_splits(str(tmp_path / "nowhere"))
+
+
+def test_an_unknown_split() -> None:
+    with pytest.raises(DataError, match='there is no split "validatoin"; did you mean "validation"'):
+        data.pick_split(["train", "validation"], "validatoin", where="data.evaluate.from")
+
+
+def test_leakage_is_refused_however_the_white_space_falls() -> None:
+    calibration = [data.row_digest(("a  b", "c")), data.row_digest(("x", "y"))]
+    evaluation = [data.row_digest(("q", "r")), data.row_digest((" a b", "c "))]
+    with pytest.raises(DataError, match=r"1 of 2 calibration rows are also evaluated.*evaluation row 2.*allow_leakage: true"):
+        data.refuse_leakage(calibration, evaluation)
+    data.refuse_leakage(calibration[1:], evaluation)
+
+
+def test_a_single_file_is_held_apart() -> None:
+    digests = [data.row_digest((f"row {i // 2}",)) for i in range(100)]
+    first, second = data.hold_out(digests, 20, seed=0)
+    assert sorted(first + second) == list(range(100))
+    assert len(first) == 40
+    assert not {digests[i] for i in first} & {digests[i] for i in second}
+    assert len(data.hold_out(digests, 1000, seed=0)[0]) == 50
+
+
+def test_samples_are_reproducible_and_without_replacement() -> None:
+    assert data.sample(100, 10, 1) == data.sample(100, 10, 1) != data.sample(100, 10, 2)
+    assert len(set(data.sample(100, 10, 1))) == 10
+    assert data.sample(5, 10, 1) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.needs_shared
+@pytest.mark.parametrize(
+    ("path", "rows", "columns"),
+    [
+        ("mrpc/train.tsv", 3668, {"Quality", "#1 String", "#2 String"}),
+        ("mrpc/validation.tsv", 408, {"Quality", "#1 String", "#2 String"}),
+        ("sst2/dev.tsv", 872, {"sentence", "label"}),
+        ("rte/dev.tsv", 277, {"sentence1", "sentence2", "label"}),
+        ("cola/dev.tsv", 1043, {"sentence", "label"}),
+        ("stsb/sts-dev.tsv", 1500, {"sentence1", "sentence2", "score"}),
+        ("imdb/test.jsonl", 3000, {"text", "label"}),
+    ],
+)
+def test_the_real_files_load_as_they_are(shared, path: str, rows: int, columns: set[str]) -> None:
+    found = data.read_file(shared / "data" / path)
+    assert len(found) == rows
+    assert columns <= set(found[0])
+    texts = [c for c in columns if c not in ("label", "Quality", "score")]
+    assert all(str(row[c]).strip() for row in found for c in texts)
