@@ -16,6 +16,8 @@ from octobert import plugins
 from octobert.encoder import LAYER_PARTS
 from octobert.errors import ModelError, ParityError
 from octobert.graph import canonical, capture, checkpoint, naming, ops, parity, shapes, sites, structure
+from octobert.graph.checkpoint import digest as checkpoint_digest
+from octobert.results import Sizes
 from tests.tiny import batch, make_checkpoint
 
 FAMILIES = plugins.names("encoders")
@@ -52,7 +54,7 @@ def test_every_family_and_head_follows_pytorch(captured, family: str, head: str)
     assert result.parity.largest_difference <= RTOL
     assert result.parity.batches == ((3, 9), (1, 2), (2, 30))
     assert [v.name for v in result.model.graph.outputs] == list(checkpoint.OUTPUTS[head])
-    assert result.sizes == capture.Attention(layers=2, heads=4, hidden=32)
+    assert result.sizes == Sizes(layers=2, heads=4, hidden=32)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -235,3 +237,150 @@ def test_the_captured_file_runs_in_plain_onnxruntime(captured, tmp_path) -> None
     ops.save(result.model, tmp_path / "model.onnx")
     session = ort.InferenceSession(str(tmp_path / "model.onnx"))
     assert [i.shape for i in session.get_inputs()] == [["batch", "sequence"]] * 2
+
+
+def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path) -> None:
+    first = captured("bert", "sequence-classification")
+    ops.save(first.model, tmp_path / "model.onnx")
+    (tmp_path / "config.json").write_bytes((checkpoint("bert") / "config.json").read_bytes())
+    again = capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+    assert [n.name for n in again.model.graph] == [n.name for n in first.model.graph]
+    assert not naming.duplicates(again.model.graph)
+
+
+def test_a_graph_without_any_names_still_has_sites(captured, tmp_path) -> None:
+    """Names stripped from every node, as some tools leave them: the parts are found by shape."""
+    ops.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
+    bare = ir.load(tmp_path / "model.onnx")
+    for index, node in enumerate(bare.graph):
+        node.name = None
+        for value in node.outputs:
+            value.name = value.name if value.is_graph_output() else f"v{index}"
+    ops.save(bare, tmp_path / "bare.onnx")
+    result = capture.capture(tmp_path / "bare.onnx", "sequence-classification", batches())
+    found = sites.find_sites(result.model.graph, result.encoder)
+    assert all(site.node for site in found)
+    assert Counter(s.role for s in found)["embedding.weight"] == 1
+
+
+def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
+    ops.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
+    half = ir.load(tmp_path / "model.onnx")
+    weight = half.graph.initializers["classifier.weight"]
+    weight.const_value = ir.tensor(weight.const_value.numpy().astype(np.float16), name=weight.name)
+    with pytest.raises(ModelError, match=r"classifier\.weight: the model's weights are in half precision"):
+        canonical.prepare_(half)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"this is no model", r"the file is not a whole ONNX model \(got 16 bytes"),
+        (b"", r"the file is not a whole ONNX model"),
+    ],
+)
+def test_files_that_are_not_onnx(tmp_path, content: bytes, message: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_a_truncated_onnx_file(captured, tmp_path) -> None:
+    ops.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
+    whole = (tmp_path / "model.onnx").read_bytes()
+    (tmp_path / "model.onnx").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="the file is not a whole ONNX model"):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
+    x = ir.Value(name="input_ids", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["b", "s"]))
+    node = ir.node("Cast", [x], {"to": ir.DataType.FLOAT})
+    node.outputs[0].name = "logits"
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["b", "s"])
+    graph = ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g")
+    ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"no supported encoder in it .*1 nodes and no attention"):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_a_quantized_onnx_file_is_refused(captured, tmp_path) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    ops.save(captured("bert", "sequence-classification").model, tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"the model is quantized already \(got .*MatMulInteger"):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None:
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "pickled")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"pickle weights only.*expected model.safetensors.*--allow-pickle"):
+        capture.capture(folder, "sequence-classification", batches())
+    allowed = capture.capture(folder, "sequence-classification", batches(), allow_pickle=True)
+    assert allowed.parity.largest_difference <= RTOL
+    assert capture.capture(checkpoint("bert"), "sequence-classification", batches(), allow_pickle=True)
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(ModelError, match="the checkpoint has no weights"):
+        capture.capture(folder, "sequence-classification", batches())
+
+
+def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "remote")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling.MyModel"}}))
+    with pytest.raises(ModelError, match=r"trust_remote_code.*never runs \(got auto_map to modeling.MyModel\)"):
+        capture.capture(folder, "sequence-classification", batches())
+
+
+def test_another_model_type_is_refused_with_the_nearest(checkpoint, tmp_path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "albert"}))
+    with pytest.raises(ModelError, match=r'model type "albert" is not supported; did you mean'):
+        capture.capture(folder, "sequence-classification", batches())
+
+
+def test_a_checkpoint_without_the_head_is_refused(checkpoint) -> None:
+    with pytest.raises(ModelError, match=r"no weights for its sequence-classification head .*missing .*classifier"):
+        capture.capture(checkpoint("bert", "question-answering"), "sequence-classification", batches())
+
+
+def test_nan_never_passes_for_parity(captured) -> None:
+    model = captured("bert", "sequence-classification").model
+    feeds = [parity.only(b, model) for b in batches()]
+    broken = [[np.full((len(f["input_ids"]), 2), np.nan, dtype=np.float32)] for f in feeds]
+    with pytest.raises(ParityError):
+        parity.compare(model, feeds, broken, "PyTorch")
+
+
+def test_a_digest_is_of_content_not_of_names(checkpoint, tmp_path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "copy")
+    assert checkpoint_digest(folder) == checkpoint_digest(checkpoint("bert"))
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    assert checkpoint_digest(folder) != checkpoint_digest(checkpoint("bert"))
+
+
+def test_weights_beside_an_onnx_file_are_part_of_its_digest(captured, tmp_path) -> None:
+    model = captured("bert", "sequence-classification").model
+    ir.save(model, tmp_path / "model.onnx", external_data="weights.bin")
+    before = checkpoint_digest(tmp_path / "model.onnx")
+    data = bytearray((tmp_path / "weights.bin").read_bytes())
+    data[100] ^= 1
+    (tmp_path / "weights.bin").write_bytes(data)
+    assert checkpoint_digest(tmp_path / "model.onnx") != before

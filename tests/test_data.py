@@ -9,6 +9,7 @@ import pytest
 
 from octobert import data
 from octobert.errors import DataError
+from octobert.recipe import Data
 
 
 def write(path: Path, text: str) -> Path:
@@ -48,7 +49,7 @@ def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
     cola = data.read_file(write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n'))
     assert cola[1]["sentence"] == "Rode sailors."
     assert cola[1]["label"] == "0"
-    sts = "main\tMSRvid\t2012\t0001\t5.000\tA man.\tOne man.\nmain\tnews\t2012\t0002\t1.2\tA dog.\tA \"cat.\textra\tmore\n"
+    sts = 'main\tMSRvid\t2012\t0001\t5.000\tA man.\tOne man.\nmain\tnews\t2012\t0002\t1.2\tA dog.\tA "cat.\textra\tmore\n'
     rows = data.read_file(write(tmp_path / "s.tsv", sts))
     assert [(r["score"], r["sentence1"], r["sentence2"]) for r in rows] == [
         ("5.000", "A man.", "One man."),
@@ -59,6 +60,12 @@ def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
 def test_columns_can_be_named_for_a_file_without_header(tmp_path) -> None:
     rows = data.read_file(write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"), ("premise", "hypothesis", "label"))
     assert rows[1] == {"premise": "q", "hypothesis": "i", "label": "entailment"}
+
+
+def test_separators_inside_a_text_do_not_end_a_line(tmp_path) -> None:
+    odd = "one\u2028two\x85three\x0bfour"
+    assert data.read_file(write(tmp_path / "a.jsonl", json.dumps({"text": odd}, ensure_ascii=False)))[0]["text"] == odd
+    assert data.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
 
 
 def test_jsonl_and_parquet(tmp_path) -> None:
@@ -79,8 +86,17 @@ def test_jsonl_and_parquet(tmp_path) -> None:
         ("a.csv", "\n\n", r"the file has no rows"),
         ("a.txt", "hello", r"the format is not known \(got \.txt, expected \.csv, \.tsv"),
         ("a.jsonl", '{"text": "a"}\n{"text"\n', r"the file cannot be read"),
+        (
+            "a.csv",
+            "text,label\nfoo,1,\n",
+            r"line 2: the line has another number of columns than the header \(got 3, expected 2\)",
+        ),
         ("a.parquet", "not parquet", r"the file cannot be read"),
-        ("a.tsv", "text\tlabel\nfine\t1\nbroken\n", r"line 3: the line has another number of columns than the header \(got 1, expected 2\)"),
+        (
+            "a.tsv",
+            "text\tlabel\nfine\t1\nbroken\n",
+            r"line 3: the line has another number of columns than the header \(got 1, expected 2\)",
+        ),
     ],
 )
 def test_bad_files(tmp_path, name: str, text: str, message: str) -> None:
@@ -96,7 +112,10 @@ def test_a_missing_file(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["train.tsv", "dev.tsv", "test.tsv", "notes.txt"], {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}),
+        (
+            ["train.tsv", "dev.tsv", "test.tsv", "notes.txt"],
+            {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
+        ),
         (["sts-train.tsv", "sts-dev.csv"], {"train": "sts-train.tsv", "validation": "sts-dev.csv"}),
         (["train-00000.parquet", "validation.jsonl"], {"train": "train-00000.parquet", "validation": "validation.jsonl"}),
     ],
@@ -104,14 +123,51 @@ def test_a_missing_file(tmp_path) -> None:
 def test_splits_are_recognised_by_name(tmp_path, names: list[str], expected: dict[str, str]) -> None:
     for name in names:
         write(tmp_path / name, "x")
-    assert {k: v.name for k, v in data.find_splits(str(tmp_path)).items()} == expected
+    assert {k: [f.name for f in v] for k, v in data.find_splits(str(tmp_path)).items()} == {k: [v] for k, v in expected.items()}
 
 
-def test_two_files_for_one_split(tmp_path) -> None:
-    for name in ("dev-en.tsv", "dev-de.tsv"):
+def settings(**given: object) -> Data:
+    return Data.model_validate(given)
+
+
+def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(tmp_path) -> None:
+    for name in ("train.tsv", "dev-en.tsv", "dev-de.tsv"):
         write(tmp_path / name, "x")
-    with pytest.raises(DataError, match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation="):
-        data.find_splits(str(tmp_path))
+    with pytest.raises(
+        DataError, match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation="
+    ):
+        data.places(settings(source=str(tmp_path)))
+    found = data.places(settings(source=str(tmp_path), validation=str(tmp_path / "dev-en.tsv")))
+    assert found.evaluate.endswith("dev-en.tsv")
+    assert not found.alone
+
+
+def test_names_that_only_begin_like_a_split_are_not_one(tmp_path) -> None:
+    for name in ("valuable.csv", "developers.csv", "training.csv", "train.csv", "eng.testa.tsv"):
+        write(tmp_path / name, "x")
+    assert set(data.find_splits(str(tmp_path))) == {"train", "test"}
+
+
+def test_rows_can_come_from_files_named_in_place(tmp_path) -> None:
+    for name in ("one.csv", "cal.csv", "train.csv", "dev.csv"):
+        write(tmp_path / name, name)
+    one = data.places(settings(source=str(tmp_path / "one.csv")))
+    assert one.alone
+    named = data.places(settings(source=str(tmp_path / "one.csv"), calibrate=str(tmp_path / "cal.csv"), evaluate="all"))
+    assert (named.alone, Path(named.calibrate).name, Path(named.evaluate).name) == (False, "cal.csv", "one.csv")
+    before = named.content(None)
+    write(tmp_path / "cal.csv", "changed")
+    assert named.content(None) != before
+    with pytest.raises(DataError, match=r"none.csv: there is no such file"):
+        data.places(settings(source=str(tmp_path), evaluate=str(tmp_path / "none.csv")))
+
+
+def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
+    assert data.places(settings(source="nyu-mll/glue", config="mrpc")).hub == "nyu-mll/glue"
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        data.places(settings(source="./nowhere"))
+    with pytest.raises(DataError, match=r"the hub did not give it .*check the name, the split and the network"):
+        data.read_hub("nobody/nothing", None, "train", None)
 
 
 def test_a_folder_without_a_recognised_file(tmp_path) -> None:
@@ -124,7 +180,7 @@ def test_a_folder_without_a_recognised_file(tmp_path) -> None:
 
 def test_an_unknown_split() -> None:
     with pytest.raises(DataError, match='there is no split "validatoin"; did you mean "validation"'):
-        data.pick_split(["train", "validation"], "validatoin", where="data.evaluate.from")
+        data.pick_split({"train": [], "validation": []}, "validatoin", where="data.evaluate.from")
 
 
 def test_leakage_is_refused_however_the_white_space_falls() -> None:

@@ -130,6 +130,19 @@ def test_nan_in_an_activation_is_named(graph, tmp_path) -> None:
         observe.observe(tmp_path / "broken.onnx", [batch([5])], values)
 
 
+def test_a_nan_in_a_later_batch_is_not_lost() -> None:
+    good, bad = np.ones(3, dtype=np.float32), np.array([1.0, np.nan], dtype=np.float32)
+    for parts in ((good, bad), (bad, good), (good, bad, good)):
+        assert not seen(*parts).is_finite
+
+
+def test_an_axis_that_is_not_known_is_refused() -> None:
+    mask = np.array([[1, 0]], dtype=bool)
+    with pytest.raises(ModelError, match="padding cannot be left out"):
+        observe.real_values(np.zeros((1, 4)), ("batch", "unknown"), mask)
+    np.testing.assert_array_equal(observe.real_values(np.arange(2), ("tokens",), mask), [0])
+
+
 def test_an_unknown_value_is_refused(graph) -> None:
     with pytest.raises(ModelError, match='the graph has no value "nothing"'):
         observe.observe(graph[0], [batch([5])], ["nothing"])

@@ -35,7 +35,9 @@ def test_plugins_by_name_or_with_options() -> None:
 def test_an_unknown_key_with_a_suggestion() -> None:
     assert 'targts: unknown key; did you mean "targets"?' in mistakes(targts=["ort-cpu"])
     assert 'data.calibrat: unknown key; did you mean "calibrate"?' in mistakes(data={"source": "d", "calibrat": 1})
-    assert 'quantize.static.placment: unknown key; did you mean "placement"?' in mistakes(quantize={"static": {"placment": "x"}})
+    assert 'quantize.static.placment: unknown key; did you mean "placement"?' in mistakes(
+        quantize={"static": {"placment": "x"}}
+    )
 
 
 def test_all_mistakes_at_once() -> None:
@@ -62,6 +64,9 @@ def test_all_mistakes_at_once() -> None:
         ({"seed": "x"}, "seed: input should be a valid integer"),
         ({"baselines": ["tf"]}, "baselines.0: input should be 'torch-f32'"),
         ({"targets": []}, "targets:"),
+        ({"targets": ["ort-cpu", "ort-cpu"]}, "targets: each may be named once"),
+        ({"benchmark": {"batch": [0]}}, "benchmark.batch.0: input should be greater than 0 (got 0)"),
+        ({"quantize": {"static": {"placement": "matmull"}}}, 'there is no placement "matmull"; did you mean "matmul"?'),
     ],
 )
 def test_single_mistakes(changes: dict, message: str) -> None:
@@ -101,7 +106,12 @@ def test_a_missing_recipe(tmp_path) -> None:
 def test_what_is_printed_reads_back_as_the_same_recipe() -> None:
     import yaml
 
-    given = {**GOOD, "task": {"embedding": {"text": "body"}}, "targets": ["openvino-cpu"], "data": {"source": "d", "evaluate": "test"}}
+    given = {
+        **GOOD,
+        "task": {"embedding": {"text": "body"}},
+        "targets": ["openvino-cpu"],
+        "data": {"source": "d", "evaluate": "test"},
+    }
     found = recipes.parse(given)
     assert recipes.parse(yaml.safe_load(recipes.as_yaml(found))) == found
     assert recipes.parse(found.model_dump(by_alias=True)) == found

@@ -44,9 +44,10 @@ class TestEveryTask:
     def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str) -> None:
         task, rows, perfect, shuffled = example(name)
         gold = np.array(task.gold(rows, where="rows"))
+        inputs = task.inputs(rows, where="rows")
         for metric, function in task.metrics.items():
-            assert function(task.items(perfect), gold) == pytest.approx(1.0), metric
-            assert function(task.items(shuffled), gold) < 0.8, metric
+            assert function(task.items(perfect, inputs), gold) == pytest.approx(1.0), metric
+            assert function(task.items(shuffled, inputs), gold) < 0.8, metric
 
     def test_inputs_are_one_text_or_a_pair(self, name: str) -> None:
         task, rows, perfect, _ = example(name)
@@ -55,10 +56,11 @@ class TestEveryTask:
         assert all(1 <= len(text) <= 2 for text in inputs)
 
     def test_a_model_follows_itself(self, name: str) -> None:
-        task, _, perfect, shuffled = example(name)
-        assert task.fidelity(perfect, perfect).agreement == pytest.approx(1.0)
-        assert task.fidelity(perfect, perfect).error == 0.0
-        assert task.fidelity(shuffled, perfect).agreement < 0.95
+        task, rows, perfect, shuffled = example(name)
+        inputs = task.inputs(rows, where="rows")
+        assert task.fidelity(perfect, perfect, inputs).agreement == pytest.approx(1.0)
+        assert task.fidelity(perfect, perfect, inputs).error == 0.0
+        assert task.fidelity(shuffled, perfect, inputs).agreement < 0.95
 
     def test_a_missing_column_is_named(self, name: str) -> None:
         task, rows, _, _ = example(name)
@@ -99,7 +101,8 @@ def test_ranks_equal_a_full_sort() -> None:
     task = build("embedding", query="q", document="d")
     first, second = unit(700, seed=1), unit(700, seed=2)
     second[:300] += first[:300]
-    ranks = task.items({"sentence_embedding": np.concatenate([first, second])})
+    inputs = [(f"query {i}",) for i in range(700)] + [(f"document {i}",) for i in range(700)]
+    ranks = task.items({"sentence_embedding": np.concatenate([first, second])}, inputs)
     similarity = first.astype(np.float64) @ (second / np.linalg.norm(second, axis=1, keepdims=True)).T.astype(np.float64)
     expected = [1 + int(np.sum(similarity[i] > similarity[i, i] + 1e-9)) for i in range(700)]
     np.testing.assert_array_equal(ranks, expected)
@@ -110,7 +113,17 @@ def test_ranks_equal_a_full_sort() -> None:
 def test_a_model_that_says_the_same_of_everything_ranks_last() -> None:
     task = build("embedding", query="q", document="d")
     same = np.ones((20, 4), dtype=np.float32)
-    assert task.items({"sentence_embedding": same}).min() == 10
+    inputs = [(str(i),) for i in range(20)]
+    assert task.items({"sentence_embedding": same}, inputs).min() == 10
+
+
+def test_a_document_that_several_queries_share_is_one_document() -> None:
+    task = build("embedding", query="q", document="d")
+    first = unit(6)
+    second = np.concatenate([first[:1]] * 3 + [first[3:]])
+    inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
+    ranks = task.items({"sentence_embedding": np.concatenate([second, second])}, inputs)
+    np.testing.assert_array_equal(ranks, np.ones(6))
 
 
 def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
@@ -139,6 +152,32 @@ def test_labels_by_name_by_index_and_as_numbers() -> None:
 def test_another_number_of_labels_than_classes() -> None:
     with pytest.raises(DataError, match=r"another number of labels than the model has classes \(got 3 \(a, b, c\), expected 2"):
         build("text-classification", ("no", "yes"), labels=("a", "b", "c"))
+
+
+def test_pinned_tasks_have_their_own_labels_and_number_of_classes() -> None:
+    assert build("mrpc").labels == ("not_equivalent", "equivalent")
+    assert build("mrpc", ("LABEL_0", "LABEL_1")).labels == ("not_equivalent", "equivalent")
+    assert build("sst2", ("NEGATIVE", "POSITIVE")).labels == ("NEGATIVE", "POSITIVE")
+    with pytest.raises(DataError, match="another number of labels than the model has classes"):
+        build("mrpc", ("a", "b", "c"))
+
+
+def test_f1_needs_two_classes() -> None:
+    with pytest.raises(DataError, match=r"F1 is a metric of two classes \(got 3 classes, expected macro_f1"):
+        build("text-classification", ("a", "b", "c"), metric="f1")
+
+
+def test_an_undefined_metric_is_refused() -> None:
+    with pytest.raises(DataError, match=r"spearman is not defined on the evaluated rows \(got 3 rows, 1 distinct gold"):
+        measure.score("spearman", lambda a, b: float("nan"), np.arange(3.0), np.ones(3), seed=0)
+
+
+def test_errors_name_the_row_of_the_file_after_sampling() -> None:
+    from octobert import data
+
+    rows = data.numbered([{"text": "a", "label": "no"}] * 9 + [{"text": "a", "label": "what"}])
+    with pytest.raises(DataError, match='rows, row 10, column "label"'):
+        build("text-classification", ("no", "yes")).gold(rows[9:], where="rows")
 
 
 def test_a_score_that_is_no_number() -> None:

@@ -9,7 +9,38 @@ import numpy as np
 
 from octobert import plugins
 
-WORDS = tuple("the of and a to in is you that it he was for on are as with his they at be this have from or one had by".split(" "))
+WORDS = tuple(
+    [
+        "the",
+        "of",
+        "and",
+        "a",
+        "to",
+        "in",
+        "is",
+        "you",
+        "that",
+        "it",
+        "he",
+        "was",
+        "for",
+        "on",
+        "are",
+        "as",
+        "with",
+        "his",
+        "they",
+        "at",
+        "be",
+        "this",
+        "have",
+        "from",
+        "or",
+        "one",
+        "had",
+        "by",
+    ]
+)
 _PIECES = [f"##{c}" for c in string.ascii_lowercase + string.digits]
 _CHARACTERS = list(string.ascii_lowercase + string.digits + ".,")
 AUTO = {

@@ -1,7 +1,7 @@
 """The store: results under keys made of everything they depend on, visible only when whole.
 
     STORE/<stage>-<key>/artifact.json     manifest, written last: digests of the files, inputs, options, versions
-    STORE/work-<stage>-<key>/             a result in the making; whatever is left of one was interrupted and is removed
+    STORE/work-<stage>-<key>-<pid>/       a result in the making; whatever is left of one was interrupted and is removed
 
 A key is the sha256 of {stage, version of the stage's code, the options it reads, digests of its inputs}. Names and paths of
 models and data are never part of it; their content is. A failure is never stored.
@@ -24,7 +24,8 @@ from octobert.errors import BusyError, StorageError
 from octobert.plan import Noun
 
 MANIFEST = "artifact.json"
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
+_DISK_ERRORS |= {errno.EEXIST, errno.ENAMETOOLONG}
 
 
 class Artifact(Noun):
@@ -94,7 +95,8 @@ class Store:
 
     def begin(self, stage: str, key: str) -> Path:
         """An empty work folder for a result; what an interrupted run left of it is removed."""
-        work = self.root / f"work-{stage}-{key[:16]}"
+        # The process id keeps apart this run and the last breath of a child whose parent was killed.
+        work = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}"
         with storage_errors(work):
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)

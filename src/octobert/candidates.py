@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 
 from octobert import plugins
+from octobert.capability import Capabilities
 from octobert.errors import TargetError, did_you_mean
+from octobert.graph import checkpoint
 from octobert.plan import Noun
 from octobert.recipe import BASELINES
 from octobert.session import Session, SessionOptions
@@ -19,11 +22,22 @@ class Candidate(Noun):
         name: a baseline (`ort-f32`) or a target (`ort-cpu`).
         path: the file or folder to open.
         head: of the model; PyTorch needs it.
+        allow_pickle: open pickle weights; PyTorch needs it.
+        label: what it is called in results, where `name` alone would be ambiguous.
+        content: digest of the model, where one is known.
     """
 
     name: str
     path: str
     head: str
+    allow_pickle: bool = False
+    label: str | None = None
+    content: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called in results."""
+        return self.label or self.name
 
     @property
     def is_baseline(self) -> bool:
@@ -34,9 +48,20 @@ class Candidate(Noun):
         """Size of the files that are opened."""
         path = Path(self.path)
         if path.is_dir():
-            return sum(f.stat().st_size for f in path.glob("*.safetensors"))
+            return sum(f.stat().st_size for f in checkpoint.weight_files(path, allow_pickle=self.allow_pickle))
         stem = path.name.removesuffix(".xml")
         return sum(f.stat().st_size for f in path.parent.iterdir() if f.name.startswith(stem))
+
+
+def import_runtime(candidate: Candidate) -> None:
+    """Import what a candidate runs on, so that its load time is the model's alone."""
+    runtime = candidate.name.rpartition("-")[0] if candidate.is_baseline else _capabilities(candidate.name).runtime
+    for module in {"torch": ("torch", "transformers"), "ort": ("onnxruntime",), "openvino": ("openvino",)}[runtime]:
+        importlib.import_module(module)
+
+
+def _capabilities(target: str) -> Capabilities:
+    return plugins.load("targets", target).CAPABILITIES
 
 
 def open_candidate(candidate: Candidate, threads: int) -> Session:
@@ -51,7 +76,7 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
     if candidate.name == "torch-f32":
         from octobert.targets._torch import TorchSession
 
-        return TorchSession(path, options, candidate.head)
+        return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
     name = f"{runtime}-cpu" if candidate.is_baseline else candidate.name
     if name not in plugins.names("targets"):
         raise TargetError(f'there is no candidate "{candidate.name}"', fix=did_you_mean(name, plugins.names("targets")))
@@ -60,7 +85,7 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
 
 def float_baseline(target: str) -> str:
     """The baseline that a target's model is compared with: the same runtime in true float32."""
-    return f"{plugins.load('targets', target).CAPABILITIES.runtime}-f32"
+    return f"{_capabilities(target).runtime}-f32"
 
 
 def why_not(baseline: str, *, is_checkpoint: bool) -> str | None:

@@ -24,7 +24,6 @@ class Capabilities(Noun):
         simulated: roles that are accepted, but dequantized and computed in float.
         opset: accepted range of the ONNX opset.
         formats: what is written into the package.
-        package: the distribution a user installs, with the extra that brings it.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
 
@@ -40,7 +39,6 @@ class Capabilities(Noun):
     simulated: tuple[str, ...] = ()
     opset: tuple[int, int]
     formats: tuple[str, ...]
-    package: str
     status: str
 
 

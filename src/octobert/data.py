@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from octobert.artifact import file_digest, is_disk_error
 from octobert.errors import DataError, did_you_mean
-from octobert.task import Row
+from octobert.recipe import Data
+from octobert.task import ROW_NUMBER, Row
 from octobert.texts import Text
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -49,30 +54,36 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     from datasets.exceptions import DatasetGenerationError
 
     disable_progress_bars()
+    # The reader keeps an Arrow copy of what it reads; it goes to a folder that ends with this call.
+    cache = tempfile.TemporaryDirectory(prefix="octobert-")
     try:
         if form in ("csv", "tsv"):
-            rows = _read_delimited(path, "," if form == "csv" else "\t", tuple(columns))
+            rows = _read_delimited(path, "," if form == "csv" else "\t", tuple(columns), cache.name)
         elif form == "json":
-            rows = Dataset.from_json(str(path), keep_in_memory=True).to_list()
+            rows = Dataset.from_json(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
         else:
-            rows = Dataset.from_parquet(str(path), keep_in_memory=True).to_list()
-    except (DatasetGenerationError, ValueError, OSError, UnicodeDecodeError) as error:
+            rows = Dataset.from_parquet(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
+    except (DatasetGenerationError, ValueError, OSError) as error:
         cause = error.__cause__ or error
+        if is_disk_error(cause):
+            raise cause from error
         raise DataError("the file cannot be read", where=str(path), got=str(cause).strip()[:200]) from error
+    finally:
+        cache.cleanup()
     if not rows:
         raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
     return rows
 
 
-def find_splits(source: str) -> dict[str, Path]:
-    """Split name → file, for a folder; a single file is the split `all`.
+def find_splits(source: str) -> dict[str, list[Path]]:
+    """Split name → the files that look like it, for a folder; a single file is the split `all`.
 
     Raises:
-        DataError: no such path, no recognised file, or two files for one split.
+        DataError: no such path, or no recognised file.
     """
-    path = Path(source).expanduser()
+    path = Path(source)
     if path.is_file():
-        return {"all": path}
+        return {"all": [path]}
     if not path.is_dir():
         raise DataError("there is no such file or folder", where=source, fix="check the path")
     found: dict[str, list[Path]] = {}
@@ -80,14 +91,6 @@ def find_splits(source: str) -> dict[str, Path]:
         if file.suffix.lower() in FORMATS and file.is_file():
             for split in _splits_in(file.stem):
                 found.setdefault(split, []).append(file)
-    for split, files in found.items():
-        if len(files) > 1:
-            raise DataError(
-                f"more than one file looks like the {split} split",
-                where=source,
-                got=", ".join(f.name for f in files),
-                fix=f"name the one you mean: {split}={files[0]}",
-            )
     if not found:
         raise DataError(
             "no file in the folder is recognised by its name",
@@ -96,7 +99,96 @@ def find_splits(source: str) -> dict[str, Path]:
             expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl or .parquet",
             fix="name the files: train=… validation=…",
         )
-    return {split: files[0] for split, files in found.items()}
+    return found
+
+
+def pick_split(found: Mapping[str, list[Path]], wanted: str, *, where: str) -> Path:
+    """The file of a split.
+
+    Raises:
+        DataError: there is none, or more than one.
+    """
+    if wanted not in found:
+        raise DataError(f'there is no split "{wanted}"', where=where, fix=did_you_mean(wanted, found))
+    files = found[wanted]
+    if len(files) > 1:
+        raise DataError(
+            f"more than one file looks like the {wanted} split",
+            where=where,
+            got=", ".join(f.name for f in files),
+            fix=f"name the one you mean: {wanted}={files[0]}",
+        )
+    return files[0]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the rows of a run come from.
+
+    Args:
+        calibrate, evaluate: a file, or the name of a split on the hub.
+        hub: the data set's id, when it is one.
+        alone: both are one file, whose rows are to be held apart.
+        how: the choice in words, for the report.
+    """
+
+    calibrate: str
+    evaluate: str
+    hub: str | None
+    alone: bool
+    how: str
+
+    def content(self, revision: str | None) -> list[str]:
+        """What the rows depend on: digests of the files, or the exact revision on the hub."""
+        if self.hub is not None:
+            return [self.hub, hub_revision(self.hub, revision), self.calibrate, self.evaluate]
+        return [file_digest(Path(self.calibrate)), file_digest(Path(self.evaluate))]
+
+
+def places(settings: Data) -> Places:
+    """Find the rows that a recipe asks for, before anything is read.
+
+    Raises:
+        DataError: a file, folder or split is not there, or is ambiguous.
+    """
+    source = settings.source
+    local = source is not None and (Path(source).exists() or source.startswith((".", "/")) or source.count("/") > 1)
+    found = find_splits(source) if source is not None and local else {}
+    for split in SPLITS:
+        named = getattr(settings, split)
+        if named:
+            found[split] = [Path(named)]
+    wanted = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
+    alone = set(found) == {"all"} and list(wanted.values()) == ["train", "validation"]
+    if alone:
+        how = "one file: calibration rows drawn at random, all other rows evaluated"
+        return Places(str(found["all"][0]), str(found["all"][0]), None, True, how)
+    if source is not None and not local and not found:
+        how = f"{source} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}"
+        return Places(wanted["calibrate"], wanted["evaluate"], source, False, how)
+    chosen = {}
+    for key, name in wanted.items():
+        is_file = Path(name).suffix.lower() in FORMATS and name not in found
+        chosen[key] = Path(name) if is_file else pick_split(found, name, where=f"data.{key}.from")
+        if not chosen[key].is_file():
+            raise DataError("there is no such file", where=str(chosen[key]), fix="check the path")
+    how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}"
+    return Places(str(chosen["calibrate"]), str(chosen["evaluate"]), None, False, how)
+
+
+def hub_revision(name: str, revision: str | None) -> str:
+    """The commit that a hub data set's revision stands for; the revision itself when the hub cannot be asked."""
+    try:
+        from huggingface_hub import HfApi
+
+        return str(HfApi().dataset_info(name, revision=revision).sha)
+    except Exception:  # noqa: BLE001  # the hub client raises many unrelated types; reading the rows will say what is wrong
+        return str(revision)
+
+
+def numbered(rows: Sequence[Row]) -> list[Row]:
+    """Rows that remember their place in the file, so that errors can name it after sampling."""
+    return [{**row, ROW_NUMBER: number} for number, row in enumerate(rows, start=1)]
 
 
 def read_hub(name: str, config: str | None, split: str, revision: str | None) -> list[Row]:
@@ -163,23 +255,16 @@ def refuse_leakage(calibration: Sequence[str], evaluation: Sequence[str]) -> Non
         )
 
 
-def pick_split(available: Sequence[str], wanted: str, *, where: str) -> str:
-    """The split of that name.
-
-    Raises:
-        DataError: there is none.
-    """
-    if wanted not in available:
-        raise DataError(f'there is no split "{wanted}"', where=where, fix=did_you_mean(wanted, available))
-    return wanted
-
-
 def _splits_in(stem: str) -> list[str]:
+    """The split that a file's name names: a word that is a split's name, with digits or a letter behind it (`testa`)."""
     words = re.split(r"[-_. ]", stem.lower())
-    return [split for split, starts in SPLITS.items() if any(w.startswith(starts) for w in words)][:1]
+    for split, names in SPLITS.items():
+        if any(re.fullmatch(rf"({'|'.join(names)})([a-z]|\d*)", word) for word in words):
+            return [split]
+    return []
 
 
-def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
+def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...], cache: str) -> list[Row]:
     from datasets import Dataset, Features, Value
 
     # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line for Python, but not in these formats.
@@ -204,21 +289,25 @@ def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> lis
         "features": Features({name: Value("string") for name in names}),
         "column_names": names,
         "header": None if columns else 0,
+        "index_col": False,
     }
-    _check_width(names, lines, delimiter, path, exact=not quoted and not columns)
-    return Dataset.from_csv(str(path), keep_in_memory=True, **options).to_list()
+    records = ((n, line.split(delimiter)) for n, line in enumerate(text.split("\n"), start=1) if line.strip())
+    if quoted:
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+        records = ((reader.line_num, record) for record in reader if record)
+    _check_width(records, len(names), path, exact=not columns)
+    return Dataset.from_csv(str(path), keep_in_memory=True, cache_dir=cache, **options).to_list()
 
 
-def _check_width(names: list[str], lines: list[str], delimiter: str, path: Path, *, exact: bool) -> None:
-    if not exact:
-        return
-    for number, line in enumerate(lines, start=1):
-        if line.count(delimiter) + 1 != len(names):
+def _check_width(records: Iterable[tuple[int, list[str]]], width: int, path: Path, *, exact: bool) -> None:
+    """Refuse lines that the reader would shift or pad in silence."""
+    for number, record in records:
+        if len(record) > width or (exact and len(record) != width):
             raise DataError(
                 "the line has another number of columns than the header",
                 where=f"{path}, line {number}",
-                got=str(line.count(delimiter) + 1),
-                expected=str(len(names)),
+                got=str(len(record)),
+                expected=str(width),
                 fix="correct the line",
             )
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from octobert import plugins
+
 LAYER_PARTS = (
     "query",
     "key",
@@ -34,8 +36,7 @@ class Encoder:
         layer: name of one layer, with `{}` for its index.
         parts: role (`LAYER_PARTS`) → module path inside the layer. `attention` is the module that computes the context.
         embeddings_norm: module path of the LayerNorm after the embeddings.
-        has_token_types: whether the model reads `token_type_ids`.
-        position_offset: positions that the position table reserves before the first token.
+        position_offset: rows of the position table before the first token's.
         tiny_config: keyword arguments for `AutoConfig.for_model(model_types[0], **...)` that give a model of a few kilobytes.
     """
 
@@ -44,7 +45,6 @@ class Encoder:
     layer: str
     parts: dict[str, str]
     embeddings_norm: str
-    has_token_types: bool
     position_offset: int
     tiny_config: Callable[[], dict[str, Any]]
 
@@ -69,3 +69,14 @@ BERT_PARTS = {
     "ffn_down": "output.dense",
     "ffn_norm": "output.LayerNorm",
 }
+
+
+def families() -> dict[str, str]:
+    """`model_type` of `config.json` → the plugin that knows it."""
+    return {t: name for name in plugins.names("encoders") for t in plugins.load("encoders", name).ENCODER.model_types}
+
+
+def family_of(model_type: str) -> Encoder | None:
+    """The family of a model type, or None."""
+    name = families().get(model_type)
+    return plugins.load("encoders", name).ENCODER if name else None

@@ -72,6 +72,22 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held.
+
+    Read from the kernel's own high-water mark: the figure of `getrusage` is inherited from the process that started this
+    one. Where there is no /proc, `getrusage` it is.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(one for one in status.read_text().splitlines() if one.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def _cpu() -> tuple[str, frozenset[str]]:
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []

@@ -5,10 +5,11 @@ Every figure carries its unit in its name, its raw samples or its interval, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from octobert.errors import DataError
 from octobert.plan import Noun
 from octobert.task import Metric
 
@@ -33,7 +34,7 @@ class Comparison(Noun):
         candidate, reference: names of the two.
         metric: what was compared; None where the data has no gold.
         difference: metric of candidate minus metric of reference, with its paired 95 % interval.
-        p_value: of "no difference": exact McNemar for classes, sign-flip of the paired bootstrap otherwise.
+        p_value: of "no difference": exact McNemar for accuracy, the paired bootstrap centred on zero otherwise.
         fidelity: name and value of how closely the candidate follows the reference.
         output_error: root mean square difference of the raw outputs.
         changed: rows that came out otherwise, with what each said.
@@ -99,10 +100,20 @@ class Footprint(Noun):
 
 
 def score(name: str, metric: Metric, items: np.ndarray, gold: np.ndarray, *, seed: int) -> Score:
-    """A metric and its bootstrap interval."""
-    draws = [metric(items[i], gold[i]) for i in _resamples(len(items), seed)]
-    low, high = _interval(draws)
-    return Score(metric=name, value=metric(items, gold), low=low, high=high, rows=len(items))
+    """A metric and its bootstrap interval.
+
+    Raises:
+        DataError: the metric is undefined on these rows.
+    """
+    value = metric(items, gold)
+    if not np.isfinite(value):
+        raise DataError(
+            f"{name} is not defined on the evaluated rows",
+            got=f"{len(items)} rows, {len(np.unique(gold))} distinct gold values",
+            fix="evaluate more rows, or rows that differ",
+        )
+    low, high = _interval([metric(items[i], gold[i]) for i in _resamples(len(items), seed)])
+    return Score(metric=name, value=value, low=low, high=high, rows=len(items))
 
 
 def paired(
@@ -112,8 +123,9 @@ def paired(
     difference = metric(ours, gold) - metric(theirs, gold)
     draws = [metric(ours[i], gold[i]) - metric(theirs[i], gold[i]) for i in _resamples(len(ours), seed)]
     low, high = _interval(draws)
-    spread = np.array(draws) - np.mean(draws)
-    p_value = float(np.mean(np.abs(spread) >= abs(difference) - 1e-12))
+    defined = np.array(draws)[np.isfinite(draws)]
+    beyond = np.sum(np.abs(defined - defined.mean()) >= abs(difference) - 1e-12)
+    p_value = float((beyond + 1) / (len(defined) + 1))
     return difference, low, high, p_value
 
 
@@ -125,9 +137,10 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray) -> float:
     return 1.0 if right + left == 0 else float(binomtest(right, right + left, 0.5).pvalue)
 
 
-def _resamples(count: int, seed: int) -> Sequence[np.ndarray]:
+def _resamples(count: int, seed: int) -> Iterator[np.ndarray]:
     generator = np.random.default_rng(seed)
-    return [generator.integers(0, count, count) for _ in range(RESAMPLES)]
+    for _ in range(RESAMPLES):
+        yield generator.integers(0, count, count)
 
 
 def _interval(draws: Sequence[float]) -> tuple[float, float]:

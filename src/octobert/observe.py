@@ -18,8 +18,8 @@ import onnx_ir as ir
 from octobert.errors import ModelError
 from octobert.graph import shapes
 from octobert.ranges import TensorStatistics
+from octobert.session import Feeds
 
-Feeds = dict[str, np.ndarray]
 Layout = tuple[int | str, ...]
 
 
@@ -81,9 +81,18 @@ def real_values(output: np.ndarray, layout: Layout, mask: np.ndarray) -> np.ndar
         output: any shape.
         layout: its measured shape, with "batch" and "sequence" axes marked.
         mask: [B, S], True for real tokens.
+
+    Raises:
+        ModelError: an axis is neither fixed, nor batch, nor sequence.
     """
+    if mask.all():
+        return output
+    if layout[0] == "tokens":
+        return output[mask.reshape(-1)]
     axes = [axis for axis, size in enumerate(layout) if size == "sequence"]
-    if mask.all() or not axes or layout[0] != "batch":
+    if "unknown" in layout or (axes and layout[0] != "batch"):
+        raise ModelError("the axes of an activation are not known, so padding cannot be left out", got=str(layout))
+    if not axes:
         return output
     keep = np.ones((1,) * output.ndim, dtype=bool)
     for axis in axes:

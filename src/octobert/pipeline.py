@@ -10,7 +10,6 @@ reused, so running again is how a run resumes. A failure ends the run and is wri
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import shutil
@@ -20,16 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from octobert import candidates, environment, plugins
-from octobert.artifact import Artifact, Store, canonical_digest, digests_of, link_or_copy, locked, storage_errors
-from octobert.errors import OctobertError, TargetError
+from octobert import candidates, data, environment, plugins
+from octobert.artifact import MANIFEST, Artifact, Store, canonical_digest, digests_of, link_or_copy, locked, storage_errors
+from octobert.errors import OctobertError, StorageError, TargetError
 from octobert.executors import local
 from octobert.graph import checkpoint
 from octobert.recipe import Recipe, as_yaml, options_of
+from octobert.results import CARD, Report
+from octobert.task import Task
+from octobert.texts import check_length, longest
+from octobert.timing import check_lengths
 
 HIDDEN = ".octobert"
-# Stages whose result depends on the CPU and the runtimes, not only on their inputs.
-_DEVICE_BOUND = ("evaluate", "benchmark")
 
 
 @dataclass(frozen=True)
@@ -77,83 +78,123 @@ class Verdict:
 
 
 def steps_of(recipe: Recipe) -> list[Step]:
-    """The steps of a recipe, in order.
+    """The steps of a recipe, in order; whatever can be known to be wrong without running anything is refused here.
 
     Raises:
-        OctobertError: the model or the data cannot be found, or a target is not installed.
+        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
     source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
-    labels = _labels(source)
-    _check_targets(recipe)
-    if source.is_dir():
-        checkpoint.encoder_of(checkpoint.read_config(source), where=str(source / "config.json"))
-        checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
-    task_module = plugins.load("tasks", recipe.task.name)
-    task = task_module.build(options_of(recipe.task, "tasks"), labels)
+    folder = checkpoint.side_folder(source)
+    labels = _labels(folder)
+    task = plugins.load("tasks", recipe.task.name).build(options_of(recipe.task, "tasks"), labels)
+    _check(recipe, source, task)
+    places = data.places(recipe.data)
     absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
     named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
-    model_digest = checkpoint.digest(source)
-    data = json.loads(recipe.data.model_dump_json(by_alias=True))
-    places = {k: data.pop(k) for k in ("source", "train", "validation", "test")}
-    paths = {k: v for k, v in places.items() if v is not None}
+    facts = _Facts(
+        recipe=recipe,
+        model=str(source),
+        model_digest=checkpoint.digest(source),
+        task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
+        head=task.head,
+        max_length=task.max_length,
+        candidates=named,
+        absent={b: why for b, why in absent.items() if why is not None},
+    )
+    return [_data_step(facts, places), *_model_steps(facts, places.how), *_measure_steps(facts), *_result_steps(facts)]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the steps of one recipe have in common."""
+
+    recipe: Recipe
+    model: str
+    model_digest: str
+    task: dict[str, Any]
+    head: str
+    max_length: int | None
+    candidates: list[str]
+    absent: dict[str, str]
+
+
+def _data_step(facts: _Facts, places: data.Places) -> Step:
+    settings = facts.recipe.data
+    options = {
+        **facts.task,
+        "content": places.content(settings.revision),
+        "alone": places.alone,
+        "how": places.how,
+        "hub": places.hub,
+        "config": settings.config,
+        "revision": settings.revision,
+        "columns": list(settings.columns),
+        "calibrate": {**settings.calibrate.model_dump(by_alias=True), "from": ""},
+        "evaluate": {**settings.evaluate.model_dump(by_alias=True), "from": ""},
+        "allow_leakage": settings.allow_leakage,
+    }
+    return Step("data", "data", {}, options, {"calibrate": places.calibrate, "evaluate": places.evaluate})
+
+
+def _model_steps(facts: _Facts, how: str) -> list[Step]:
+    """Capture, observation, calibration; then a quantized model for every target."""
+    recipe = facts.recipe
     method = plugins.load("methods", recipe.quantize.name)
     targets = [plugins.load("targets", name).CAPABILITIES for name in recipe.targets]
     roles = method.observed_roles(options_of(recipe.quantize, "methods"), targets)
-    common = {"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed}
-    machine = {"machine": canonical_digest(json.loads(environment.current().model_dump_json()))}
-    model = {"model": str(source)}
+    captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": recipe.allow_pickle}
+    ranged = {
+        "calibrator": recipe.calibrate.model_dump(),
+        "model_digest": facts.model_digest,
+        "source": how,
+        "allow_leakage": recipe.data.allow_leakage,
+    }
+    observed = {"roles": list(roles), "max_length": facts.max_length}
     steps = [
-        Step("data", "data", options={**common, "data": data, "content": _content(paths)}, locations=paths),
-        Step(
-            "capture",
-            "capture",
-            options={"head": task.head, "model_digest": model_digest, "allow_pickle": recipe.allow_pickle},
-            locations=model,
-        ),
-        Step(
-            "observe",
-            "observe",
-            {"capture": "capture", "data": "data"},
-            {"roles": list(roles), "max_length": task.max_length},
-        ),
-        Step(
-            "calibrate",
-            "calibrate",
-            {"observe": "observe"},
-            {
-                "calibrator": recipe.calibrate.model_dump(),
-                "model_digest": model_digest,
-                "source": recipe.data.calibrate.from_,
-                "allow_leakage": recipe.data.allow_leakage,
-            },
-        ),
+        Step("capture", "capture", {}, captured, {"model": facts.model}),
+        Step("observe", "observe", {"capture": "capture", "data": "data"}, observed),
+        Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
     ]
-    exports = {f"export/{t}": f"export/{t}" for t in recipe.targets}
     for target in recipe.targets:
         given = {"method": recipe.quantize.model_dump(), "target": target}
         steps.append(Step(f"quantize/{target}", "quantize", {"capture": "capture", "calibrate": "calibrate"}, given))
         steps.append(Step(f"export/{target}", "export", {"quantize": f"quantize/{target}"}, {"target": target}))
-    for name in named:
+    return steps
+
+
+def _measure_steps(facts: _Facts) -> list[Step]:
+    """Evaluation of every candidate, and one benchmark of all."""
+    # Figures belong to a machine and its runtimes; on another one they are measured again.
+    machine = canonical_digest(environment.current().model_dump(mode="json"))
+    common = {**facts.task, "machine": machine, "allow_pickle": facts.recipe.allow_pickle}
+    place, steps = {"model": facts.model}, []
+    for name in facts.candidates:
         inputs = {"capture": "capture", "data": "data"}
-        if name in recipe.targets:
+        if name in facts.recipe.targets:
             inputs[f"export/{name}"] = f"export/{name}"
-        steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, **machine, "candidate": name}, model))
-    benchmark = {"benchmark": recipe.benchmark.model_dump(), "candidates": named}
-    inputs = {"capture": "capture", "data": "data", **exports}
-    steps.append(Step("benchmark", "benchmark", inputs, {**common, **machine, **benchmark}, model))
-    inputs = {s.name: s.name for s in steps if s.stage in ("evaluate", "benchmark", "capture", "data", "calibrate", "quantize")}
+        steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
+    inputs = {"capture": "capture", "data": "data", **{f"export/{t}": f"export/{t}" for t in facts.recipe.targets}}
+    options = {**common, "benchmark": facts.recipe.benchmark.model_dump(), "candidates": facts.candidates}
+    return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
+
+
+def _result_steps(facts: _Facts) -> list[Step]:
+    """The report of all, and a package for every target."""
+    targets = facts.recipe.targets
+    names = ["capture", "data", "calibrate", "benchmark"]
+    names += [f"quantize/{t}" for t in targets] + [f"evaluate/{c}" for c in facts.candidates]
     gathered = {
-        **common,
-        "recipe": json.loads(recipe.model_dump_json(by_alias=True)),
-        "candidates": named,
-        "targets": list(recipe.targets),
-        "model_digest": model_digest,
-        "absent": {b: why for b, why in absent.items() if why is not None},
+        **facts.task,
+        "recipe": facts.recipe.model_dump(mode="json", by_alias=True),
+        "candidates": facts.candidates,
+        "targets": list(targets),
+        "model_digest": facts.model_digest,
+        "absent": facts.absent,
     }
-    steps.append(Step("report", "report", inputs, gathered))
-    for target in recipe.targets:
+    steps = [Step("report", "report", {name: name for name in names}, gathered)]
+    for target in targets:
         inputs = {"capture": "capture", "calibrate": "calibrate", "export": f"export/{target}", "report": "report"}
-        steps.append(Step(f"package/{target}", "package", inputs, {**common, "target": target}))
+        steps.append(Step(f"package/{target}", "package", inputs, {"target": target}))
     return steps
 
 
@@ -175,8 +216,8 @@ def dry_run(recipe: Recipe, out: Path) -> list[Verdict]:
     return verdicts
 
 
-def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> dict[str, Any]:
-    """Carry out a recipe; the report as plain data.
+def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> Report:
+    """Carry out a recipe.
 
     Args:
         out: the output directory: report, one package a target, and the store.
@@ -186,6 +227,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> dict[str
     """
     listener = listener or Silent()
     steps = steps_of(recipe)
+    _check_output(recipe, out)
     with locked(out / HIDDEN):
         store = Store(out / HIDDEN / "store")
         events = _Events(out / HIDDEN / "events.jsonl")
@@ -196,11 +238,14 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> dict[str
             for step in steps:
                 made[step.name] = _carry_out(_completed(step, made), made, store, events, listener)
             folders = {name: store.path(a.stage, a.key) for name, a in made.items() if a is not None}
-            report = json.loads((folders["report"] / "report.json").read_text(encoding="utf-8"))
+            report = Report.model_validate_json((folders["report"] / "report.json").read_text(encoding="utf-8"))
             with storage_errors(out):
                 _publish(recipe, out, folders, report)
-        except OctobertError as error:
-            events.write("failure", error=error.to_json(), traceback=getattr(error, "traceback", traceback.format_exc()))
+        except Exception as error:
+            details = (
+                error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
+            )
+            events.write("failure", error=details, traceback=getattr(error, "traceback", traceback.format_exc()))
             raise
         events.write("done")
     return report
@@ -222,8 +267,8 @@ def _completed(step: Step, made: dict[str, Artifact | None]) -> Step:
         for name, a in made.items()
         if a is not None
     }
-    data = made["data"]
-    summary = data.summary if data is not None else {}
+    rows = made["data"]
+    summary = rows.summary if rows is not None else {}
     return Step(step.name, step.stage, step.inputs, {**step.options, "stages": stages, "data_summary": summary}, step.locations)
 
 
@@ -272,59 +317,71 @@ class _Events:
             stream.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _publish(recipe: Recipe, out: Path, folders: dict[str, Path], report: dict[str, Any]) -> None:
-    """Put the packages and the report where the user looks, each at once and whole."""
+def _publish(recipe: Recipe, out: Path, folders: dict[str, Path], report: Report) -> None:
+    """Put the packages and the report where the user looks, each at once and whole.
+
+    Everything that can fail is made first, in the hidden folder; what follows are renames.
+    """
     from octobert.report import html
 
     hidden = out / HIDDEN
+    pages = {"report.json": report.model_dump_json(indent=1), "report.html": html.page(report)}
+    for name, text in pages.items():
+        (hidden / f"{name}.partial").write_text(text, encoding="utf-8")
     for target in recipe.targets:
-        fresh, old = hidden / f"publish-{target}", hidden / f"replaced-{target}"
-        for folder in (fresh, old):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(hidden / f"publish-{target}", ignore_errors=True)
         package = folders[f"package/{target}"]
-        for file in sorted(p for p in package.rglob("*") if p.is_file() and p.name != "artifact.json"):
-            link_or_copy(file, fresh / file.relative_to(package))
+        for file in sorted(p for p in package.rglob("*") if p.is_file() and p.name != MANIFEST):
+            link_or_copy(file, hidden / f"publish-{target}" / file.relative_to(package))
+    for target in recipe.targets:
+        old = hidden / f"replaced-{target}"
+        shutil.rmtree(old, ignore_errors=True)
         if (out / target).exists():
             (out / target).rename(old)
-        fresh.rename(out / target)
+        (hidden / f"publish-{target}").rename(out / target)
         shutil.rmtree(old, ignore_errors=True)
-    for name, text in (("report.json", json.dumps(report, indent=1, ensure_ascii=False)), ("report.html", html.page(report))):
-        partial = hidden / f"{name}.partial"
-        partial.write_text(text, encoding="utf-8")
-        partial.rename(out / name)
+    for name in pages:
+        (hidden / f"{name}.partial").rename(out / name)
 
 
-def _labels(source: Path) -> tuple[str, ...]:
-    """Class names as the checkpoint states them; generic ones (LABEL_0) count as none stated beyond their number."""
-    folder = source.parent if source.suffix == ".onnx" else source
-    if source.suffix == ".onnx" and not (folder / "config.json").is_file():
-        return ()
-    names = checkpoint.read_config(folder).get("id2label") or {}
-    return tuple(str(names[k]) for k in sorted(names, key=int))
+def _check_output(recipe: Recipe, out: Path) -> None:
+    """Refuse an output directory that is something else."""
+    if out.exists() and not out.is_dir():
+        raise StorageError("the output directory is a file", where=str(out), fix="choose another --out")
+    for target in recipe.targets:
+        foreign = (out / target).exists() and not (out / target / CARD).is_file()
+        if foreign:
+            raise StorageError(
+                "something that is not octobert's lies where a package will be written",
+                where=str(out / target),
+                fix="move it away, or choose another --out",
+            )
 
 
-def _check_targets(recipe: Recipe) -> None:
+def _check(recipe: Recipe, source: Path, task: Task) -> None:
+    """Everything about the model and the targets that can be refused before anything runs."""
+    folder = checkpoint.side_folder(source)
     for name in recipe.targets:
         probe = plugins.load("targets", name).probe()
         if not probe.available:
             fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
+    if source.is_dir():
+        checkpoint.encoder_of(checkpoint.read_config(source), where=str(source / "config.json"))
+        checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
+    check_length(task.max_length, folder)
+    check_lengths(recipe.benchmark, longest(folder))
+
+
+def _labels(folder: Path) -> tuple[str, ...]:
+    """Class names as the model's config states them; none where it states none."""
+    if not (folder / "config.json").is_file():
+        return ()
+    names = checkpoint.read_config(folder).get("id2label") or {}
+    return tuple(str(names[k]) for k in sorted(names, key=int))
 
 
 def _baselines(recipe: Recipe) -> list[str]:
     """What the recipe asks for, and the float model of every target's own runtime, without which nothing can be compared."""
     needed = {candidates.float_baseline(t) for t in recipe.targets} | {"ort-f32"}
     return [b for b in candidates.BASELINES if b in needed or b in recipe.baselines]
-
-
-def _content(paths: dict[str, str]) -> dict[str, str]:
-    """Digest of each local source; a hub id stands for itself, with its revision."""
-    found = {}
-    for name, value in paths.items():
-        path = Path(value)
-        files = [path] if path.is_file() else sorted(p for p in path.glob("*") if p.is_file()) if path.is_dir() else []
-        total = hashlib.sha256()
-        for file in files:
-            total.update(file.name.encode() + file.read_bytes())
-        found[name] = total.hexdigest() if files else value
-    return found

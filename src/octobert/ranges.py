@@ -58,9 +58,9 @@ class TensorStatistics:
             return self
         counts = np.bincount(flat.view(np.uint32) >> 16, minlength=BINS)
         low, high = float(flat.min()), float(flat.max())
-        return TensorStatistics(
-            min(self.minimum, low), max(self.maximum, high), self.count + flat.size, self.histogram + counts
-        )
+        # np.minimum and np.maximum keep a NaN, whichever batch it was in; min() and max() would lose it.
+        low, high = float(np.minimum(self.minimum, low)), float(np.maximum(self.maximum, high))
+        return TensorStatistics(low, high, self.count + flat.size, self.histogram + counts)
 
     @property
     def is_finite(self) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from octobert import plugins
 from octobert.errors import RecipeError, did_you_mean
@@ -33,7 +33,7 @@ class Rows(Noun):
 
     Args:
         from_: split name or file.
-        samples: at most so many, drawn at random by the recipe's seed; all when absent.
+        samples: at most so many, drawn at random by the recipe's seed; when absent, 256 for calibration and all for evaluation.
         drop_evaluated: leave out rows that are also evaluated, instead of refusing them (calibration only).
     """
 
@@ -94,8 +94,8 @@ class Benchmark(Noun):
         threads: threads of one inference; 0 lets each runtime choose.
     """
 
-    batch: tuple[int, ...] = Field(default=(1, 8), min_length=1)
-    sequence: tuple[int | Literal["data"], ...] = Field(default=("data", 128), min_length=1)
+    batch: tuple[PositiveInt, ...] = Field(default=(1, 8), min_length=1)
+    sequence: tuple[PositiveInt | Literal["data"], ...] = Field(default=("data", 128), min_length=1)
     repeats: int = Field(default=30, ge=3)
     threads: int = Field(default=0, ge=0)
 
@@ -114,6 +114,13 @@ class Recipe(Noun):
     baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()
     seed: int = 0
+
+    @field_validator("targets", "baselines")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("each may be named once")
+        return value
 
 
 _FAMILIES = {"task": "tasks", "calibrate": "calibrators", "quantize": "methods"}
@@ -168,7 +175,7 @@ def parse(raw: dict[str, Any], *, where: str = "recipe", base: Path | None = Non
     if problems:
         count = f"{len(problems)} mistakes" if len(problems) > 1 else "1 mistake"
         raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(problems), where=where)
-    return _with_paths(recipe, base) if base is not None else recipe
+    return _with_paths(recipe, base)
 
 
 def options_of(choice: Choice, family: str) -> Any:
@@ -223,11 +230,16 @@ def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _with_paths(recipe: Recipe, base: Path) -> Recipe:
+def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
+    """Paths as they can be opened: `~` expanded, and relative ones taken from the folder of the recipe's file."""
+
     def local(name: str | None) -> str | None:
-        if name is None or name.startswith("package:") or Path(name).expanduser().is_absolute():
+        if name is None or name.startswith("package:"):
             return name
-        return str(base / name) if (base / name).exists() or name.startswith(".") else name
+        path = Path(name).expanduser()
+        if base is None or path.is_absolute():
+            return str(path) if name.startswith("~") else name
+        return str(base / path) if (base / path).exists() or name.startswith(".") else name
 
     data = recipe.data
     moved: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}

@@ -19,6 +19,8 @@ from octobert.texts import Text
 
 Row = Mapping[str, Any]
 Metric = Callable[[np.ndarray, np.ndarray], float]
+# A column that rows read for a run carry: their place in the file they came from.
+ROW_NUMBER = "__row__"
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ class Task(Protocol):
         """What is expected, one number per item; empty for unlabelled data."""
         ...
 
-    def items(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """One judged quantity per item, from the outputs of all model rows."""
+    def items(self, outputs: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> np.ndarray:
+        """One judged quantity per item, from the outputs of all model rows, and the texts they came from."""
         ...
 
-    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Fidelity:
+    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> Fidelity:
         """How closely outputs follow reference outputs."""
         ...
 
@@ -75,14 +77,20 @@ def need_columns(rows: Sequence[Row], columns: Sequence[str], *, where: str) -> 
     """
     if not rows:
         raise DataError("there are no rows", where=where, fix="check the file")
+    known = [str(name) for name in rows[0] if name != ROW_NUMBER]
     for column in columns:
         if column not in rows[0]:
             raise DataError(
                 f'there is no column "{column}"',
                 where=where,
-                got=f"columns {', '.join(map(str, rows[0]))}",
-                fix=did_you_mean(column, map(str, rows[0])),
+                got=f"columns {', '.join(known)}",
+                fix=did_you_mean(column, known),
             )
+
+
+def place_of(row: Row, column: str, index: int, *, where: str) -> str:
+    """`file, row 3, column "text"`, for messages."""
+    return f'{where}, row {row.get(ROW_NUMBER, index + 1)}, column "{column}"'
 
 
 def text_of(row: Row, column: str, index: int, *, where: str) -> str:
@@ -95,6 +103,6 @@ def text_of(row: Row, column: str, index: int, *, where: str) -> str:
     text = "" if value is None else str(value)
     if not text.strip():
         raise DataError(
-            "the text is empty", where=f'{where}, row {index + 1}, column "{column}"', fix="remove the row or fill it in"
+            "the text is empty", where=place_of(row, column, index, where=where), fix="remove the row or fill it in"
         )
     return text

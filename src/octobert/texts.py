@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from octobert.encoder import family_of
 from octobert.errors import ModelError
 from octobert.session import Feeds
 
@@ -56,16 +57,8 @@ class TextEncoder:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the Rust library raises plain Exception for every malformed file
             raise ModelError("tokenizer.json cannot be read", where=str(path), got=str(error)[:200]) from error
-        limit = longest(folder)
-        if max_length is not None and max_length > limit:
-            raise ModelError(
-                "the sequence is longer than the model allows",
-                where="max_length",
-                got=str(max_length),
-                expected=f"at most {limit}",
-                fix=f"set it to {limit} or less",
-            )
-        self.max_length = max_length or min(limit, _trained_length(folder))
+        check_length(max_length, folder)
+        self.max_length = max_length or min(longest(folder), _trained_length(folder))
         self.pad_id = int(_json(folder / "config.json").get("pad_token_id") or 0)
         # Exports often carry fixed padding and truncation inside tokenizer.json; both belong to the batch, not the file.
         self._tokenizer.no_padding()
@@ -80,12 +73,28 @@ class TextEncoder:
         ]
 
 
+def check_length(max_length: int | None, folder: Path) -> None:
+    """Refuse a length that the model has no positions for.
+
+    Raises:
+        ModelError: with the limit.
+    """
+    limit = longest(folder)
+    if max_length is not None and max_length > limit:
+        raise ModelError(
+            "the sequence is longer than the model allows",
+            where="max_length",
+            got=str(max_length),
+            expected=f"at most {limit}",
+            fix=f"set it to {limit} or less",
+        )
+
+
 def longest(folder: Path) -> int:
     """The most tokens that a model has positions for."""
     config = _json(folder / "config.json")
-    positions = int(config.get("max_position_embeddings", 512))
-    reserved = config.get("model_type") in ("roberta", "xlm-roberta", "camembert")
-    return positions - (int(config.get("pad_token_id") or 0) + 1 if reserved else 0)
+    family = family_of(str(config.get("model_type")))
+    return int(config.get("max_position_embeddings", 512)) - (family.position_offset if family else 0)
 
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int) -> Feeds:
@@ -114,7 +123,7 @@ def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> 
         yield group
 
 
-def save_tokenizer(source: Path, folder: Path, *, allow_pickle: bool = False) -> None:
+def save_tokenizer(source: Path, folder: Path) -> None:
     """Put `tokenizer.json` and `tokenizer_config.json` of a model into a folder; a slow tokenizer is converted.
 
     Raises:

@@ -8,7 +8,6 @@ The order of candidates changes from round to round.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from octobert.candidates import Candidate, open_candidate
-from octobert.errors import OctobertError, TargetError
+from octobert.candidates import Candidate, import_runtime, open_candidate
+from octobert.environment import peak_memory_bytes
+from octobert.errors import ModelError, OctobertError, TargetError
 from octobert.measure import Footprint, Latency
+from octobert.recipe import Benchmark
 from octobert.session import Feeds
+from octobert.texts import Encoded, feeds_of
 
 # Rounds that are timed before the rest is fitted into the time limit, and the fewest that are worth a median.
 _FIRST_ROUNDS = 3
@@ -51,6 +53,37 @@ def fixed_shape(batch: int, sequence: int, vocabulary: int, seed: int) -> Shape:
     return Shape(batch, sequence, (feeds,))
 
 
+def shapes_of(settings: Benchmark, rows: Sequence[Encoded], pad_id: int, vocabulary: int, seed: int) -> list[Shape]:
+    """The shapes that the settings ask for; `data` takes rows of the user's own, each round others."""
+    found: list[Shape] = []
+    for batch in settings.batch:
+        for sequence in settings.sequence:
+            if sequence != "data":
+                found.append(fixed_shape(batch, int(sequence), vocabulary, seed))
+                continue
+            groups = [rows[i : i + batch] for i in range(0, len(rows) - batch + 1, batch)] or [rows]
+            # Rows are fewer than one batch only on tiny data; then the batch is what there is.
+            found.append(Shape(batch, "data", tuple(feeds_of(g, pad_id) for g in groups)))
+    return found
+
+
+def check_lengths(settings: Benchmark, longest: int) -> None:
+    """Refuse sequences that the model has no positions for.
+
+    Raises:
+        ModelError: with the limit.
+    """
+    too_long = [s for s in settings.sequence if s != "data" and int(s) > longest]
+    if too_long:
+        raise ModelError(
+            "the sequence is longer than the model allows",
+            where="benchmark.sequence",
+            got=str(too_long[0]),
+            expected=f"at most {longest}",
+            fix="remove it",
+        )
+
+
 def measure(
     candidates: Sequence[Candidate],
     shapes: Sequence[Shape],
@@ -70,9 +103,12 @@ def measure(
     Raises:
         TargetError: a candidate cannot be opened, or its process died.
     """
-    workers = [_Worker(candidate, threads) for candidate in candidates]
+    workers: list[_Worker] = []
+    opened = []
     try:
-        opened = [worker.opened() for worker in workers]
+        for candidate in candidates:
+            workers.append(_Worker(candidate, threads))
+            opened.append(workers[-1].opened())
         latencies: list[Latency] = []
         for shape in shapes:
             latencies += _one_shape(workers, shape, repeats, seconds_per_shape, seed, on_progress)
@@ -81,7 +117,7 @@ def measure(
         for worker in workers:
             worker.stop()
     footprints = [
-        Footprint(candidate=c.name, size_bytes=c.size_bytes, peak_memory_bytes=peak, **facts)
+        Footprint(candidate=c.title, size_bytes=c.size_bytes, peak_memory_bytes=peak, **facts)
         for c, facts, peak in zip(candidates, opened, peaks, strict=True)
     ]
     return latencies, footprints
@@ -96,14 +132,14 @@ def _one_shape(
     on_progress: Callable[[str, int, int], None] | None,
 ) -> list[Latency]:
     generator = np.random.default_rng(seed)
-    samples: dict[str, list[float]] = {w.candidate.name: [] for w in workers}
+    samples: dict[str, list[float]] = {w.candidate.title: [] for w in workers}
     rows = tokens = 0
     label = f"timing {shape.batch} × {shape.sequence}"
     started, total, done = time.perf_counter(), repeats, 0
     while done < total:
         feeds = shape.rounds[done % len(shape.rounds)]
         for index in generator.permutation(len(workers)):
-            samples[workers[index].candidate.name].append(workers[index].ask("time", feeds))
+            samples[workers[index].candidate.title].append(workers[index].ask("time", feeds))
         rows, tokens = rows + len(feeds["input_ids"]), tokens + int(feeds["attention_mask"].sum())
         done += 1
         if done == _FIRST_ROUNDS:
@@ -149,13 +185,13 @@ class _Worker:
         try:
             if not self._pipe.poll(_START_TIMEOUT_S):
                 raise TargetError(
-                    "a candidate does not answer", where=self.candidate.name, got=f"{_START_TIMEOUT_S} s of silence"
+                    "a candidate does not answer", where=self.candidate.title, got=f"{_START_TIMEOUT_S} s of silence"
                 )
             answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)
             raise TargetError(
-                "the candidate's process died", where=self.candidate.name, got=f"exit code {self._process.exitcode}"
+                "the candidate's process died", where=self.candidate.title, got=f"exit code {self._process.exitcode}"
             ) from None
         if isinstance(answer, dict) and "error" in answer:
             raise OctobertError.from_json(answer["error"])
@@ -163,8 +199,9 @@ class _Worker:
 
 
 def _serve(pipe: Connection, candidate: Candidate, threads: int) -> None:
-    started = time.perf_counter()
     try:
+        import_runtime(candidate)
+        started = time.perf_counter()
         session = open_candidate(candidate, threads)
     except OctobertError as error:
         pipe.send({"error": error.to_json()})
@@ -177,7 +214,7 @@ def _serve(pipe: Connection, candidate: Candidate, threads: int) -> None:
         except (EOFError, ConnectionError):
             return
         if what == "peak":
-            pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+            pipe.send(peak_memory_bytes())
             continue
         time.sleep(_SETTLE_S)
         session.run(feeds)

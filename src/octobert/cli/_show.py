@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from octobert.artifact import Artifact
     from octobert.pipeline import Step
 
@@ -34,16 +36,40 @@ def render(*parts: Any) -> None:
         console.print(part)
 
 
+class Bar:
+    """One progress bar on stderr, for a command that does one long thing."""
+
+    def __init__(self) -> None:
+        self._bar = _progress()
+        self._task: Any = None
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, what: str, done: int, total: int) -> None:
+        """Show how far it is."""
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
 class ProgressLine:
     """A listener that draws one line a step on stderr: a bar where there is a terminal, plain lines where there is not."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = _progress()
         self._task: Any = None
         self._bar.start()
 

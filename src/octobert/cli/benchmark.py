@@ -3,56 +3,89 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from octobert.cli import _show
+
+if TYPE_CHECKING:
+    from octobert.candidates import Candidate
+    from octobert.recipe import Benchmark
+    from octobert.timing import Shape
 
 NAME = "benchmark"
 
 
 def command(
     directories: Annotated[list[Path], typer.Argument(help="Packaged directories, OUT/<target>.")],
-    batch: Annotated[list[int] | None, typer.Option(help="Batch sizes. Default: 1 and 8.")] = None,
-    sequence: Annotated[list[int] | None, typer.Option(help="Lengths in tokens. Default: 128.")] = None,
-    repeats: Annotated[int, typer.Option(help="Rounds of each shape.")] = 30,
-    threads: Annotated[int, typer.Option(help="Threads of one inference; 0: the runtime's choice.")] = 0,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Batch sizes. Default: 1 and 8.")] = None,
+    sequence: Annotated[list[int] | None, typer.Option(min=1, help="Lengths in tokens. Default: 128.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A file of rows, timed at their own lengths besides.")] = None,
+    repeats: Annotated[int, typer.Option(min=3, help="Rounds of each shape.")] = 30,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of one inference; 0: the runtime's choice.")] = 0,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Time finished models and the float models beside them, interleaved, at fixed shapes."""
-    import json
-
-    from octobert import candidates, environment, plugins, timing
-    from octobert.errors import RecipeError
+    """Time finished models and the float models beside them, interleaved, every model in a process of its own."""
+    from octobert import environment, timing
     from octobert.recipe import Benchmark
     from octobert.report import summary, terminal
-    from octobert.runtime.predictor import read_card
-    from octobert.stages.benchmark import check_lengths, shapes_of
-    from octobert.texts import longest
 
-    named: dict[str, candidates.Candidate] = {}
+    named, reference = _candidates(directories)
+    sequences: list[int | str] = [*(sequence or (128,)), *(("data",) if data else ())]
+    plain = {"batch": batch or (1, 8), "sequence": sequences, "repeats": repeats, "threads": threads}
+    settings = Benchmark.model_validate(plain)
+    shapes = _shapes(settings, directories, data)
+    with _show.Bar() as bar:
+        latencies, footprints = timing.measure(named, shapes, repeats=repeats, threads=threads, on_progress=bar.update)
+    if as_json:
+        _show.document(
+            {
+                "latencies": [one.model_dump(mode="json") for one in latencies],
+                "footprints": [one.model_dump(mode="json") for one in footprints],
+                "environment": environment.current().model_dump(mode="json"),
+            }
+        )
+        return
+    lines = summary.timed(latencies, footprints, reference)
+    _show.render(terminal.latency_table(lines, summary.shapes(latencies)))
+
+
+def _candidates(directories: list[Path]) -> tuple[list[Candidate], dict[str, str]]:
+    """Every package and, once each, the float models beside them; and which is set against which."""
+    from octobert import candidates, plugins
+    from octobert.runtime.predictor import read_card
+
+    found: dict[str, Candidate] = {}
+    reference: dict[str, str] = {}
     for folder in directories:
         card = read_card(folder)
-        target, head = card["target"], card["task"]["head"]
-        path = plugins.load("targets", target).model_file(folder)
-        if target in named:
-            raise RecipeError(f"two directories are for {target}", got=str(folder), fix="give one directory a target")
-        baseline = candidates.float_baseline(target)
-        named[baseline] = candidates.Candidate(name=baseline, path=str(folder / "onnx" / "model.onnx"), head=head)
-        named[target] = candidates.Candidate(name=target, path=str(path), head=head)
-    settings = Benchmark(batch=tuple(batch or (1, 8)), sequence=tuple(sequence or (128,)), repeats=repeats, threads=threads)
-    check_lengths(settings, min(longest(folder) for folder in directories))
+        baseline = candidates.float_baseline(card.target)
+        graph = folder / "onnx" / "model.onnx"
+        same = [c for c in found.values() if c.name == baseline and c.content == card.files["onnx/model.onnx"]]
+        if not same:
+            label = baseline if baseline not in found else f"{folder}: {baseline}"
+            one = candidates.Candidate(name=baseline, path=str(graph), head=card.task.head, label=label)
+            same = [one.model_copy(update={"content": card.files["onnx/model.onnx"]})]
+            found[label] = same[0]
+        label = card.target if card.target not in found else str(folder)
+        path = plugins.load("targets", card.target).model_file(folder)
+        found[label] = candidates.Candidate(name=card.target, path=str(path), head=card.task.head, label=label)
+        reference[label] = same[0].title
+    return list(found.values()), reference
+
+
+def _shapes(settings: Benchmark, directories: list[Path], data: Path | None) -> list[Shape]:
+    import json
+
+    from octobert import data as rows_of
+    from octobert import timing
+    from octobert.runtime.predictor import read_card, task_of
+    from octobert.texts import TextEncoder, longest
+
+    timing.check_lengths(settings, min(longest(folder) for folder in directories))
     vocabulary = json.loads((directories[0] / "config.json").read_text()).get("vocab_size", 1000)
-    shapes = shapes_of(settings, [], 0, vocabulary, seed=0)
-    latencies, footprints = timing.measure(list(named.values()), shapes, repeats=repeats, threads=threads)
-    report = {
-        "latencies": [json.loads(one.model_dump_json()) for one in latencies],
-        "footprints": [json.loads(one.model_dump_json()) for one in footprints],
-        "environment": json.loads(environment.current().model_dump_json()),
-    }
-    if as_json:
-        _show.document(report)
-        return
-    lines = summary.lines({**report, "scores": {name: [] for name in named}, "comparisons": []})
-    _show.render(terminal.latency_table(lines, summary.shapes(report)))
+    task = task_of(read_card(directories[0]).task)
+    encoder = TextEncoder(directories[0], task.max_length)
+    texts = task.inputs(rows_of.read_file(data), where=str(data)) if data else []
+    return timing.shapes_of(settings, encoder.encode(texts), encoder.pad_id, vocabulary, seed=0)

@@ -14,21 +14,19 @@ NAME = "evaluate"
 
 def command(
     directory: Annotated[Path, typer.Argument(help="A packaged directory, OUT/<target>.")],
-    data: Annotated[str, typer.Option(help="A file, or a folder with a file of the split.")],
+    data: Annotated[str, typer.Option(help="A file, a folder with a file of the split, or a hub id.")],
+    columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "validation",
     samples: Annotated[int | None, typer.Option(help="Score at most so many rows.")] = None,
     seed: Annotated[int, typer.Option(help="For sampling and intervals.")] = 0,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Score a finished model on data, paired with its float model on the same rows."""
-    import json
-
     from octobert.runtime.judge import judge
 
-    result = judge(directory, data, split=split, samples=samples, seed=seed)
-    plain = json.loads(result.model_dump_json())
+    result = judge(directory, data, split=split, columns=columns or (), samples=samples, seed=seed)
     if as_json:
-        _show.document(plain)
+        _show.document(result.model_dump(mode="json"))
         return
     for name, scores in result.scores.items():
         for score in scores:

@@ -17,18 +17,18 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Print the plan: per layer what is 8-bit, what is float, and why."""
-    from octobert.plan import QuantPlan
     from octobert.report import terminal
-    from octobert.runtime.predictor import CARD, read_card
+    from octobert.results import CARD
+    from octobert.runtime.predictor import read_card
 
     inside = sorted(p.parent for p in directory.glob(f"*/{CARD}"))
     folders = [directory] if (directory / CARD).is_file() or not inside else inside
     cards = [read_card(folder) for folder in folders]
     if as_json:
-        _show.document([{"target": c["target"], "plan": c["plan"], "ranges": c["ranges"], "model": c["model"]} for c in cards])
+        shown = {"target", "plan", "ranges", "model"}
+        _show.document([card.model_dump(mode="json", include=shown) for card in cards])
         return
     for card in cards:
-        plan = QuantPlan.model_validate(card["plan"])
-        _show.render(terminal.plan_table(card["plan"]))
-        for role, (done, total) in plan.counts().items():
+        _show.render(terminal.plan_table(card.plan))
+        for role, (done, total) in card.plan.counts().items():
             typer.echo(f"{role:<18} {done:>4} of {total} in 8 bits")

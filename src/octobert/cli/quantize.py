@@ -22,6 +22,7 @@ def command(
     calibrate: Annotated[str, typer.Option(help="A calibrator, or YAML with its options.")] = "mse",
     method: Annotated[str, typer.Option(help="A quantization method, or YAML with its options.")] = "static",
     samples: Annotated[int, typer.Option(help="Calibration rows.")] = 256,
+    columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
     seed: Annotated[int, typer.Option(help="For every random choice.")] = 0,
     allow_leakage: Annotated[bool, typer.Option("--allow-leakage", help="Accept calibration rows that are evaluated.")] = False,
@@ -32,11 +33,12 @@ def command(
 ) -> None:
     """Quantize a model for one or more targets, and compare it with the float model on your data."""
     from octobert import recipe as recipes
+    from octobert.artifact import storage_errors
 
     raw: dict[str, Any] = {
         "model": model,
         "task": _with_option(_choice(task, "--task"), "max_length", max_length),
-        "data": _data(data, samples, allow_leakage),
+        "data": {**_data(data, samples, allow_leakage), "columns": columns or []},
         "calibrate": _choice(calibrate, "--calibrate"),
         "quantize": _choice(method, "--method"),
         "targets": target or ["ort-cpu"],
@@ -47,7 +49,9 @@ def command(
     text = recipes.as_yaml(recipe)
     _show.note(text)
     if save_recipe:
-        save_recipe.write_text(text, encoding="utf-8")
+        with storage_errors(save_recipe):
+            save_recipe.parent.mkdir(parents=True, exist_ok=True)
+            save_recipe.write_text(text, encoding="utf-8")
     carry_out(recipe, out, dry_run=dry_run, as_json=as_json)
 
 

@@ -45,7 +45,7 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
     finally:
         progress.close()
     if as_json:
-        _show.document(report)
+        _show.document(report.model_dump(mode="json"))
         return
     from octobert.report import terminal
 

@@ -8,7 +8,6 @@ ENCODER = Encoder(
     layer="encoder.layer.{}",
     parts=BERT_PARTS,
     embeddings_norm="embeddings.LayerNorm",
-    has_token_types=True,
     position_offset=0,
     tiny_config=lambda: {
         "vocab_size": 120,

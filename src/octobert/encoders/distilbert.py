@@ -19,7 +19,6 @@ ENCODER = Encoder(
         "ffn_norm": "output_layer_norm",
     },
     embeddings_norm="embeddings.LayerNorm",
-    has_token_types=False,
     position_offset=0,
     tiny_config=lambda: {
         "vocab_size": 120,

@@ -32,9 +32,11 @@ def run(request: dict[str, Any], work: Path, on_progress: Progress) -> dict[str,
         OctobertError: what the stage raised, or that it was killed.
     """
     (work / REQUEST).write_text(json.dumps(request))
-    with (work / LOG).open("wb") as log:
-        command = [sys.executable, "-m", "octobert.stages", str(work)]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+    command = [sys.executable, "-m", "octobert.stages", str(work)]
+    with (
+        (work / LOG).open("wb") as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as child,
+    ):
         try:
             assert child.stdout is not None
             for line in child.stdout:
@@ -44,18 +46,17 @@ def run(request: dict[str, Any], work: Path, on_progress: Progress) -> dict[str,
             code = child.wait()
         except BaseException:
             child.kill()
-            child.wait()
             raise
-        finally:
-            if child.stdin is not None:
-                child.stdin.close()
     return _response(request["stage"], work, code)
 
 
 def _response(stage: str, work: Path, code: int) -> dict[str, Any]:
     path = work / RESPONSE
-    if path.is_file():
+    try:
         response = json.loads(path.read_text())
+    except (OSError, ValueError):
+        response = None
+    if response is not None:
         if "error" in response:
             error = OctobertError.from_json(response["error"])
             error.traceback = response.get("traceback", "")  # type: ignore[attr-defined]

@@ -28,11 +28,14 @@ def prepare_(model: ir.Model) -> None:
     """Bring a raw graph to the point where its structure can be read: opset, inputs, linear layers, norms.
 
     Raises:
-        ModelError: quantized already, of an opset that cannot be converted, or with inputs that are not an encoder's.
+        ModelError: quantized already, in half precision, of an opset that cannot be converted, or with inputs that are not
+            an encoder's.
     """
     _refuse_quantized(model)
     common.InlinePass()(model)
+    common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    _refuse_half(model.graph)
     _set_opset_(model)
     _name_inputs_(model.graph)
     _gemm_to_matmul_(model.graph)
@@ -81,6 +84,19 @@ def _refuse_quantized(model: ir.Model) -> None:
             got=f"operator domains {', '.join(foreign)}",
             expected="plain ONNX operators, before any runtime's optimizer",
             fix="give the file as it was exported",
+        )
+
+
+def _refuse_half(graph: ir.Graph) -> None:
+    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    found = next((v for v in graph.initializers.values() if v.const_value is not None and v.const_value.dtype in half), None)
+    if found is not None and found.const_value.size > 1:
+        raise ModelError(
+            "the model's weights are in half precision",
+            where=str(found.name),
+            got=str(found.const_value.dtype),
+            expected="float32, which scales are computed from and the result is compared with",
+            fix="export the model in float32",
         )
 
 

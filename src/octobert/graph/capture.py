@@ -17,7 +17,7 @@ import onnx_ir as ir
 from octobert.encoder import Encoder
 from octobert.errors import ModelError
 from octobert.graph import canonical, checkpoint, naming, ops, parity, pooling, shapes, structure
-from octobert.plan import Noun
+from octobert.results import Parity, Sizes
 
 _OUTPUT_ALIASES = {
     "output_start_logits": "start_logits",
@@ -27,14 +27,6 @@ _OUTPUT_ALIASES = {
 }
 
 
-class Attention(Noun):
-    """Sizes of a captured encoder."""
-
-    layers: int
-    heads: int
-    hidden: int
-
-
 @dataclass(frozen=True)
 class Captured:
     """A canonical graph, with the figures that prove it."""
@@ -42,8 +34,8 @@ class Captured:
     model: ir.Model
     encoder: Encoder
     family: str
-    sizes: Attention
-    parity: parity.Parity
+    sizes: Sizes
+    parity: Parity
 
 
 def capture(source: Path, head: str, texts: parity.Batches, *, allow_pickle: bool = False) -> Captured:
@@ -82,15 +74,15 @@ def _capture_checkpoint(folder: Path, head: str, texts: parity.Batches, *, allow
 
 def _capture_onnx(path: Path, head: str, texts: parity.Batches) -> Captured:
     raw, original = load_onnx(path), load_onnx(path)
-    has_config = (path.parent / "config.json").is_file()
-    config = checkpoint.read_config(path.parent) if has_config else {}
-    encoder = checkpoint.encoder_of(config, where=str(path.parent / "config.json"))
+    folder = checkpoint.side_folder(path)
+    config = checkpoint.read_config(folder) if (folder / "config.json").is_file() else {}
+    encoder = checkpoint.encoder_of(config, where=str(folder / "config.json"))
     canonical.prepare_(raw)
     _choose_outputs_(raw, head, path)
     sizes = canonicalize_(raw, encoder, prepared=True)
     chosen = str(raw.graph.outputs[0].name)
     if head == "embedding" and chosen != pooling.OUTPUT:
-        how = checkpoint.pooling_of(path.parent)
+        how = checkpoint.pooling_of(folder)
         pooling.append_pooling_(raw, raw.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
         _choose_outputs_(original, head, path)
         pooling.append_pooling_(original, original.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
@@ -132,19 +124,25 @@ def export(torch_model: Any, head: str) -> ir.Model:
     return model
 
 
-def canonicalize_(model: ir.Model, encoder: Encoder, *, prepared: bool = False) -> Attention:
+def canonicalize_(model: ir.Model, encoder: Encoder, *, prepared: bool = False) -> Sizes:
     """Bring a raw graph into canonical form in place; its sizes."""
     if not prepared:
         canonical.prepare_(model)
     layers = structure.find_layers(model.graph)
     probs = [layer.attention.softmax.outputs[0] for layer in layers]
     measured = shapes.measure(model, probs)
-    heads = [int(measured[str(value.name)][1]) for value in probs]
+    heads = [_heads(measured[str(value.name)], str(value.name)) for value in probs]
     canonical.rebuild_attention_(model, layers, heads, encoder)
     layers = structure.find_layers(model.graph)
     naming.name_(model, layers, encoder)
     hidden = layers[0].attention.query.weight.const_value.shape[0]
-    return Attention(layers=len(layers), heads=heads[0], hidden=int(hidden))
+    return Sizes(layers=len(layers), heads=heads[0], hidden=int(hidden))
+
+
+def _heads(shape: tuple[int | str, ...], name: str) -> int:
+    if len(shape) != 4 or not isinstance(shape[1], int):
+        raise ModelError("the attention is not split into heads", where=name, got=str(shape), expected="[batch, heads, S, S]")
+    return shape[1]
 
 
 def load_onnx(path: Path) -> ir.Model:
@@ -157,9 +155,9 @@ def load_onnx(path: Path) -> ir.Model:
     from google.protobuf.message import DecodeError
 
     try:
-        proto = onnx.load(path)
-        onnx.checker.check_model(proto, full_check=False)
-        return ir.from_proto(proto)
+        # By path: a message of over 2 GiB cannot be checked in memory.
+        onnx.checker.check_model(str(path), full_check=False)
+        return ir.load(path)
     except (DecodeError, onnx.checker.ValidationError, ValueError, RuntimeError, FileNotFoundError) as error:
         raise ModelError(
             "the file is not a whole ONNX model",

@@ -7,15 +7,14 @@ user insists. Remote code is always refused.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import json
 from pathlib import Path
 from typing import Any
 
-from octobert import plugins
-from octobert.encoder import Encoder
+from octobert.artifact import canonical_digest, file_digest
+from octobert.encoder import Encoder, families, family_of
 from octobert.errors import ModelError, did_you_mean
 from octobert.plan import Noun
 
@@ -32,7 +31,8 @@ _AUTO = {
     "question-answering": "AutoModelForQuestionAnswering",
     "embedding": "AutoModel",
 }
-_PATTERNS = ["*.json", "*.safetensors", "*.txt", "1_Pooling/*", "*.model", "onnx/model.onnx"]
+_PATTERNS = ["*.json", "*.safetensors", "*.txt", "1_Pooling/*", "*.model"]
+_DIGESTED = ("*.json", "*.txt", "*.model", "1_Pooling/config.json")
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -58,14 +58,22 @@ def locate(model: str, *, revision: str | None = None, allow_pickle: bool = Fals
     if looks_local:
         raise ModelError("there is no such file or folder", where=model, fix="check the path")
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import list_repo_files, snapshot_download
     except ModuleNotFoundError:
         raise ModelError(
             "a hub id needs the hub's client", where=model, fix="pip install 'octobert[torch]', or give a local folder"
         ) from None
     try:
-        patterns = _PATTERNS + (["*.bin"] if allow_pickle else [])
-        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=_PATTERNS))
+        if not list(folder.glob("*.safetensors")):
+            # Pickle weights are fetched only when they are allowed.
+            files = [f for f in list_repo_files(model, revision=revision) if f in _PICKLES]
+            if files and not allow_pickle:
+                raise _pickle_only(f"{model}/{files[0]}")
+            folder = Path(snapshot_download(model, revision=revision, allow_patterns=[*_PATTERNS, "*.bin"]))
+        return folder
+    except ModelError:
+        raise
     except Exception as error:  # the hub client raises many unrelated types: network, auth, not found, cache
         raise ModelError(
             "there is no folder of that name, and the hub did not give it",
@@ -104,11 +112,11 @@ def encoder_of(config: dict[str, Any], *, where: str) -> Encoder:
     Raises:
         ModelError: no family has this model type.
     """
-    families = {t: name for name in plugins.names("encoders") for t in plugins.load("encoders", name).ENCODER.model_types}
     model_type = str(config.get("model_type", "bert"))
-    if model_type not in families:
-        raise ModelError(f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families))
-    return plugins.load("encoders", families[model_type]).ENCODER
+    family = family_of(model_type)
+    if family is None:
+        raise ModelError(f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families()))
+    return family
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
@@ -124,13 +132,17 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     if pickles and allow_pickle:
         return pickles
     if pickles:
-        raise ModelError(
-            "the checkpoint has pickle weights only, and opening a pickle runs code",
-            where=str(pickles[0]),
-            expected="model.safetensors",
-            fix="convert it to safetensors, or pass --allow-pickle if you trust its author",
-        )
+        raise _pickle_only(str(pickles[0]))
     raise ModelError("the checkpoint has no weights", where=str(folder), expected="model.safetensors")
+
+
+def _pickle_only(where: str) -> ModelError:
+    return ModelError(
+        "the checkpoint has pickle weights only, and opening a pickle runs code",
+        where=where,
+        expected="model.safetensors",
+        fix="convert it to safetensors, or pass --allow-pickle if you trust its author",
+    )
 
 
 def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allow_pickle: bool = False) -> Any:
@@ -145,7 +157,7 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise ModelError(f"capturing a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
-    weight_files(folder, allow_pickle=allow_pickle)
+    safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
     import torch
     import transformers
 
@@ -155,7 +167,7 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
     try:
         # transformers loads in the dtype that was saved (often fp16); everything here is measured against float32.
         model, info = getattr(transformers, _AUTO[head]).from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=not allow_pickle, output_loading_info=True, **extra
+            folder, dtype=torch.float32, use_safetensors=safe, output_loading_info=True, **extra
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ModelError(
@@ -210,31 +222,40 @@ def pool(states: Any, mask: Any, pooling: Pooling) -> Any:
 
 def digest(path: Path) -> str:
     """sha256 over the content of a model: its weights, config, tokenizer and pooling, not its name or place."""
-    files = [path] if path.is_file() else []
-    folder = path.parent if path.is_file() else path
-    for pattern in ("*.json", "vocab.txt", "1_Pooling/config.json") + (() if files else ("*.safetensors", "*.bin")):
+    folder = side_folder(path)
+    files = [path, *external_files(path)] if path.is_file() else []
+    for pattern in _DIGESTED + (() if files else ("*.safetensors", "*.bin")):
         files += sorted(folder.glob(pattern))
-    total = hashlib.sha256()
-    for file in files:
-        total.update(str(file.relative_to(folder)).encode())
-        with file.open("rb") as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest() if hasattr(hashlib, "file_digest") else _sha(stream))
-    return total.hexdigest()
+    return canonical_digest([[file.name, file_digest(file)] for file in files])
 
 
-def _sha(stream: Any) -> bytes:
-    """hashlib.file_digest, which Python 3.10 lacks."""
-    total = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        total.update(block)
-    return total.digest()
+def side_folder(path: Path) -> Path:
+    """Where the config and the tokenizer of a model are: its folder, or for `onnx/model.onnx` perhaps the one above."""
+    if path.is_dir():
+        return path
+    known = ("tokenizer.json", "config.json")
+    return next((f for f in (path.parent, path.parent.parent) if any((f / name).is_file() for name in known)), path.parent)
+
+
+def external_files(path: Path) -> list[Path]:
+    """The files beside an ONNX file that hold its weights, where it names any."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except (DecodeError, ValueError, RuntimeError):
+        return []
+    names = {e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"}
+    return [path.parent / name for name in sorted(names) if (path.parent / name).is_file()]
 
 
 def _in_package(name: str) -> Path:
-    package, _, inner = name.partition("/")
+    given, _, inner = name.partition("/")
+    package = given.replace("-", "_")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise ModelError(f'the package "{package}" is not installed', where=f"package:{name}", fix=f"pip install {package}")
+        raise ModelError(f'the package "{given}" is not installed', where=f"package:{name}", fix=f"pip install {given}")
     folder = Path(next(iter(spec.submodule_search_locations))) / inner
     if not folder.exists():
         raise ModelError("the package has no such folder", where=str(folder), fix="check the path after the package's name")

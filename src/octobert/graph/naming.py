@@ -88,13 +88,14 @@ class _Names:
 
     def rest_(self, encoder: Encoder) -> None:
         for linear in structure.all_linears(self.graph):
-            path = _module_path(linear.matmul, encoder)
+            path = _module_path(linear.matmul, encoder) or _stem(linear, encoder)
             if linear.matmul not in self.done and path:
                 self.linear_(linear, path)
         for node in self.graph:
             path = _module_path(node, encoder)
-            if node not in self.done and path:
-                self.node_(node, self._free(f"{path}.{node.op_type.lower()}", reserve=False))
+            if node not in self.done and (path or not node.name):
+                stem = path or str(node.outputs[0].name)
+                self.node_(node, self._free(f"{stem}.{node.op_type.lower()}", reserve=False))
         for name, value in list(self.graph.initializers.items()):
             if name.startswith(f"{encoder.prefix}."):
                 value.name = self._free(encoder.strip_prefix(name))
@@ -126,6 +127,12 @@ def _module_path(node: ir.Node, encoder: Encoder) -> str:
         return ""
     scopes = [s for s in ast.literal_eval(noted)[:-1] if s and not s.startswith("_")]
     return encoder.strip_prefix(scopes[-1]) if scopes else ""
+
+
+def _stem(linear: structure.Linear, encoder: Encoder) -> str:
+    """The module path of a linear layer from the name of its bias (`classifier.bias`), which exporters keep."""
+    name = str(linear.bias.name) if linear.bias is not None else ""
+    return encoder.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""
 
 
 def duplicates(graph: ir.Graph) -> list[str]:

@@ -43,20 +43,25 @@ def consumers(value: ir.Value, *op_types: str) -> list[ir.Node]:
 
 
 def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """A new initializer, registered under a name that must be free."""
+    """A new initializer; where its name is taken (a graph captured before has them all), it gets a number behind it."""
+    free, count = name, 0
+    while free in graph.initializers:
+        count += 1
+        free = f"{name}_{count}"
     value = ir.Value(
-        name=name,
+        name=free,
         shape=ir.Shape(array.shape),
         type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-        const_value=ir.tensor(array, name=name),
+        const_value=ir.tensor(array, name=free),
     )
     graph.register_initializer(value)
     return value
 
 
 def shared_initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """The initializer of that name if it is there, else a new one: for small constants that many nodes read."""
-    return graph.initializers[name] if name in graph.initializers else initializer(graph, name, array)
+    """The initializer of that name if it holds the same, else a new one: for small constants that many nodes read."""
+    found = graph.initializers.get(name)
+    return found if found is not None and np.array_equal(const_array(found), array) else initializer(graph, name, array)
 
 
 def make_node(

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from octobert import plugins
 from octobert.capability import Capabilities
@@ -33,15 +33,19 @@ class Options(Noun):
     embeddings: Literal["int8", "float"] = "int8"
     exclude: tuple[str, ...] = Field(default=())
 
+    @field_validator("placement")
+    @classmethod
+    def _placement_exists(cls, value: str) -> str:
+        known = ("auto", *plugins.names("placements"))
+        if value not in known:
+            raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, known)}')
+        return value
+
 
 def placement_of(options: Options, capabilities: Capabilities) -> tuple[str, Placement]:
-    """The placement that the options name, or the target's own: (name, placement).
-
-    Raises:
-        RecipeError: there is no such placement.
-    """
+    """The placement that the options name, or the target's own: (name, placement)."""
     name = capabilities.placement if options.placement == "auto" else options.placement
-    return name, plugins.load("placements", name, where="quantize.static.placement").PLACEMENT
+    return name, plugins.load("placements", name).PLACEMENT
 
 
 def observed_roles(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from octobert.recipe import as_yaml, parse
+from octobert.recipe import Recipe, as_yaml
 from octobert.report import summary
 from octobert.report.terminal import quantizer_text
+from octobert.results import Report
 
 
-def page(report: dict[str, Any]) -> str:
+def page(report: Report) -> str:
     """The page as text."""
     environment = Environment(
         loader=PackageLoader("octobert", "report"),
@@ -25,20 +24,11 @@ def page(report: dict[str, Any]) -> str:
     return environment.get_template("page.html").render(
         report=report,
         lines=lines,
-        shapes=summary.shapes(report),
+        shapes=summary.shapes(report.latencies),
         metrics=list(dict.fromkeys(s.metric for line in lines for s in line.scores)),
         verdicts=summary.verdicts(report),
         warnings=summary.warnings(report),
-        counts={target: _counts(plan) for target, plan in report["plans"].items()},
-        recipe=as_yaml(parse(report["recipe"])),
-        labels=report["task"]["labels"],
+        counts={target: plan.counts() for target, plan in report.plans.items()},
+        recipe=as_yaml(Recipe.model_validate(report.recipe)),
+        labels=report.task.labels,
     )
-
-
-def _counts(plan: dict[str, Any]) -> list[tuple[str, int, int]]:
-    table: dict[str, list[int]] = {}
-    for decision in plan["decisions"]:
-        entry = table.setdefault(decision["site"]["role"], [0, 0])
-        entry[0] += decision["quantizer"] is not None
-        entry[1] += 1
-    return [(role, done, total) for role, (done, total) in table.items()]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from octobert.measure import Comparison, Footprint, Latency, Score
 from octobert.recipe import BASELINES
-
-PRECISIONS = {"torch-f32": "PyTorch eager", "ort-f32": "ONNX Runtime", "openvino-f32": "OpenVINO", "openvino-bf16": "OpenVINO"}
+from octobert.results import Report
 
 
 @dataclass(frozen=True)
@@ -23,51 +22,69 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One candidate.
+class Timed:
+    """The times of one candidate.
 
     Args:
-        speedup: shape → median of the same runtime's float model divided by this median; None for baselines of their own.
+        precision: of the arithmetic, 8 bits named where there are any.
+        quantized: it is not a float baseline.
+        speedup: shape → median of the same runtime's float model divided by this median; None where there is none.
     """
 
     name: str
-    title: str
+    precision: str
+    threads: int
+    quantized: bool
+    latencies: dict[Shape, Latency]
+    speedup: dict[Shape, float | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One candidate in full."""
+
+    name: str
+    quantized: bool
     precision: str
     scores: tuple[Score, ...]
     comparison: Comparison | None
-    latencies: dict[Shape, Latency]
-    speedup: dict[Shape, float | None]
+    timed: Timed
     footprint: Footprint
 
-    @property
-    def quantized(self) -> bool:
-        return self.name not in BASELINES
 
-
-def shapes(report: dict[str, Any]) -> list[Shape]:
+def shapes(latencies: Sequence[Latency]) -> list[Shape]:
     """The timed shapes in order."""
-    return list(dict.fromkeys(Shape(one["batch"], one["sequence"]) for one in report["latencies"]))
+    return list(dict.fromkeys(Shape(one.batch, one.sequence) for one in latencies))
 
 
-def lines(report: dict[str, Any]) -> list[Line]:
-    """All candidates, baselines first."""
+def timed(latencies: Sequence[Latency], footprints: Sequence[Footprint], reference: Mapping[str, str]) -> list[Timed]:
+    """Times by candidate.
+
+    Args:
+        reference: quantized candidate → the float candidate that it is set against.
+    """
     times: dict[str, dict[Shape, Latency]] = {}
-    for one in map(Latency.model_validate, report["latencies"]):
+    for one in latencies:
         times.setdefault(one.candidate, {})[Shape(one.batch, one.sequence)] = one
-    compared = {c["candidate"]: Comparison.model_validate(c) for c in report["comparisons"]}
     found = []
-    for footprint in map(Footprint.model_validate, report["footprints"]):
-        name = footprint.candidate
-        own = times[name]
-        comparison = compared.get(name)
-        reference = times.get(comparison.reference) if comparison and name not in BASELINES else None
-        ratios = {s: reference[s].percentile_ms(50) / own[s].percentile_ms(50) if reference else None for s in own}
-        quantized = name not in BASELINES
+    for footprint in footprints:
+        name, own = footprint.candidate, times[footprint.candidate]
+        base = times.get(reference.get(name, ""))
+        ratios = {s: base[s].percentile_ms(50) / own[s].percentile_ms(50) if base else None for s in own}
+        quantized = name in reference
         precision = f"int8 + {footprint.precision}" if quantized else footprint.precision
-        title = f"octobert {name}" if quantized else PRECISIONS[name]
-        scores = tuple(Score.model_validate(s) for s in report["scores"][name])
-        found.append(Line(name, title, precision, scores, comparison, own, ratios, footprint))
+        found.append(Timed(name, precision, footprint.threads, quantized, own, ratios))
     return found
+
+
+def lines(report: Report) -> list[Line]:
+    """All candidates, baselines first."""
+    compared = {c.candidate: c for c in report.comparisons}
+    reference = {name: c.reference for name, c in compared.items() if name not in BASELINES}
+    return [
+        Line(one.name, one.quantized, one.precision, report.scores[one.name], compared.get(one.name), one, footprint)
+        for one, footprint in zip(timed(report.latencies, report.footprints, reference), report.footprints, strict=True)
+    ]
 
 
 def score_text(score: Score) -> str:
@@ -75,7 +92,7 @@ def score_text(score: Score) -> str:
     return f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]"
 
 
-def verdicts(report: dict[str, Any]) -> list[str]:
+def verdicts(report: Report) -> list[str]:
     """One sentence a target: what 8 bits cost and what they gained."""
     found = []
     for line in lines(report):
@@ -90,23 +107,24 @@ def verdicts(report: dict[str, Any]) -> list[str]:
             )
         share = comparison.fidelity_name == "agreement"
         parts.append(f"{comparison.fidelity_name} " + (f"{comparison.fidelity:.2%}" if share else f"{comparison.fidelity:.5f}"))
-        gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.speedup.items() if ratio is not None]
+        gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.timed.speedup.items() if ratio is not None]
         parts.append("faster by " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
     return found
 
 
-def warnings(report: dict[str, Any]) -> list[str]:
+def warnings(report: Report) -> list[str]:
     """What a reader must know before believing the figures."""
-    data, found = report["data"], []
-    if report["recipe"]["data"].get("allow_leakage") and data.get("leaked_rows"):
+    data, found = report.data, []
+    if data.leaked_rows:
         found.append(
-            f"{data['leaked_rows']} calibration rows are also evaluated (allow_leakage: true), so the scores are flattered."
+            f"{data.leaked_rows} calibration rows are also evaluated (allow_leakage: true), so the scores are flattered."
         )
-    if data.get("dropped_rows"):
-        found.append(f"{data['dropped_rows']} rows were left out of calibration because they are also evaluated.")
-    cut = max((s["summary"].get("truncated", 0) for n, s in report["stages"].items() if n.startswith("evaluate/")), default=0)
+    if data.dropped_rows:
+        found.append(f"{data.dropped_rows} rows were left out of calibration because they are also evaluated.")
+    evaluated = [stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")]
+    cut = max((summary.get("truncated", 0) for summary in evaluated), default=0)
     if cut:
         found.append(f"{cut} evaluated texts were longer than the model takes, and were cut.")
-    found += [f"{name} was not measured: {why}." for name, why in report["absent"].items()]
+    found += [f"{name} was not measured: {why}." for name, why in report.absent.items()]
     return found

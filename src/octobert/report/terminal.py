@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from octobert.plan import Quantizer, QuantPlan
 from octobert.report import summary
+from octobert.results import Report
 
 
-def render(report: dict[str, Any]) -> RenderableType:
+def render(report: Report) -> RenderableType:
     """The result table, the verdicts and the warnings."""
     notes = [Text(f"• {sentence}") for sentence in summary.verdicts(report)]
     notes += [Text(f"! {sentence}", style="yellow") for sentence in summary.warnings(report)]
-    return Group(quality(report), speed(report), *notes)
+    timed = [line.timed for line in summary.lines(report)]
+    return Group(quality(report), latency_table(timed, summary.shapes(report.latencies)), *notes)
 
 
-def quality(report: dict[str, Any]) -> Table:
+def quality(report: Report) -> Table:
     """Scores, agreement with float, size and memory of every candidate."""
     lines = summary.lines(report)
     metrics = list(dict.fromkeys(s.metric for line in lines for s in line.scores))
@@ -46,12 +47,7 @@ def quality(report: dict[str, Any]) -> Table:
     return table
 
 
-def speed(report: dict[str, Any]) -> Table:
-    """Latency of every candidate at every shape."""
-    return latency_table(summary.lines(report), summary.shapes(report))
-
-
-def latency_table(lines: list[summary.Line], shapes: list[summary.Shape]) -> Table:
+def latency_table(lines: list[summary.Timed], shapes: list[summary.Shape]) -> Table:
     """p50 / p90 / p99 in ms, rows per second, and the ratio to the same runtime in float."""
     table = Table(
         title="Latency in ms, p50 / p90 / p99 · rows/s · × faster than float on the same runtime", title_justify="left"
@@ -68,33 +64,35 @@ def latency_table(lines: list[summary.Line], shapes: list[summary.Shape]) -> Tab
             p50, p90, p99 = (one.percentile_ms(p) for p in (50, 90, 99))
             faster = f" · {ratio:.2f}×" if ratio is not None else ""
             cells.append(f"{p50:.1f} / {p90:.1f} / {p99:.1f} · {one.rows_per_second:.0f}{faster}")
-        table.add_row(line.name, line.precision, str(line.footprint.threads), *cells, style="bold" if line.quantized else "")
+        table.add_row(line.name, line.precision, str(line.threads), *cells, style="bold" if line.quantized else "")
     return table
 
 
-def plan_table(plan: dict[str, Any]) -> Table:
+def plan_table(plan: QuantPlan) -> Table:
     """Every module of a plan: what is 8-bit, what is float and why."""
-    table = Table(title=f"Plan for {plan['target']}: {plan['method']}, placement {plan['placement']}", title_justify="left")
+    table = Table(title=f"Plan for {plan.target}: {plan.method}, placement {plan.placement}", title_justify="left")
     for name in ("layer", "module", "what", "as", "why"):
         table.add_column(name)
-    for decision in plan["decisions"]:
-        site, quantizer = decision["site"], decision["quantizer"]
+    for decision in plan.decisions:
+        site = decision.site
         table.add_row(
-            "" if site["layer"] is None else str(site["layer"]),
-            site["module"],
-            site["role"],
-            quantizer_text(quantizer) if quantizer else "float",
-            decision["reason"],
-            style="" if quantizer else "dim",
+            "" if site.layer is None else str(site.layer),
+            site.module,
+            site.role,
+            quantizer_text(decision.quantizer),
+            decision.reason,
+            style="" if decision.quantizer else "dim",
         )
     return table
 
 
-def quantizer_text(quantizer: dict[str, Any]) -> str:
-    """`uint8 [-0.17, 4.31]`, or `int8 symmetric, axis 1`."""
-    text = quantizer["dtype"] + (" symmetric" if quantizer["symmetric"] else "")
-    if quantizer["axis"] is not None:
-        text += f", axis {quantizer['axis']}"
-    if quantizer["low"] is not None:
-        text += f" [{quantizer['low']:.4g}, {quantizer['high']:.4g}]"
+def quantizer_text(quantizer: Quantizer | None) -> str:
+    """`uint8 [-0.17, 4.31]`, `int8 symmetric, axis 1`, or `float`."""
+    if quantizer is None:
+        return "float"
+    text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "")
+    if quantizer.axis is not None:
+        text += f", axis {quantizer.axis}"
+    if quantizer.low is not None:
+        text += f" [{quantizer.low:.4g}, {quantizer.high:.4g}]"
     return text

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from octobert import candidates, data, measure, texts
+from octobert import candidates, data, judging, texts
 from octobert.batching import run_rows
 from octobert.measure import Comparison, Score
 from octobert.plan import Noun
+from octobert.recipe import Data
 from octobert.runtime.predictor import Predictor
-from octobert.stages.report import compare
+from octobert.task import Row
 
 
 class Judgement(Noun):
@@ -21,11 +23,20 @@ class Judgement(Noun):
     comparison: Comparison
 
 
-def judge(folder: Path, source: str, *, split: str = "validation", samples: int | None = None, seed: int = 0) -> Judgement:
+def judge(
+    folder: Path,
+    source: str,
+    *,
+    split: str = "validation",
+    columns: Sequence[str] = (),
+    samples: int | None = None,
+    seed: int = 0,
+) -> Judgement:
     """Evaluate a packaged directory.
 
     Args:
-        source: a file, or a folder in which `split` is found.
+        source: a file, a folder in which `split` is found, or a hub id.
+        columns: column names, for a file without a header.
         samples: score at most so many rows, drawn at random.
 
     Raises:
@@ -34,21 +45,27 @@ def judge(folder: Path, source: str, *, split: str = "validation", samples: int 
     """
     predictor = Predictor(folder)
     task = predictor.task
-    found = data.find_splits(source)
-    path = found["all"] if "all" in found else found[data.pick_split(sorted(found), split, where="--split")]
-    rows = data.read_file(path)
+    where, rows = _rows(source, split, columns)
     if samples:
         rows = [rows[i] for i in data.sample(len(rows), samples, seed)]
+    inputs, gold = task.inputs(rows, where=where), np.array(task.gold(rows, where=where))
     encoder = texts.TextEncoder(folder, task.max_length)
-    encoded = encoder.encode(task.inputs(rows, where=str(path)))
-    gold = np.array(task.gold(rows, where=str(path)))
+    encoded = encoder.encode(inputs)
     name, reference = predictor.target, candidates.float_baseline(predictor.target)
-    floating = candidates.open_candidate(
-        candidates.Candidate(name=reference, path=str(folder / "onnx" / "model.onnx"), head=task.head), 0
+    path = folder / "onnx" / "model.onnx"
+    floating = candidates.open_candidate(candidates.Candidate(name=reference, path=str(path), head=task.head), 0)
+    ours, theirs = predictor.outputs(encoded), run_rows(floating, encoded, encoder.pad_id)
+    return Judgement(
+        scores={n: judging.scores(task, o, inputs, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},
+        comparison=judging.compare(task, (name, reference), (ours, theirs), inputs, gold, seed=seed),
     )
-    outputs = {name: predictor.outputs(encoded), reference: run_rows(floating, encoded, encoder.pad_id)}
-    scores = {
-        one: tuple(measure.score(n, m, task.items(outputs[one]), gold, seed=seed) for n, m in task.metrics.items() if len(gold))
-        for one in outputs
-    }
-    return Judgement(scores=scores, comparison=compare(task, name, reference, outputs, gold, seed=seed))
+
+
+def _rows(source: str, split: str, columns: Sequence[str]) -> tuple[str, list[Row]]:
+    """(where the rows are, the rows)."""
+    settings = Data.model_validate({"source": source, "calibrate": split, "evaluate": split})
+    places = data.places(settings) if not Path(source).is_file() else None
+    if places is not None and places.hub is not None:
+        return f"{places.hub} {split}", data.numbered(data.read_hub(places.hub, None, split, None))
+    path = Path(source) if places is None else Path(places.evaluate)
+    return str(path), data.numbered(data.read_file(path, columns))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 from octobert import plugins, texts
 from octobert.batching import run_rows
 from octobert.errors import DataError, ModelError, TargetError
+from octobert.results import CARD, Card, TaskFacts
 from octobert.session import SessionOptions
-
-CARD = "octobert.json"
+from octobert.task import Task
 
 
 class Predictor:
@@ -37,10 +36,8 @@ class Predictor:
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
         self.folder = Path(folder)
         self.card = read_card(self.folder)
-        task = self.card["task"]
-        module = plugins.load("tasks", task["name"])
-        self.task = module.build(module.Options.model_validate(task["options"]), tuple(task["labels"]))
-        self.target = self.card["target"]
+        self.task = task_of(self.card.task)
+        self.target = self.card.target
         target = plugins.load("targets", self.target)
         probe = target.probe()
         if not probe.available:
@@ -76,7 +73,7 @@ def load(folder: str | Path, *, threads: int = 0) -> Predictor:
     return Predictor(folder, threads=threads)
 
 
-def read_card(folder: Path) -> dict[str, Any]:
+def read_card(folder: Path) -> Card:
     """`octobert.json` of a packaged directory.
 
     Raises:
@@ -88,9 +85,16 @@ def read_card(folder: Path) -> dict[str, Any]:
         fix = f"choose one of its targets: {', '.join(str(folder / name) for name in inner)}" if inner else "check the path"
         raise ModelError("the directory holds no finished model", where=str(folder), expected=CARD, fix=fix)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return Card.model_validate_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ModelError("octobert.json is not JSON", where=str(path), got=str(error), fix="package the model again") from error
+        got = str(error).strip().splitlines()[0]
+        raise ModelError("octobert.json cannot be read", where=str(path), got=got, fix="package the model again") from error
+
+
+def task_of(facts: TaskFacts) -> Task:
+    """The task that a package was made for."""
+    module = plugins.load("tasks", facts.name)
+    return module.build(module.Options.model_validate(facts.options), facts.labels)
 
 
 def _text(one: str | Sequence[str], index: int) -> texts.Text:

@@ -7,10 +7,16 @@ artifacts in `context.inputs` and the options it was keyed by, and writes into `
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from octobert import plugins
+from octobert.plan import Noun
+from octobert.task import Task
+
+N = TypeVar("N", bound=Noun)
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,20 @@ class Context:
         """Write plain data as JSON."""
         (self.work / name).write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8")
 
+    def write(self, name: str, noun: Noun) -> None:
+        """Write a noun as JSON."""
+        (self.work / name).write_text(noun.model_dump_json(indent=1), encoding="utf-8")
+
+    def read(self, source: str, name: str, kind: type[N]) -> N:
+        """Read a noun from an input artifact."""
+        return kind.model_validate_json((self.inputs[source] / name).read_text(encoding="utf-8"))
+
     def read_json(self, source: str, name: str) -> Any:
         """Read JSON from an input artifact."""
         return json.loads((self.inputs[source] / name).read_text(encoding="utf-8"))
+
+
+def task_of(options: Mapping[str, Any]) -> Task:
+    """The task with its options and labels, from what a stage was keyed by."""
+    module = plugins.load("tasks", options["task"]["name"])
+    return module.build(module.Options.model_validate(options["task"]["options"]), tuple(options["labels"]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from octobert.artifact import disk_error, is_disk_error
+from octobert.environment import peak_memory_bytes
 from octobert.errors import OctobertError
 from octobert.executors.local import REQUEST, RESPONSE
 from octobert.stages import Context
@@ -35,7 +35,7 @@ def main(work: Path) -> int:
         response = {
             "summary": summary,
             "seconds": time.perf_counter() - started,
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory_bytes": peak_memory_bytes(),
         }
     except OctobertError as error:
         response = {"error": error.to_json(), "traceback": traceback.format_exc()}
@@ -50,7 +50,8 @@ def _answer(response: dict, work: Path) -> int:
         (work / RESPONSE).write_text(text)
     except OSError:
         # A full disk cannot hold even this; what was written is worthless now, so make room and try once more.
-        for path in work.iterdir():
+        (work / RESPONSE).unlink(missing_ok=True)
+        for path in sorted(work.rglob("*"), reverse=True):
             if path.is_file() and path.name != REQUEST:
                 path.unlink()
         (work / RESPONSE).write_text(text)

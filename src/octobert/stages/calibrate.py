@@ -31,5 +31,5 @@ def run(context: Context) -> dict[str, Any]:
         allow_leakage=context.options["allow_leakage"],
     )
     ranges = Ranges(calibrator=name, options=options.model_dump(), intervals=intervals, provenance=provenance)
-    (context.work / "ranges.json").write_text(ranges.model_dump_json(indent=1))
+    context.write("ranges.json", ranges)
     return {"calibrator": name, "values": len(intervals)}

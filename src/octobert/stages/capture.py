@@ -5,16 +5,16 @@ Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {encoder
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from octobert.graph import capture, ops
+from octobert.graph import capture, checkpoint, ops
+from octobert.results import CaptureFacts
 from octobert.stages import Context
 from octobert.texts import TextEncoder, feeds_of, save_tokenizer
 
 VERSION = 1
-# Real sentences from one word to the model's limit, so that parity is checked across lengths, scripts and padding.
+# Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
     "A float graph is worth quantizing only if it computes what the checkpoint computes, so the two are compared on "
     "sentences like these, alone and in batches whose rows differ in length. "
@@ -26,14 +26,16 @@ PARITY_TEXTS = (
     ("She said she'd call back; nobody believed her — not even her brother (who usually does).",),
     (_LONG,),
     (_LONG * 12,),
+    ("Is it open on Sundays?", "The museum is open every day except Monday."),
+    ("He left.", _LONG),
 )
-_BATCHES = ((0,), (1, 2), (0, 3, 4), (5,), (0, 1, 2, 3, 4, 5))
+_BATCHES = ((0,), (1, 2), (0, 3, 4), (5,), (6,), (6, 7), tuple(range(8)))
 
 
 def run(context: Context) -> dict[str, Any]:
     """Capture."""
     source = Path(context.locations["model"])
-    folder = source.parent if source.suffix == ".onnx" else source
+    folder = checkpoint.side_folder(source)
     save_tokenizer(folder, context.work)
     config = folder / "config.json"
     (context.work / "config.json").write_text(config.read_text(encoding="utf-8") if config.is_file() else "{}")
@@ -45,12 +47,7 @@ def run(context: Context) -> dict[str, Any]:
     captured = capture.capture(source, head, batches, allow_pickle=bool(context.options["allow_pickle"]))
     context.progress("capturing", 1, 2)
     ops.save(captured.model, context.work / "model.onnx")
-    facts = {
-        "encoder": captured.family,
-        "head": head,
-        "sizes": json.loads(captured.sizes.model_dump_json()),
-        "parity": json.loads(captured.parity.model_dump_json()),
-    }
-    context.write_json("capture.json", facts)
+    facts = CaptureFacts(encoder=captured.family, head=head, sizes=captured.sizes, parity=captured.parity)
+    context.write("capture.json", facts)
     context.progress("capturing", 2, 2)
-    return facts
+    return facts.model_dump(mode="json")

@@ -5,19 +5,25 @@ Writes `outputs.npz` (rows in input order) and `scores.json`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from octobert import candidates, measure, plugins, texts
+from octobert import candidates, judging, plugins, texts
 from octobert.batching import run_rows
-from octobert.stages import Context
-from octobert.task import Task
+from octobert.measure import Score
+from octobert.plan import Noun
+from octobert.stages import Context, task_of
 
 VERSION = 1
+
+
+class Scores(Noun):
+    """`scores.json`."""
+
+    scores: tuple[Score, ...]
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -28,23 +34,17 @@ def run(context: Context) -> dict[str, Any]:
     evaluation = context.read_json("data", "evaluation.json")
     rows = encoder.encode([tuple(t) for t in evaluation["inputs"]])
     path = model_path(name, context.inputs, context.locations)
-    session = candidates.open_candidate(candidates.Candidate(name=name, path=str(path), head=task.head), 0)
+    pickle = bool(context.options["allow_pickle"])
+    candidate = candidates.Candidate(name=name, path=str(path), head=task.head, allow_pickle=pickle)
+    session = candidates.open_candidate(candidate, 0)
     outputs = run_rows(session, rows, encoder.pad_id, lambda done: context.progress(f"evaluating {name}", done, len(rows)))
     np.savez(context.work / "outputs.npz", **outputs)  # type: ignore[arg-type]
-    gold = np.array(evaluation["gold"])
-    items = task.items(outputs)
-    seed = int(context.options["seed"])
-    scores = [measure.score(n, m, items, gold, seed=seed) for n, m in task.metrics.items() if len(gold)]
-    context.write_json("scores.json", [json.loads(s.model_dump_json()) for s in scores])
+    gold, inputs = np.array(evaluation["gold"]), [tuple(t) for t in evaluation["inputs"]]
+    scores = judging.scores(task, outputs, inputs, gold, seed=int(context.options["seed"]))
+    context.write("scores.json", Scores(scores=scores))
     truncated = sum(row.truncated for row in rows)
     primary = next((s.value for s in scores if s.metric == task.primary), None)
     return {"candidate": name, "precision": session.precision, "rows": len(rows), "truncated": truncated, "primary": primary}
-
-
-def task_of(options: Mapping[str, Any]) -> Task:
-    """The task with its options and labels, from what a stage was keyed by."""
-    module = plugins.load("tasks", options["task"]["name"])
-    return module.build(module.Options.model_validate(options["task"]["options"]), tuple(options["labels"]))
 
 
 def model_path(name: str, inputs: Mapping[str, Path], locations: Mapping[str, str]) -> Path:

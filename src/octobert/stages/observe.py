@@ -14,6 +14,7 @@ import onnx_ir as ir
 from octobert import observe, plugins, texts
 from octobert.graph import sites
 from octobert.ranges import BINS, TensorStatistics
+from octobert.results import CaptureFacts
 from octobert.stages import Context
 
 VERSION = 1
@@ -24,10 +25,10 @@ TOKENS_PER_BATCH = 1024
 def run(context: Context) -> dict[str, Any]:
     """Observe."""
     folder = context.inputs["capture"]
-    facts = context.read_json("capture", "capture.json")
+    facts = context.read("capture", "capture.json", CaptureFacts)
     encoder = texts.TextEncoder(folder, context.options["max_length"])
     rows = encoder.encode([tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]])
-    family = plugins.load("encoders", facts["encoder"]).ENCODER
+    family = plugins.load("encoders", facts.encoder).ENCODER
     graph = ir.load(folder / "model.onnx").graph
     names = {str(v.name) for v in graph.inputs}
     roles = set(context.options["roles"])

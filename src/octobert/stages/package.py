@@ -8,23 +8,22 @@ openvino/openvino_model.*   for OpenVINO targets
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from octobert import environment
+from octobert import candidates, environment
 from octobert.artifact import digests_of, link_or_copy
+from octobert.executors import local
+from octobert.ranges import Ranges
+from octobert.results import CARD, Card, Report
 from octobert.stages import Context
-from octobert.stages.evaluate import task_of
 
 VERSION = 1
-CARD = "octobert.json"
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json")
 
 
 def run(context: Context) -> dict[str, Any]:
     """Package."""
     target = context.options["target"]
-    task = task_of(context.options)
     capture = context.inputs["capture"]
     for name in _CAPTURED:
         if (capture / name).is_file():
@@ -34,19 +33,21 @@ def run(context: Context) -> dict[str, Any]:
     export = context.inputs["export"]
     for file in sorted(p for p in export.rglob("*") if p.is_file() and p.name != "artifact.json"):
         link_or_copy(file, context.work / file.relative_to(export))
-    report = context.read_json("report", "report.json")
-    card = {
-        "octobert": environment.versions(("octobert",)).get("octobert"),
-        "target": target,
-        "task": {**context.options["task"], "labels": list(task.labels), "head": task.head},
-        "recipe": report["recipe"],
-        "model": report["model"],
-        "plan": report["plans"][target],
-        "ranges": context.read_json("calibrate", "ranges.json"),
-        "scores": {k: v for k, v in report["scores"].items() if k == target or k.endswith("-f32")},
-        "comparison": next((c for c in report["comparisons"] if c["candidate"] == target), None),
-        "environment": report["environment"],
-        "files": {k: v for k, v in digests_of(context.work).items() if not k.endswith(("request.json", "stage.log"))},
-    }
-    (context.work / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False), encoding="utf-8")
+    report = context.read("report", "report.json", Report)
+    skipped = (local.REQUEST, local.LOG)
+    card = Card(
+        octobert=environment.versions(("octobert",)).get("octobert"),
+        target=target,
+        task=report.task,
+        recipe=report.recipe,
+        model=report.model,
+        model_digest=report.model_digest,
+        plan=report.plans[target],
+        ranges=context.read("calibrate", "ranges.json", Ranges),
+        scores={k: v for k, v in report.scores.items() if k in (target, candidates.float_baseline(target))},
+        comparison=next((c for c in report.comparisons if c.candidate == target), None),
+        environment=report.environment,
+        files={k: v for k, v in digests_of(context.work).items() if k not in skipped},
+    )
+    context.write(CARD, card)
     return {"target": target, "size_bytes": sum(p.stat().st_size for p in context.work.rglob("*") if p.is_file())}

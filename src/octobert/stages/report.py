@@ -2,82 +2,61 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 
-from octobert import candidates, measure
-from octobert.stages import Context
-from octobert.stages.evaluate import task_of
-from octobert.task import Task
+from octobert import candidates, judging
+from octobert.measure import Comparison
+from octobert.plan import QuantPlan
+from octobert.ranges import Ranges
+from octobert.results import CaptureFacts, RangeFacts, Report, TaskFacts
+from octobert.stages import Context, task_of
+from octobert.stages.benchmark import Timings
+from octobert.stages.evaluate import Scores
 
 VERSION = 1
 
 
 def run(context: Context) -> dict[str, Any]:
     """Gather and compare."""
-    task = task_of(context.options)
+    options, task = context.options, task_of(context.options)
+    named: list[str] = options["candidates"]
+    ranges = context.read("calibrate", "ranges.json", Ranges)
+    timings = context.read("benchmark", "timings.json", Timings)
+    report = Report(
+        recipe=options["recipe"],
+        task=TaskFacts(**options["task"], labels=task.labels, head=task.head, primary=task.primary),
+        data=options["data_summary"],
+        model=context.read("capture", "capture.json", CaptureFacts),
+        model_digest=options["model_digest"],
+        ranges=RangeFacts(calibrator=ranges.calibrator, options=ranges.options, provenance=ranges.provenance),
+        plans={t: context.read(f"quantize/{t}", "plan.json", QuantPlan) for t in options["targets"]},
+        scores={n: context.read(f"evaluate/{n}", "scores.json", Scores).scores for n in named},
+        comparisons=tuple(_compared(context)),
+        latencies=timings.latencies,
+        footprints=timings.footprints,
+        environment=timings.environment,
+        absent=options["absent"],
+        stages=options["stages"],
+    )
+    context.write("report.json", report)
+    return {"comparisons": len(report.comparisons)}
+
+
+def _compared(context: Context) -> list[Comparison]:
+    """Every target with the float model of its own runtime, and every other baseline with ONNX Runtime's."""
+    task, seed = task_of(context.options), int(context.options["seed"])
     evaluation = context.read_json("data", "evaluation.json")
-    gold = np.array(evaluation["gold"])
-    named: list[str] = context.options["candidates"]
+    gold, inputs = np.array(evaluation["gold"]), [tuple(t) for t in evaluation["inputs"]]
     outputs = {}
-    for name in named:
+    for name in context.options["candidates"]:
         with np.load(context.inputs[f"evaluate/{name}"] / "outputs.npz") as arrays:
             outputs[name] = {k: arrays[k] for k in arrays.files}
-    compared = []
-    for name in named:
-        reference = candidates.float_baseline(name) if name not in candidates.BASELINES else "ort-f32"
+    found = []
+    for name in outputs:
+        reference = "ort-f32" if name in candidates.BASELINES else candidates.float_baseline(name)
         if reference in outputs and reference != name:
-            compared.append(compare(task, name, reference, outputs, gold, seed=int(context.options["seed"])))
-    targets = context.options["targets"]
-    report = {
-        "recipe": context.options["recipe"],
-        "task": {"head": task.head, "labels": task.labels, "primary": task.primary},
-        "data": context.options["data_summary"],
-        "model": {**context.read_json("capture", "capture.json"), "digest": context.options["model_digest"]},
-        "ranges": _provenance(context),
-        "plans": {t: context.read_json(f"quantize/{t}", "plan.json") for t in targets},
-        "scores": {n: context.read_json(f"evaluate/{n}", "scores.json") for n in named},
-        "comparisons": [json.loads(c.model_dump_json()) for c in compared],
-        "latencies": context.read_json("benchmark", "latencies.json"),
-        "footprints": context.read_json("benchmark", "footprints.json"),
-        "environment": context.read_json("benchmark", "environment.json"),
-        "absent": context.options["absent"],
-        "stages": context.options["stages"],
-    }
-    context.write_json("report.json", report)
-    return {"comparisons": len(compared)}
-
-
-def compare(
-    task: Task, name: str, reference: str, outputs: dict[str, dict[str, np.ndarray]], gold: np.ndarray, *, seed: int
-) -> measure.Comparison:
-    """One candidate against its float reference, row by row."""
-    ours, theirs = outputs[name], outputs[reference]
-    fidelity = task.fidelity(ours, theirs)
-    mine, other = task.items(ours), task.items(theirs)
-    difference = low = high = p_value = None
-    if task.primary is not None and len(gold):
-        difference, low, high, p_value = measure.paired(task.metrics[task.primary], mine, other, gold, seed=seed)
-        if task.head == "sequence-classification":
-            p_value = measure.mcnemar(mine, other, gold)
-    changed = [(i, float(gold[i]) if len(gold) else 0.0, float(other[i]), float(mine[i])) for i in fidelity.changed]
-    return measure.Comparison(
-        candidate=name,
-        reference=reference,
-        metric=task.primary,
-        difference=difference,
-        low=low,
-        high=high,
-        p_value=p_value,
-        fidelity_name=fidelity.name,
-        fidelity=fidelity.agreement,
-        output_error=fidelity.error,
-        changed=tuple(changed),
-    )
-
-
-def _provenance(context: Context) -> dict[str, Any]:
-    ranges = context.read_json("calibrate", "ranges.json")
-    return {key: ranges[key] for key in ("calibrator", "options", "provenance")}
+            pair = (outputs[name], outputs[reference])
+            found.append(judging.compare(task, (name, reference), pair, inputs, gold, seed=seed))
+    return found

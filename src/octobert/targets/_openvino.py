@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,14 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
     import openvino
 
     xml_path.parent.mkdir(parents=True, exist_ok=True)
-    openvino.save_model(openvino.Core().read_model(str(onnx_path)), str(xml_path), compress_to_fp16=False)
+    model = openvino.Core().read_model(str(onnx_path))
+    try:
+        openvino.save_model(model, str(xml_path), compress_to_fp16=False)
+    except RuntimeError as error:
+        # OpenVINO reports a failed write as "basic_ios::clear: iostream error", without the reason.
+        if "iostream" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, "the IR could not be written whole", str(xml_path)) from error
 
 
 def has_bf16(device: str = "CPU") -> bool:

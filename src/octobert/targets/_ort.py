@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,6 @@ class OrtSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         results = self._session.run(None, {name: feeds[name] for name in self.inputs})
         return dict(zip(self.outputs, results, strict=True))
-
-
-def version() -> str:
-    """The installed version of onnxruntime."""
-    return metadata.version("onnxruntime")
 
 
 def _default_threads() -> int:

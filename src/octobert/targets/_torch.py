@@ -12,7 +12,7 @@ from octobert.session import Feeds, SessionOptions
 class TorchSession:
     """A checkpoint folder run by `transformers`, attention as the library chooses it, no compilation."""
 
-    def __init__(self, folder: Path, options: SessionOptions, head: str) -> None:
+    def __init__(self, folder: Path, options: SessionOptions, head: str, *, allow_pickle: bool = False) -> None:
         import torch
 
         from octobert.graph import checkpoint
@@ -20,7 +20,7 @@ class TorchSession:
         self._torch = torch
         if options.threads:
             torch.set_num_threads(options.threads)
-        self._model = checkpoint.load_torch(folder, head, attention=None)
+        self._model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = head
         self._pooling = checkpoint.pooling_of(folder)
         self.inputs = ("input_ids", "attention_mask", "token_type_ids")

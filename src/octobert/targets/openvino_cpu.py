@@ -36,7 +36,6 @@ CAPABILITIES = Capabilities(
     simulated=("residual.branch", "residual.skip"),
     opset=(13, 22),
     formats=("onnx", "openvino"),
-    package="octobert[openvino]",
     status="run here",
 )
 

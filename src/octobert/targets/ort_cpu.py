@@ -34,7 +34,6 @@ CAPABILITIES = Capabilities(
     simulated=("residual.branch", "residual.skip"),
     opset=(13, 25),
     formats=("onnx",),
-    package="onnxruntime",
     status="run here",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octobert.errors import DataError
-from octobert.task import Fidelity, Metric, Row, need_columns, text_of
+from octobert.task import Fidelity, Metric, Row, need_columns, place_of, text_of
 from octobert.texts import Text
 
 
@@ -70,13 +71,13 @@ class Classification:
         present = [name for name in self.label if rows and name in rows[0]]
         column = present[0] if present else self.label[0]
         need_columns(rows, [column], where=where)
-        return [float(self._class_of(row[column], i, column, where)) for i, row in enumerate(rows)]
+        return [float(self._class_of(row[column], place_of(row, column, i, where=where))) for i, row in enumerate(rows)]
 
-    def items(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def items(self, outputs: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> np.ndarray:
         return outputs["logits"].argmax(axis=-1)
 
-    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Fidelity:
-        same = self.items(ours) == self.items(reference)
+    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> Fidelity:
+        same = self.items(ours, inputs) == self.items(reference, inputs)
         error = np.sqrt(np.mean((ours["logits"] - reference["logits"]) ** 2))
         return Fidelity("agreement", float(np.mean(same)), float(error), tuple(map(int, np.flatnonzero(~same))))
 
@@ -95,24 +96,36 @@ class Classification:
         need_columns(rows, group, where=where)
         return group
 
-    def _class_of(self, value: Any, index: int, column: str, where: str) -> int:
+    def _class_of(self, value: Any, place: str) -> int:
         name = str(value).strip()
         if name in self.labels:
             return self.labels.index(name)
         number = name.removesuffix(".0")
-        if number.isdigit() and int(number) < max(len(self.labels), 2):
+        if number.isdigit() and (not self.labels or int(number) < len(self.labels)):
             return int(number)
+        names = f"{', '.join(self.labels)}, or an index below {len(self.labels)}"
         raise DataError(
             "the label is not one of the task's",
-            where=f'{where}, row {index + 1}, column "{column}"',
+            where=place,
             got=repr(value),
-            expected=f"{', '.join(self.labels)}, or an index below {len(self.labels)}",
+            expected=names if self.labels else "the index of a class",
             fix="correct the row, or name the labels in the task's options in the order of the logits",
         )
 
 
+def pinned_labels(labels: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:
+    """The class names of a task whose classes are fixed: the model's own where it has real names for them.
+
+    Raises:
+        DataError: the model has another number of classes.
+    """
+    checked = check_labels(labels, of_model)
+    generic = all(re.fullmatch(r"LABEL_\d+", name) for name in of_model)
+    return checked if generic else of_model
+
+
 def check_labels(stated: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:
-    """The class names: those the recipe states, else the model's own.
+    """The class names: those that are stated, else the model's own.
 
     Raises:
         DataError: the recipe names another number of labels than the model has classes.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from octobert.errors import DataError
-from octobert.task import Fidelity, Metric, Row, need_columns, text_of
+from octobert.task import Fidelity, Metric, Row, need_columns, place_of, text_of
 from octobert.texts import Text
 
 Form = Literal["pairs", "retrieval", "texts"]
@@ -87,39 +87,41 @@ class Embedding:
             return [0.0] * len(rows) if self.form == "retrieval" else []
         assert self.score is not None
         need_columns(rows, [self.score], where=where)
-        return [self._number(row[self.score], i, where) for i, row in enumerate(rows)]
+        return [self._number(row[self.score], place_of(row, self.score, i, where=where)) for i, row in enumerate(rows)]
 
-    def items(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def items(self, outputs: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> np.ndarray:
         vectors = _unit(outputs[OUTPUT])
         if self.form == "texts":
             return np.zeros(0)
         first, second = np.split(vectors, 2)
         if self.form == "pairs":
             return np.sum(first * second, axis=-1)
+        # Documents that several queries share are one document.
+        _, kept, document = np.unique([t[0] for t in inputs[len(first) :]], return_index=True, return_inverse=True)
+        distinct = second[kept].T
         ranks = []
         for start in range(0, len(first), _CHUNK):
-            block = first[start : start + _CHUNK] @ second.T
-            own = np.take_along_axis(block, np.arange(start, start + len(block))[:, None], axis=1)
+            block = first[start : start + _CHUNK] @ distinct
+            own = np.take_along_axis(block, document[start : start + len(block), None], axis=1)
             # Ties count against the model, or one that gives every text the same vector would be perfect.
             ranks.append(np.sum(block >= own, axis=1))
         return np.concatenate(ranks)
 
-    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Fidelity:
+    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> Fidelity:
         cosine = np.sum(_unit(ours[OUTPUT]) * _unit(reference[OUTPUT]), axis=-1)
         error = float(np.sqrt(np.mean((ours[OUTPUT] - reference[OUTPUT]) ** 2)))
         changed: tuple[int, ...] = ()
         if self.form == "retrieval":
-            changed = tuple(map(int, np.flatnonzero(self.items(ours) != self.items(reference))))
+            changed = tuple(map(int, np.flatnonzero(self.items(ours, inputs) != self.items(reference, inputs))))
         return Fidelity("mean cosine", float(cosine.mean()), error, changed)
 
     def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         return {"embedding": outputs[OUTPUT][index].tolist()}
 
-    def _number(self, value: Any, index: int, where: str) -> float:
+    def _number(self, value: Any, place: str) -> float:
         try:
             return float(value)
         except (TypeError, ValueError):
-            place = f'{where}, row {index + 1}, column "{self.score}"'
             raise DataError("the score is not a number", where=place, got=repr(value)) from None
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from octobert.plan import Noun
-from octobert.tasks._classification import METRICS, Classification, check_labels
+from octobert.tasks._classification import METRICS, Classification, pinned_labels
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
+
+LABELS = ("not_equivalent", "equivalent")
 
 
 class Options(Noun):
@@ -19,11 +21,15 @@ class Options(Noun):
 
 
 def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
-    """The task for a model with these class names."""
+    """The task for a model with these class names.
+
+    Raises:
+        DataError: the model has another number of classes.
+    """
     return Classification(
         text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
         label=("Quality", "label"),
-        labels=check_labels((), labels) or ("not_equivalent", "equivalent"),
+        labels=pinned_labels(LABELS, labels),
         primary="accuracy",
         max_length=options.max_length,
         metrics={name: METRICS[name] for name in ("accuracy", "f1")},

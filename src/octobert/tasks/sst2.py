@@ -5,9 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from octobert.plan import Noun
-from octobert.tasks._classification import METRICS, Classification, check_labels
+from octobert.tasks._classification import METRICS, Classification, pinned_labels
 
 DESCRIPTION = "SST-2: negative or positive; accuracy"
+
+LABELS = ("negative", "positive")
 
 
 class Options(Noun):
@@ -19,11 +21,15 @@ class Options(Noun):
 
 
 def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
-    """The task for a model with these class names."""
+    """The task for a model with these class names.
+
+    Raises:
+        DataError: the model has another number of classes.
+    """
     return Classification(
         text=(("sentence",),),
         label=("label",),
-        labels=check_labels((), labels) or ("negative", "positive"),
+        labels=pinned_labels(LABELS, labels),
         primary="accuracy",
         max_length=options.max_length,
         metrics={"accuracy": METRICS["accuracy"]},

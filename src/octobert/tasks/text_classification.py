@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from octobert.errors import DataError
 from octobert.plan import Noun
 from octobert.tasks._classification import METRICS, Classification, check_labels
 
@@ -35,9 +36,20 @@ class Options(Noun):
 
 
 def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
-    """The task for a model with these class names."""
+    """The task for a model with these class names.
+
+    Raises:
+        DataError: labels or a metric that do not fit the number of classes.
+    """
     names = check_labels(options.labels, labels)
     binary = len(names) <= 2
+    if options.metric == "f1" and not binary:
+        raise DataError(
+            "F1 is a metric of two classes",
+            where="task.text-classification.metric",
+            got=f"{len(names)} classes",
+            expected="macro_f1, accuracy or matthews",
+        )
     return Classification(
         text=(options.text,) if options.text else _TEXT,
         label=(options.label,) if options.label else ("label", "labels", "class"),
