@@ -7,6 +7,7 @@ Relative paths are relative to the recipe's file.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,7 +240,7 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
         path = Path(name).expanduser()
         if base is None or path.is_absolute():
             return str(path) if name.startswith("~") else name
-        return str(base / path) if (base / path).exists() or name.startswith(".") else name
+        return os.path.normpath(base / path) if (base / path).exists() or name.startswith(".") else name
 
     data = recipe.data
     moved: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}

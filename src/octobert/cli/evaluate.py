@@ -22,6 +22,7 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Score a finished model on data, paired with its float model on the same rows."""
+    from octobert.report.summary import probability
     from octobert.runtime.judge import judge
 
     result = judge(directory, data, split=split, columns=columns or (), samples=samples, seed=seed)
@@ -34,8 +35,10 @@ def command(
                 f"{name:<14} {score.metric:<12} {score.value:.4f}  [{score.low:.4f}, {score.high:.4f}]  {score.rows} rows"
             )
     comparison = result.comparison
+    change = ""
+    if comparison.difference is not None:
+        change = f", {comparison.metric} {comparison.difference:+.4f} ({probability(comparison.p_value)})"
     typer.echo(
         f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "
-        f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed"
-        + (f", {comparison.metric} {comparison.difference:+.4f} (p = {comparison.p_value:.2f})" if comparison.metric else "")
+        f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed{change}"
     )

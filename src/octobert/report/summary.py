@@ -92,6 +92,11 @@ def score_text(score: Score) -> str:
     return f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]"
 
 
+def probability(p_value: float | None) -> str:
+    """`p = 0.15`, or `p < 0.01`."""
+    return "" if p_value is None else "p < 0.01" if p_value < 0.01 else f"p = {p_value:.2f}"
+
+
 def verdicts(report: Report) -> list[str]:
     """One sentence a target: what 8 bits cost and what they gained."""
     found = []
@@ -103,7 +108,7 @@ def verdicts(report: Report) -> list[str]:
         if comparison.difference is not None:
             parts.append(
                 f"{comparison.metric} {comparison.difference:+.4f} against {comparison.reference} "
-                f"(95 % interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.2f})"
+                f"(95 % interval {comparison.low:+.4f} to {comparison.high:+.4f}, {probability(comparison.p_value)})"
             )
         share = comparison.fidelity_name == "agreement"
         parts.append(f"{comparison.fidelity_name} " + (f"{comparison.fidelity:.2%}" if share else f"{comparison.fidelity:.5f}"))

@@ -84,7 +84,7 @@ class Embedding:
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
         if self.form != "pairs":
-            return [0.0] * len(rows) if self.form == "retrieval" else []
+            return [1.0] * len(rows) if self.form == "retrieval" else []
         assert self.score is not None
         need_columns(rows, [self.score], where=where)
         return [self._number(row[self.score], place_of(row, self.score, i, where=where)) for i, row in enumerate(rows)]

@@ -1,0 +1,94 @@
+"""Speed and calibration memory on the shapes of BERT-base, with random weights: no download, one command.
+
+    python benchmarks/foundation.py [--out runs/foundation] [--rounds 40]
+
+Prints medians of one interleaved run at batch 1 × 128 tokens, and the peak memory of the process that calibrates with
+percentiles on 64 and on 256 rows of 128 tokens. Random weights are as fast as trained ones; accuracy is not looked at here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from octobert import pipeline
+from octobert.recipe import Recipe, parse
+from octobert.report import summary
+from octobert.results import Report
+
+VOCABULARY, TOKENS = 30522, 128
+
+
+def make_model(folder: Path) -> None:
+    """BERT-base with a classification head of two classes, random weights, and a tokenizer of one token a word."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY)).save_pretrained(folder)
+    words = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, **{f"w{i}": i for i in range(4, VOCABULARY)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def make_rows(folder: Path, train: int, validation: int) -> None:
+    """Rows of exactly 128 tokens."""
+    generator = random.Random(0)
+    for name, count in (("train", train), ("validation", validation)):
+        texts = [" ".join(f"w{generator.randrange(4, VOCABULARY)}" for _ in range(TOKENS - 2)) for _ in range(count)]
+        rows = [json.dumps({"text": text, "label": str(i % 2)}) for i, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
+    """Percentile calibration on so many rows, both CPU targets, one shape."""
+    return parse(
+        {
+            "model": str(folder / "bert-base"),
+            "task": "text-classification",
+            "data": {"source": str(folder), "calibrate": {"from": "train", "samples": samples}},
+            "calibrate": {"percentile": {"keep": 99.99}},
+            "targets": ["openvino-cpu", "ort-cpu"],
+            "benchmark": {"batch": [1], "sequence": [TOKENS], "repeats": rounds},
+        }
+    )
+
+
+def show(report: Report, larger: Report) -> None:
+    """The figures as Markdown."""
+    (shape,) = summary.shapes(report.latencies)
+    print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
+    for line in summary.lines(report):
+        one, ratio = line.timed.latencies[shape], line.timed.speedup[shape]
+        times = f"{one.percentile_ms(50):.1f} | {one.percentile_ms(90):.1f}"
+        print(f"| {line.name} | {line.precision} | {times} | {f'{ratio:.2f}' if ratio else ''} |")
+    print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
+    for one in (report, larger):
+        stage = one.stages["observe"]
+        print(f"| {one.data.calibration_rows} | {stage.peak_memory_bytes / 1e9:.2f} | {stage.seconds:.1f} |")
+    here = report.environment
+    print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(here.versions)}")
+
+
+def main() -> None:
+    """Make, run, print."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--out", type=Path, default=Path("runs/foundation"))
+    arguments.add_argument("--rounds", type=int, default=40)
+    given = arguments.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if not (given.out / "bert-base" / "model.safetensors").is_file():
+        make_model(given.out / "bert-base")
+    make_rows(given.out, train=256, validation=24)
+    reports = [pipeline.run(recipe_for(given.out, n, given.rounds), given.out / f"rows-{n}") for n in (64, 256)]
+    show(*reports)
+
+
+if __name__ == "__main__":
+    main()
