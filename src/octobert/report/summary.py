@@ -113,7 +113,7 @@ def verdicts(report: Report) -> list[str]:
         share = comparison.fidelity_name == "agreement"
         parts.append(f"{comparison.fidelity_name} " + (f"{comparison.fidelity:.2%}" if share else f"{comparison.fidelity:.5f}"))
         gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.timed.speedup.items() if ratio is not None]
-        parts.append("faster by " + ", ".join(gains))
+        parts.append(f"speed against {comparison.reference} " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
     return found
 
