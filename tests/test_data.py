@@ -68,6 +68,22 @@ def test_separators_inside_a_text_do_not_end_a_line(tmp_path) -> None:
     assert data.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
 
 
+def test_more_names_than_columns(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"more columns are named than the file has \(got 3 names, expected at most 2\)"):
+        data.read_file(write(tmp_path / "a.csv", '"x, y",1\n'), ("a", "b", "c"))
+
+
+def test_another_encoding(tmp_path) -> None:
+    (tmp_path / "a.tsv").write_bytes("text\tlabel\ncaf\xe9\t1\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"the file is not UTF-8 .*convert it to UTF-8"):
+        data.read_file(tmp_path / "a.tsv")
+
+
+def test_a_mistyped_file_is_not_looked_for_on_the_hub() -> None:
+    with pytest.raises(DataError, match=r"nope.csv: there is no such file"):
+        data.places(settings(source="nope.csv"))
+
+
 def test_jsonl_and_parquet(tmp_path) -> None:
     given = [{"text": "é", "label": 1}, {"text": "b\nc", "label": 0}]
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in given))

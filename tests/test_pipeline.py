@@ -321,6 +321,11 @@ def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
         ({"benchmark": {**FAST, "sequence": [65]}}, ModelError, r"benchmark.sequence: the sequence is longer .*at most 64"),
         ({"task": {"text-classification": {"text": "sentence"}}}, DataError, r'there is no column "sentence".*did you mean'),
         ({"quantize": {"static": {"exclude": ["*"]}}}, OctobertError, r"the plan quantizes nothing"),
+        (
+            {"seed": 0, "task": {"text-classification": {"text": ["sentence1", "sentenc2"]}}},
+            DataError,
+            r'there is no column "sentenc2"',
+        ),
         ({"task": "embedding"}, DataError, r'there is no column "score"'),
     ],
 )
@@ -339,6 +344,24 @@ def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "openvino" else real(name, *a))
     recipe = recipe_for(checkpoint("bert"), pairs, targets=["openvino-cpu"])
     with pytest.raises(TargetError, match=r"the target openvino-cpu cannot run here .*pip install 'octobert\[openvino\]'"):
+        pipeline.run(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_tokenizer(checkpoint, pairs, tmp_path) -> None:
+    """transformers would make up an empty vocabulary, to which every word is unknown."""
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "mute")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="there is no tokenizer beside the model"):
+        pipeline.run(recipe_for(folder, pairs, targets=["ort-cpu"]), tmp_path / "out")
+
+
+def test_a_checkpoint_of_another_head_is_refused_at_once(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert", "question-answering"), pairs, targets=["ort-cpu"])
+    with pytest.raises(
+        ModelError,
+        match=r"no sequence-classification head \(got BertForQuestionAnswering, expected .*ForSequenceClassification",
+    ):
         pipeline.run(recipe, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

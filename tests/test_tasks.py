@@ -66,7 +66,9 @@ class TestEveryTask:
         task, rows, _, _ = example(name)
         column = task.columns[0] if name == "embedding" else task.text[0][0]
         broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
-        with pytest.raises(DataError, match=f'there is no column "{column}".*did you mean "{column}x"'):
+        named = f'there is no column "{column}".*did you mean "{column}x"'
+        usual = "no column of texts is recognised .*expected .*name yours with the task's option text"
+        with pytest.raises(DataError, match=f"{named}|{usual}"):
             task.inputs(broken, where="rows")
 
     def test_no_rows(self, name: str) -> None:
@@ -160,6 +162,16 @@ def test_pinned_tasks_have_their_own_labels_and_number_of_classes() -> None:
     assert build("sst2", ("NEGATIVE", "POSITIVE")).labels == ("NEGATIVE", "POSITIVE")
     with pytest.raises(DataError, match="another number of labels than the model has classes"):
         build("mrpc", ("a", "b", "c"))
+
+
+def test_a_cell_that_is_a_list_is_no_text() -> None:
+    with pytest.raises(DataError, match=r'row 1, column "text": the cell is not a text \(got \[\'a\'\]\)'):
+        build("text-classification", ("no", "yes")).inputs([{"text": ["a"]}], where="rows")
+
+
+def test_labels_must_differ() -> None:
+    with pytest.raises(ValidationError, match="labels must differ"):
+        build("text-classification", labels=("a", "a"))
 
 
 def test_f1_needs_two_classes() -> None:

@@ -25,7 +25,7 @@ from octobert.plan import Noun
 
 MANIFEST = "artifact.json"
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
-_DISK_ERRORS |= {errno.EEXIST, errno.ENAMETOOLONG}
+_DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 class Artifact(Noun):
@@ -134,9 +134,11 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: another process holds it.
     """
-    with storage_errors(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / "lock").open("a+")
+    except OSError as error:
+        raise disk_error(error, folder) from error
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,12 +22,12 @@ import numpy as np
 
 from octobert.artifact import file_digest, is_disk_error
 from octobert.errors import DataError, did_you_mean
-from octobert.recipe import Data
+from octobert.recipe import SPLITS, Data
 from octobert.task import ROW_NUMBER, Row
 from octobert.texts import Text
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
-SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 # Official files without a header, by their number of columns.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
@@ -152,7 +152,12 @@ def places(settings: Data) -> Places:
         DataError: a file, folder or split is not there, or is ambiguous.
     """
     source = settings.source
-    local = source is not None and (Path(source).exists() or source.startswith((".", "/")) or source.count("/") > 1)
+    local = source is not None and (
+        Path(source).exists()
+        or source.startswith((".", "/"))
+        or source.count("/") > 1
+        or Path(source).suffix.lower() in FORMATS
+    )
     found = find_splits(source) if source is not None and local else {}
     for split in SPLITS:
         named = getattr(settings, split)
@@ -258,7 +263,7 @@ def refuse_leakage(calibration: Sequence[str], evaluation: Sequence[str]) -> Non
 def _splits_in(stem: str) -> list[str]:
     """The split that a file's name names: a word that is a split's name, with digits or a letter behind it (`testa`)."""
     words = re.split(r"[-_. ]", stem.lower())
-    for split, names in SPLITS.items():
+    for split, names in SPLIT_WORDS.items():
         if any(re.fullmatch(rf"({'|'.join(names)})([a-z]|\d*)", word) for word in words):
             return [split]
     return []
@@ -268,7 +273,10 @@ def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...], cache:
     from datasets import Dataset, Features, Value
 
     # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line for Python, but not in these formats.
-    text = path.read_bytes().decode("utf-8-sig")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError("the file is not UTF-8", where=str(path), got=str(error), fix="convert it to UTF-8") from error
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     if not lines or (len(lines) == 1 and not columns):
         return []
@@ -276,7 +284,10 @@ def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...], cache:
     fields = [line.split(delimiter) for line in lines[:1000]]
     columns = columns or _headerless(fields, delimiter)
     if columns:
-        width = max(line.count(delimiter) + 1 for line in lines)
+        width = max(map(len, csv.reader(lines, delimiter=delimiter) if quoted else (line.split(delimiter) for line in lines)))
+        if len(columns) > width:
+            what = "more columns are named than the file has"
+            raise DataError(what, where=str(path), got=f"{len(columns)} names", expected=f"at most {width}")
         names = [*columns, *(f"extra_{i}" for i in range(width - len(columns)))]
     else:
         names = next(csv.reader([lines[0]], delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE))

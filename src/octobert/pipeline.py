@@ -28,7 +28,7 @@ from octobert.recipe import Recipe, as_yaml, options_of
 from octobert.results import CARD, Report
 from octobert.task import Task
 from octobert.texts import check_length, longest
-from octobert.timing import check_lengths
+from octobert.timing import check_lengths, within
 
 HIDDEN = ".octobert"
 
@@ -174,7 +174,8 @@ def _measure_steps(facts: _Facts) -> list[Step]:
             inputs[f"export/{name}"] = f"export/{name}"
         steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
     inputs = {"capture": "capture", "data": "data", **{f"export/{t}": f"export/{t}" for t in facts.recipe.targets}}
-    options = {**common, "benchmark": facts.recipe.benchmark.model_dump(), "candidates": facts.candidates}
+    benchmark = within(facts.recipe.benchmark, longest(checkpoint.side_folder(Path(facts.model))))
+    options = {**common, "benchmark": benchmark.model_dump(), "candidates": facts.candidates}
     return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
 
 
@@ -369,8 +370,9 @@ def _check(recipe: Recipe, source: Path, task: Task) -> None:
     if source.is_dir():
         checkpoint.encoder_of(checkpoint.read_config(source), where=str(source / "config.json"))
         checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
+        checkpoint.check_head(source, task.head)
     check_length(task.max_length, folder)
-    check_lengths(recipe.benchmark, longest(folder))
+    check_lengths(within(recipe.benchmark, longest(folder)), longest(folder))
 
 
 def _labels(folder: Path) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from octobert import plugins
 from octobert.errors import RecipeError, did_you_mean
 from octobert.plan import Noun
 
+SPLITS = ("train", "validation", "test")
 Baseline = Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
 BASELINES: tuple[Baseline, ...] = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16")
 
@@ -114,7 +115,7 @@ class Recipe(Noun):
     targets: tuple[str, ...] = Field(default=("ort-cpu",), min_length=1)
     baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
     @field_validator("targets", "baselines")
     @classmethod
@@ -137,6 +138,8 @@ def load(path: Path) -> Recipe:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError("there is no such recipe", where=str(path), fix="check the path") from None
+    except OSError as error:
+        raise RecipeError("the recipe cannot be read", where=str(path), got=error.strerror) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError("the recipe is not YAML", where=str(path), got=" ".join(str(error).split())[:300]) from error
     if not isinstance(raw, dict):
@@ -248,6 +251,18 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
         rows: Rows = getattr(data, key)
         moved[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
     return recipe.model_copy(update={"model": local(recipe.model), "data": data.model_copy(update=moved)})
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The same recipe wherever its file lies: paths that exist are made absolute."""
+    plain = recipe.model_dump(by_alias=True, exclude_unset=True)
+
+    def absolute(name: Any) -> Any:
+        return str(Path(name).resolve()) if isinstance(name, str) and Path(name).exists() else name
+
+    plain["model"] = absolute(plain["model"])
+    plain["data"] = {k: absolute(v) for k, v in plain["data"].items()}
+    return Recipe.model_validate(plain)
 
 
 def as_yaml(recipe: Recipe) -> str:

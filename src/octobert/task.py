@@ -97,9 +97,11 @@ def text_of(row: Row, column: str, index: int, *, where: str) -> str:
     """A cell as text.
 
     Raises:
-        DataError: the cell is empty.
+        DataError: the cell is empty, or holds no text.
     """
     value = row[column]
+    if isinstance(value, (list, tuple, dict)):
+        raise DataError("the cell is not a text", where=place_of(row, column, index, where=where), got=repr(value)[:100])
     text = "" if value is None else str(value)
     if not text.strip():
         raise DataError(

@@ -136,17 +136,22 @@ def save_tokenizer(source: Path, folder: Path) -> None:
             shutil.copyfile(source / name, folder / name)
     if (folder / "tokenizer.json").is_file():
         return
+    # Without a vocabulary transformers makes up an empty one, and every word becomes unknown.
+    vocabularies = [source / "vocab.txt", source / "vocab.json", *source.glob("*.model")]
+    if not any(path.is_file() for path in vocabularies):
+        what = "there is no tokenizer beside the model"
+        raise ModelError(what, where=str(source), expected="tokenizer.json", fix="save the model's tokenizer into that folder")
     try:
         from transformers import AutoTokenizer
 
         AutoTokenizer.from_pretrained(source).backend_tokenizer.save(str(folder / "tokenizer.json"))
     except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
         raise ModelError(
-            "there is no tokenizer beside the model",
+            "the tokenizer beside the model cannot be converted",
             where=str(source),
             got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}",
             expected="tokenizer.json",
-            fix="save the model's tokenizer into that folder",
+            fix="save the fast tokenizer (tokenizer.json) into that folder",
         ) from error
 
 

@@ -67,6 +67,14 @@ def shapes_of(settings: Benchmark, rows: Sequence[Encoded], pad_id: int, vocabul
     return found
 
 
+def within(settings: Benchmark, longest: int) -> Benchmark:
+    """Settings whose default lengths fit the model; lengths that were asked for are left, and checked by `check_lengths`."""
+    if "sequence" in settings.model_fields_set:
+        return settings
+    fitting = tuple(s if s == "data" else min(int(s), longest) for s in settings.sequence)
+    return settings.model_copy(update={"sequence": fitting})
+
+
 def check_lengths(settings: Benchmark, longest: int) -> None:
     """Refuse sequences that the model has no positions for.
 

@@ -27,6 +27,11 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def split_names(given: list[str] | None) -> list[str]:
+    """Names given one by one or with commas between them."""
+    return [name.strip() for one in given or [] for name in one.split(",") if name.strip()]
+
+
 def render(*parts: Any) -> None:
     """Print tables; wide enough for them when the output is not a terminal."""
     from rich.console import Console

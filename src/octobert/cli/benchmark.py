@@ -20,7 +20,9 @@ NAME = "benchmark"
 def command(
     directories: Annotated[list[Path], typer.Argument(help="Packaged directories, OUT/<target>.")],
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Batch sizes. Default: 1 and 8.")] = None,
-    sequence: Annotated[list[int] | None, typer.Option(min=1, help="Lengths in tokens. Default: 128.")] = None,
+    sequence: Annotated[
+        list[int] | None, typer.Option(min=1, help="Lengths in tokens. Default: 128, or the model's limit.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="A file of rows, timed at their own lengths besides.")] = None,
     repeats: Annotated[int, typer.Option(min=3, help="Rounds of each shape.")] = 30,
     threads: Annotated[int, typer.Option(min=0, help="Threads of one inference; 0: the runtime's choice.")] = 0,
@@ -30,9 +32,11 @@ def command(
     from octobert import environment, timing
     from octobert.recipe import Benchmark
     from octobert.report import summary, terminal
+    from octobert.texts import longest
 
     named, reference = _candidates(directories)
-    sequences: list[int | str] = [*(sequence or (128,)), *(("data",) if data else ())]
+    default = min(128, *(longest(folder) for folder in directories))
+    sequences: list[int | str] = [*(sequence or (default,)), *(("data",) if data else ())]
     plain = {"batch": batch or (1, 8), "sequence": sequences, "repeats": repeats, "threads": threads}
     settings = Benchmark.model_validate(plain)
     shapes = _shapes(settings, directories, data)

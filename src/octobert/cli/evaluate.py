@@ -17,15 +17,15 @@ def command(
     data: Annotated[str, typer.Option(help="A file, a folder with a file of the split, or a hub id.")],
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "validation",
-    samples: Annotated[int | None, typer.Option(help="Score at most so many rows.")] = None,
-    seed: Annotated[int, typer.Option(help="For sampling and intervals.")] = 0,
+    samples: Annotated[int | None, typer.Option(min=1, help="Score at most so many rows.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For sampling and intervals.")] = 0,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Score a finished model on data, paired with its float model on the same rows."""
     from octobert.report.summary import probability
     from octobert.runtime.judge import judge
 
-    result = judge(directory, data, split=split, columns=columns or (), samples=samples, seed=seed)
+    result = judge(directory, data, split=split, columns=_show.split_names(columns), samples=samples, seed=seed)
     if as_json:
         _show.document(result.model_dump(mode="json"))
         return

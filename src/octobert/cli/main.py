@@ -39,9 +39,6 @@ def main() -> None:
             typer.echo(json.dumps({"error": error.to_json()}))
         typer.echo(f"octobert: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("octobert: interrupted; the same command resumes.", err=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def command(
     from octobert.errors import DataError
     from octobert.runtime.predictor import load
 
-    given = texts if texts else [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    given = texts or _lines()
     inputs: list[str | tuple[str, ...]] = list(given)
     if pair and texts:
         if len(given) % 2:
@@ -31,6 +31,9 @@ def command(
         inputs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
     elif pair:
         inputs = [tuple(line.split("\t")) for line in given]
+        for number, one in enumerate(inputs, start=1):
+            if len(one) != 2:
+                raise DataError("the line does not hold two texts split by a tab", where=f"stdin, line {number}", got=repr(one))
     answers = load(directory)(inputs)
     if any("truncated" in answer for answer in answers):
         _show.note("octobert: some texts were longer than the model takes, and were cut.")
@@ -44,3 +47,13 @@ def command(
         else:
             shown = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
             typer.echo(f"[{shown}, …] ({len(answer['embedding'])})\t{text}")
+
+
+def _lines() -> list[str]:
+    """Lines of stdin that hold something."""
+    from octobert.errors import DataError
+
+    try:
+        return [line.rstrip("\r\n") for line in sys.stdin.buffer.read().decode("utf-8").split("\n") if line.strip()]
+    except UnicodeDecodeError as error:
+        raise DataError("the text is not UTF-8", where="stdin", got=str(error), fix="convert it") from error

@@ -21,7 +21,7 @@ def command(
     target: Annotated[list[str] | None, typer.Option(help="A target; give it several times. Default: ort-cpu.")] = None,
     calibrate: Annotated[str, typer.Option(help="A calibrator, or YAML with its options.")] = "mse",
     method: Annotated[str, typer.Option(help="A quantization method, or YAML with its options.")] = "static",
-    samples: Annotated[int, typer.Option(help="Calibration rows.")] = 256,
+    samples: Annotated[int, typer.Option(min=1, help="Calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
     seed: Annotated[int, typer.Option(help="For every random choice.")] = 0,
@@ -38,7 +38,7 @@ def command(
     raw: dict[str, Any] = {
         "model": model,
         "task": _with_option(_choice(task, "--task"), "max_length", max_length),
-        "data": {**_data(data, samples, allow_leakage), "columns": columns or []},
+        "data": {**_data(data, samples, allow_leakage), "columns": _show.split_names(columns)},
         "calibrate": _choice(calibrate, "--calibrate"),
         "quantize": _choice(method, "--method"),
         "targets": target or ["ort-cpu"],
@@ -51,7 +51,7 @@ def command(
     if save_recipe:
         with storage_errors(save_recipe):
             save_recipe.parent.mkdir(parents=True, exist_ok=True)
-            save_recipe.write_text(text, encoding="utf-8")
+            save_recipe.write_text(recipes.as_yaml(recipes.with_absolute_paths(recipe)), encoding="utf-8")
     carry_out(recipe, out, dry_run=dry_run, as_json=as_json)
 
 
@@ -70,15 +70,29 @@ def _choice(text: str, option: str) -> Any:
 def _with_option(choice: Any, name: str, value: Any) -> Any:
     if value is None:
         return choice
+    if isinstance(choice, str):
+        return {choice: {name: value}}
     if isinstance(choice, dict) and len(choice) == 1:
         plugin, options = next(iter(choice.items()))
-        return {plugin: {**(options or {}), name: value}}
-    return {choice: {name: value}}
+        if options is None or isinstance(options, dict):
+            return {plugin: {**(options or {}), name: value}}
+    return choice
 
 
 def _data(given: list[str], samples: int, allow_leakage: bool) -> dict[str, Any]:
+    from octobert.errors import RecipeError, did_you_mean
+    from octobert.recipe import SPLITS
+
     found: dict[str, Any] = {"calibrate": {"from": "train", "samples": samples}, "allow_leakage": allow_leakage}
     for one in given:
         split, equals, path = one.partition("=")
-        found[split if equals else "source"] = path if equals else one
+        named = bool(equals) and not Path(one).exists()
+        key, place = (split, path) if named else ("source", one)
+        if key not in ("source", *SPLITS):
+            raise RecipeError(f'--data names no split "{key}"', got=one, fix=did_you_mean(key, SPLITS))
+        if key in found:
+            raise RecipeError(
+                "--data gives two places for the same rows", got=f"{found[key]} and {place}", fix="name their splits"
+            )
+        found[key] = place
     return found

@@ -42,6 +42,9 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
     progress = _show.ProgressLine()
     try:
         report = pipeline.run(recipe, out, progress)
+    except KeyboardInterrupt:
+        _show.note("octobert: interrupted; the same command resumes.")
+        raise typer.Exit(130) from None
     finally:
         progress.close()
     if as_json:

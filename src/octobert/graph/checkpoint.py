@@ -119,6 +119,24 @@ def encoder_of(config: dict[str, Any], *, where: str) -> Encoder:
     return family
 
 
+def check_head(folder: Path, head: str) -> None:
+    """Refuse a checkpoint that was trained for another head, before anything is read or run.
+
+    Raises:
+        ModelError: the config names another architecture.
+    """
+    stated = (read_config(folder).get("architectures") or [""])[0]
+    wanted = _AUTO[head].removeprefix("AutoModel")
+    if wanted and stated and not stated.endswith(wanted):
+        raise ModelError(
+            f"the checkpoint has no {head} head",
+            where=str(folder / "config.json"),
+            got=stated,
+            expected=f"an architecture that ends in {wanted}",
+            fix="fine-tune it for the task first, or choose the task it was trained for",
+        )
+
+
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     """The files that hold the weights.
 
@@ -133,7 +151,9 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
         return pickles
     if pickles:
         raise _pickle_only(str(pickles[0]))
-    raise ModelError("the checkpoint has no weights", where=str(folder), expected="model.safetensors")
+    exports = sorted(folder.rglob("*.onnx"))
+    fix = f"give its ONNX file instead: {exports[0]}" if exports else "check the download"
+    raise ModelError("the checkpoint has no weights", where=str(folder), expected="model.safetensors", fix=fix)
 
 
 def _pickle_only(where: str) -> ModelError:

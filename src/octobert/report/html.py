@@ -20,6 +20,7 @@ def page(report: Report) -> str:
     )
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = summary.score_text
+    environment.filters["ms"] = summary.ms
     lines = summary.lines(report)
     return environment.get_template("page.html").render(
         report=report,

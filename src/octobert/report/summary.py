@@ -92,6 +92,11 @@ def score_text(score: Score) -> str:
     return f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]"
 
 
+def ms(value: float) -> str:
+    """Milliseconds with the digits that matter."""
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
 def probability(p_value: float | None) -> str:
     """`p = 0.15`, or `p < 0.01`."""
     return "" if p_value is None else "p < 0.01" if p_value < 0.01 else f"p = {p_value:.2f}"

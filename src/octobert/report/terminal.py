@@ -63,7 +63,7 @@ def latency_table(lines: list[summary.Timed], shapes: list[summary.Shape]) -> Ta
             one, ratio = line.latencies[shape], line.speedup[shape]
             p50, p90, p99 = (one.percentile_ms(p) for p in (50, 90, 99))
             faster = f" · {ratio:.2f}×" if ratio is not None else ""
-            cells.append(f"{p50:.1f} / {p90:.1f} / {p99:.1f} · {one.rows_per_second:.0f}{faster}")
+            cells.append(f"{summary.ms(p50)} / {summary.ms(p90)} / {summary.ms(p99)} · {one.rows_per_second:.0f}{faster}")
         table.add_row(line.name, line.precision, str(line.threads), *cells, style="bold" if line.quantized else "")
     return table
 

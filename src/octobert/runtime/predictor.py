@@ -57,6 +57,8 @@ class Predictor:
         Raises:
             DataError: an input that is neither a text nor a pair of texts.
         """
+        if not isinstance(inputs, Iterable):
+            raise DataError("the input is neither a text nor a list of texts", got=repr(inputs)[:100])
         given = [inputs] if isinstance(inputs, str) else list(inputs)
         rows = self._encoder.encode([_text(one, index) for index, one in enumerate(given)])
         outputs = self.outputs(rows)
@@ -98,7 +100,14 @@ def task_of(facts: TaskFacts) -> Task:
 
 
 def _text(one: str | Sequence[str], index: int) -> texts.Text:
-    found = (one,) if isinstance(one, str) else tuple(one)
-    if not 1 <= len(found) <= 2 or not all(isinstance(t, str) and t for t in found):
-        raise DataError("the input is neither a text nor a pair of texts", where=f"input {index + 1}", got=repr(one)[:100])
+    found = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else ()
+    where = f"input {index + 1}"
+    if not 1 <= len(found) <= 2 or not all(isinstance(text, str) for text in found):
+        raise DataError("the input is neither a text nor a pair of texts", where=where, got=repr(one)[:100])
+    if not all(text.strip() for text in found):
+        raise DataError("the text is empty", where=where, got=repr(one)[:100])
+    if any("\ud800" <= c <= "\udfff" for text in found for c in text):
+        raise DataError(
+            "the text is not Unicode", where=where, got=ascii(one)[:100], fix="decode it from its own encoding first"
+        )
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octobert.errors import DataError
-from octobert.task import Fidelity, Metric, Row, need_columns, place_of, text_of
+from octobert.task import ROW_NUMBER, Fidelity, Metric, Row, need_columns, place_of, text_of
 from octobert.texts import Text
 
 
@@ -92,7 +92,16 @@ class Classification:
         return self.labels[index] if index < len(self.labels) else str(index)
 
     def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
-        group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), self.text[0])
+        group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)
+        if group is None and rows and len(self.text) > 1:
+            raise DataError(
+                "no column of texts is recognised",
+                where=where,
+                got=f"columns {', '.join(str(name) for name in rows[0] if name != ROW_NUMBER)}",
+                expected=" or ".join(" + ".join(one) for one in self.text),
+                fix="name yours with the task's option text, or data.columns for a file without a header",
+            )
+        group = group or self.text[0]
         need_columns(rows, group, where=where)
         return group
 

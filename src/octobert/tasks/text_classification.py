@@ -29,6 +29,13 @@ class Options(Noun):
     metric: Literal["accuracy", "f1", "macro_f1", "matthews"] = "accuracy"
     max_length: int | None = Field(default=None, ge=2)
 
+    @field_validator("labels")
+    @classmethod
+    def _labels_differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("labels must differ")
+        return value
+
     @field_validator("text", mode="before")
     @classmethod
     def _one_column(cls, value: object) -> object:
