@@ -22,7 +22,7 @@ import numpy as np
 
 from octobert.artifact import file_digest, is_disk_error
 from octobert.errors import DataError, did_you_mean
-from octobert.recipe import SPLITS, Data
+from octobert.recipe import SPLITS, Data, looks_local
 from octobert.task import ROW_NUMBER, Row
 from octobert.texts import Text
 
@@ -31,6 +31,9 @@ SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val",
 # Official files without a header, by their number of columns.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
+
+
+_Read = tuple[str, list[Row]]
 
 
 def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
@@ -152,12 +155,7 @@ def places(settings: Data) -> Places:
         DataError: a file, folder or split is not there, or is ambiguous.
     """
     source = settings.source
-    local = source is not None and (
-        Path(source).exists()
-        or source.startswith((".", "/"))
-        or source.count("/") > 1
-        or Path(source).suffix.lower() in FORMATS
-    )
+    local = source is not None and (Path(source).exists() or looks_local(source, FORMATS))
     found = find_splits(source) if source is not None and local else {}
     for split in SPLITS:
         named = getattr(settings, split)
@@ -189,6 +187,20 @@ def hub_revision(name: str, revision: str | None) -> str:
         return str(HfApi().dataset_info(name, revision=revision).sha)
     except Exception:  # noqa: BLE001  # the hub client raises many unrelated types; reading the rows will say what is wrong
         return str(revision)
+
+
+def read(place: str, *, hub: str | None, config: str | None, revision: str | None, columns: Sequence[str]) -> _Read:
+    """The rows of a place that `places` found: (where they are, for messages; the rows, numbered).
+
+    Args:
+        place: a file, or a split's name on the hub.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    if hub is not None:
+        return f"{hub} {place}", numbered(read_hub(hub, config, place, revision))
+    return place, numbered(read_file(Path(place), columns))
 
 
 def numbered(rows: Sequence[Row]) -> list[Row]:

@@ -24,9 +24,9 @@ from octobert.artifact import MANIFEST, Artifact, Store, canonical_digest, diges
 from octobert.errors import OctobertError, StorageError, TargetError
 from octobert.executors import local
 from octobert.graph import checkpoint
-from octobert.recipe import Recipe, as_yaml, options_of
+from octobert.recipe import Benchmark, Recipe, as_yaml, options_of
 from octobert.results import CARD, Report
-from octobert.task import Task
+from octobert.task import Task, build
 from octobert.texts import check_length, longest
 from octobert.timing import check_lengths, within
 
@@ -86,8 +86,9 @@ def steps_of(recipe: Recipe) -> list[Step]:
     source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
     folder = checkpoint.side_folder(source)
     labels = _labels(folder)
-    task = plugins.load("tasks", recipe.task.name).build(options_of(recipe.task, "tasks"), labels)
-    _check(recipe, source, task)
+    task = build(recipe.task.name, recipe.task.options, labels)
+    benchmark = within(recipe.benchmark, longest(folder))
+    _check(recipe, source, task, benchmark)
     places = data.places(recipe.data)
     absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
     named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
@@ -98,6 +99,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
         task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
         head=task.head,
         max_length=task.max_length,
+        benchmark=benchmark,
         candidates=named,
         absent={b: why for b, why in absent.items() if why is not None},
     )
@@ -114,6 +116,7 @@ class _Facts:
     task: dict[str, Any]
     head: str
     max_length: int | None
+    benchmark: Benchmark
     candidates: list[str]
     absent: dict[str, str]
 
@@ -174,8 +177,7 @@ def _measure_steps(facts: _Facts) -> list[Step]:
             inputs[f"export/{name}"] = f"export/{name}"
         steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
     inputs = {"capture": "capture", "data": "data", **{f"export/{t}": f"export/{t}" for t in facts.recipe.targets}}
-    benchmark = within(facts.recipe.benchmark, longest(checkpoint.side_folder(Path(facts.model))))
-    options = {**common, "benchmark": benchmark.model_dump(), "candidates": facts.candidates}
+    options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
     return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
 
 
@@ -359,7 +361,7 @@ def _check_output(recipe: Recipe, out: Path) -> None:
             )
 
 
-def _check(recipe: Recipe, source: Path, task: Task) -> None:
+def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> None:
     """Everything about the model and the targets that can be refused before anything runs."""
     folder = checkpoint.side_folder(source)
     for name in recipe.targets:
@@ -372,7 +374,7 @@ def _check(recipe: Recipe, source: Path, task: Task) -> None:
         checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
         checkpoint.check_head(source, task.head)
     check_length(task.max_length, folder)
-    check_lengths(within(recipe.benchmark, longest(folder)), longest(folder))
+    check_lengths(benchmark, longest(folder))
 
 
 def _labels(folder: Path) -> tuple[str, ...]:

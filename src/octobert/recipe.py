@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,6 +127,11 @@ class Recipe(Noun):
 
 
 _FAMILIES = {"task": "tasks", "calibrate": "calibrators", "quantize": "methods"}
+
+
+def looks_local(name: str, suffixes: Container[str]) -> bool:
+    """Whether a name that is not there is a mistyped path rather than a hub id."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix.lower() in suffixes
 
 
 def load(path: Path) -> Recipe:

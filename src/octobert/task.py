@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from octobert import plugins
 from octobert.errors import DataError, did_you_mean
 from octobert.texts import Text
 
@@ -67,6 +68,16 @@ class Task(Protocol):
     def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         """What a user is told about model row `index`."""
         ...
+
+
+def build(name: str, options: Mapping[str, Any], labels: Sequence[str]) -> Task:
+    """A task by its plugin's name, with its options, for a model with these class names.
+
+    Raises:
+        DataError: labels that do not fit the task.
+    """
+    module = plugins.load("tasks", name)
+    return module.build(module.Options.model_validate(options), tuple(labels))
 
 
 def need_columns(rows: Sequence[Row], columns: Sequence[str], *, where: str) -> None:

@@ -17,6 +17,7 @@ from octobert.artifact import canonical_digest, file_digest
 from octobert.encoder import Encoder, families, family_of
 from octobert.errors import ModelError, did_you_mean
 from octobert.plan import Noun
+from octobert.recipe import looks_local
 
 HEADS = ("sequence-classification", "token-classification", "question-answering", "embedding")
 OUTPUTS = {
@@ -54,8 +55,7 @@ def locate(model: str, *, revision: str | None = None, allow_pickle: bool = Fals
     path = Path(model).expanduser()
     if path.exists():
         return path
-    looks_local = model.startswith((".", "/", "~")) or model.endswith(".onnx") or model.count("/") > 1
-    if looks_local:
+    if looks_local(model, (".onnx",)):
         raise ModelError("there is no such file or folder", where=model, fix="check the path")
     try:
         from huggingface_hub import list_repo_files, snapshot_download

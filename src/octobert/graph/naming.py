@@ -8,7 +8,6 @@ its old name where there is none.
 from __future__ import annotations
 
 import ast
-from collections import Counter
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -133,9 +132,3 @@ def _stem(linear: structure.Linear, encoder: Encoder) -> str:
     """The module path of a linear layer from the name of its bias (`classifier.bias`), which exporters keep."""
     name = str(linear.bias.name) if linear.bias is not None else ""
     return encoder.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""
-
-
-def duplicates(graph: ir.Graph) -> list[str]:
-    """Names that more than one node or value carries: none, in a canonical graph."""
-    counts = Counter(v.name for node in graph for v in node.outputs)
-    return sorted(str(name) for name, count in counts.items() if count > 1)

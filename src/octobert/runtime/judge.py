@@ -63,9 +63,7 @@ def judge(
 
 def _rows(source: str, split: str, columns: Sequence[str]) -> tuple[str, list[Row]]:
     """(where the rows are, the rows)."""
-    settings = Data.model_validate({"source": source, "calibrate": split, "evaluate": split})
-    places = data.places(settings) if not Path(source).is_file() else None
-    if places is not None and places.hub is not None:
-        return f"{places.hub} {split}", data.numbered(data.read_hub(places.hub, None, split, None))
-    path = Path(source) if places is None else Path(places.evaluate)
-    return str(path), data.numbered(data.read_file(path, columns))
+    if Path(source).is_file():
+        return data.read(source, hub=None, config=None, revision=None, columns=columns)
+    places = data.places(Data.model_validate({"source": source, "calibrate": split, "evaluate": split}))
+    return data.read(places.evaluate, hub=places.hub, config=None, revision=None, columns=columns)

@@ -11,9 +11,9 @@ import numpy as np
 from octobert import plugins, texts
 from octobert.batching import run_rows
 from octobert.errors import DataError, ModelError, TargetError
-from octobert.results import CARD, Card, TaskFacts
+from octobert.results import CARD, Card
 from octobert.session import SessionOptions
-from octobert.task import Task
+from octobert.task import build
 
 
 class Predictor:
@@ -36,7 +36,8 @@ class Predictor:
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
         self.folder = Path(folder)
         self.card = read_card(self.folder)
-        self.task = task_of(self.card.task)
+        facts = self.card.task
+        self.task = build(facts.name, facts.options, facts.labels)
         self.target = self.card.target
         target = plugins.load("targets", self.target)
         probe = target.probe()
@@ -91,12 +92,6 @@ def read_card(folder: Path) -> Card:
     except ValueError as error:
         got = str(error).strip().splitlines()[0]
         raise ModelError("octobert.json cannot be read", where=str(path), got=got, fix="package the model again") from error
-
-
-def task_of(facts: TaskFacts) -> Task:
-    """The task that a package was made for."""
-    module = plugins.load("tasks", facts.name)
-    return module.build(module.Options.model_validate(facts.options), facts.labels)
 
 
 def _text(one: str | Sequence[str], index: int) -> texts.Text:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from octobert import plugins
 from octobert.plan import Noun
-from octobert.task import Task
+from octobert.task import Task, build
 
 N = TypeVar("N", bound=Noun)
 
@@ -56,5 +55,4 @@ class Context:
 
 def task_of(options: Mapping[str, Any]) -> Task:
     """The task with its options and labels, from what a stage was keyed by."""
-    module = plugins.load("tasks", options["task"]["name"])
-    return module.build(module.Options.model_validate(options["task"]["options"]), tuple(options["labels"]))
+    return build(options["task"]["name"], options["task"]["options"], options["labels"])

@@ -6,7 +6,6 @@ Writes `calibration.json` {inputs, digest} and `evaluation.json` {inputs, gold, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from octobert import data
@@ -63,11 +62,8 @@ def run(context: Context) -> dict[str, Any]:
 
 def _load(context: Context, part: str) -> tuple[str, list[Row]]:
     """(where the rows are, the rows), for "calibrate" or "evaluate"."""
-    options, place = context.options, context.locations[part]
-    if options["hub"] is not None:
-        rows = data.read_hub(options["hub"], options["config"], place, options["revision"])
-        return f"{options['hub']} {place}", data.numbered(rows)
-    return place, data.numbered(data.read_file(Path(place), options["columns"]))
+    given = {key: context.options[key] for key in ("hub", "config", "revision", "columns")}
+    return data.read(context.locations[part], **given)
 
 
 def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:

@@ -32,14 +32,14 @@ def run(context: Context) -> dict[str, Any]:
     name = context.options["candidate"]
     encoder = texts.TextEncoder(context.inputs["capture"], task.max_length)
     evaluation = context.read_json("data", "evaluation.json")
-    rows = encoder.encode([tuple(t) for t in evaluation["inputs"]])
+    inputs, gold = [tuple(t) for t in evaluation["inputs"]], np.array(evaluation["gold"])
+    rows = encoder.encode(inputs)
     path = model_path(name, context.inputs, context.locations)
     pickle = bool(context.options["allow_pickle"])
     candidate = candidates.Candidate(name=name, path=str(path), head=task.head, allow_pickle=pickle)
     session = candidates.open_candidate(candidate, 0)
     outputs = run_rows(session, rows, encoder.pad_id, lambda done: context.progress(f"evaluating {name}", done, len(rows)))
     np.savez(context.work / "outputs.npz", **outputs)  # type: ignore[arg-type]
-    gold, inputs = np.array(evaluation["gold"]), [tuple(t) for t in evaluation["inputs"]]
     scores = judging.scores(task, outputs, inputs, gold, seed=int(context.options["seed"]))
     context.write("scores.json", Scores(scores=scores))
     truncated = sum(row.truncated for row in rows)
