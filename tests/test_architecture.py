@@ -18,16 +18,16 @@ LAYERS = (
     ("errors",),
     ("plugins",),
     ("plan", "encoder"),
-    ("ranges", "capability", "placement", "session", "artifact", "environment"),
+    ("ranges", "refinement", "capability", "placement", "session", "artifact", "environment"),
     ("recipe", "texts", "task"),
     ("measure", "results"),
     ("graph",),
-    ("encoders", "calibrators", "placements", "methods", "targets", "tasks"),
-    ("data", "observe", "batching", "judging", "candidates", "timing"),
+    ("encoders", "preparers", "calibrators", "placements", "methods", "refiners", "targets", "tasks"),
+    ("data", "observe", "refine", "sensitivity", "search", "batching", "judging", "candidates", "timing"),
     ("runtime", "executors"),
     ("stages",),
     ("report",),
-    ("pipeline",),
+    ("steps", "pipeline"),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -80,10 +80,12 @@ def test_importing_a_plugin_imports_no_runtime(family: str) -> None:
 
 def test_every_family_has_the_plugins_that_are_promised() -> None:
     assert {f: plugins.names(f) for f in plugins.FAMILIES} == {
-        "calibrators": ("minmax", "mse", "percentile"),
+        "calibrators": ("entropy", "mean-minmax", "minmax", "moving-average", "mse", "percentile"),
         "encoders": ("bert", "distilbert", "electra", "roberta"),
-        "methods": ("static",),
-        "placements": ("matmul", "matmul-attention", "matmul-scores"),
+        "methods": ("dynamic", "static"),
+        "placements": ("ffn", "matmul", "matmul-attention", "matmul-scores", "qdqbert", "qdqbert-row", "tensorrt"),
+        "preparers": ("smoothquant",),
+        "refiners": ("bias-correction", "weight-rounding"),
         "targets": ("openvino-cpu", "ort-cpu"),
         "tasks": ("embedding", "mrpc", "sst2", "text-classification"),
     }

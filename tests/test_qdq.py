@@ -1,6 +1,9 @@
-"""Plans, and the one writer of Q/DQ, against NumPy."""
+"""Plans, and the one writer of Q/DQ, against NumPy; and the graph with a switch at every quantizer."""
 
 from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,18 +11,27 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from octobert import capability, plugins
+from octobert import capability, environment, observe, plugins
 from octobert.capability import Capabilities
 from octobert.errors import PlanError
-from octobert.graph import capture, ops, qdq, sites
-from octobert.methods import static
-from octobert.plan import Decision, Quantizer, QuantPlan, Site
-from octobert.ranges import Interval, Ranges
+from octobert.graph import capture, ops, qdq, sites, switched
+from octobert.methods import dynamic, static
+from octobert.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan, Site
+from octobert.ranges import Interval, Ranges, TensorStatistics
+from octobert.session import SessionOptions
+from octobert.texts import Encoded, feeds_of
 from tests.tiny import batch
 
 TARGETS = plugins.names("targets")
+PLACEMENTS = plugins.names("placements")
 # Integer arithmetic is exact; what remains is float32 rounding of scales and sums.
 EXACT = 2e-5
+# Relative error of the outputs that 8 bits may cost on random weights: the worst plan here has 0.04, a broken scale or axis 1.
+LOOSE = 0.1
+# A switched graph computes what the written one does, but for float32 sums in dynamic products; outputs are near 2.
+SWITCHED = 5e-6
+# What random weights give for calibration and for the outputs alike, so that nothing is clipped.
+LENGTHS = (9, 4, 13, 30, 7, 22)
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +39,58 @@ def captured(checkpoint):
     return capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
 
 
+@pytest.fixture(scope="module")
+def float_path(captured, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("float") / "float.onnx"
+    ops.save(captured.model, path)
+    return path
+
+
 @pytest.fixture
-def model(captured, tmp_path):
-    ops.save(captured.model, tmp_path / "float.onnx")
-    return ir.load(tmp_path / "float.onnx")
+def model(float_path):
+    return ir.load(float_path)
+
+
+@pytest.fixture(scope="module")
+def found(captured) -> tuple[Site, ...]:
+    return sites.find_sites(captured.model.graph, captured.encoder)
+
+
+@pytest.fixture(scope="module")
+def measured(float_path, found) -> Ranges:
+    return ranges_of(statistics_of(float_path, found))
+
+
+@pytest.fixture(scope="module")
+def float_logits(float_path) -> np.ndarray:
+    return outputs_of(float_path, feeds_of(encoded(), 0))
+
+
+def encoded(lengths: tuple[int, ...] = LENGTHS) -> list[Encoded]:
+    """Random rows without padding."""
+    generator = np.random.default_rng(1)
+    return [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths]
+
+
+def statistics_of(path: Path, found: tuple[Site, ...]) -> dict[str, TensorStatistics]:
+    """What observation sees of every activation."""
+    return observe.observe(path, encoded(), 0, sorted({s.value for s in found if not s.is_weight}))
+
+
+def ranges_of(statistics: dict[str, TensorStatistics]) -> Ranges:
+    """Minima and maxima as they were seen."""
+    minmax = plugins.load("calibrators", "minmax")
+    return ranges({name: minmax.interval(one, minmax.Options()) for name, one in statistics.items()})
+
+
+def ranges(intervals: dict[str, Interval]) -> Ranges:
+    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
+    return Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=provenance)
 
 
 def ranges_for(found: tuple[Site, ...], low: float = -4.0, high: float = 4.0) -> Ranges:
     interval = Interval(low=low, high=high, bound=max(-low, high))
-    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
-    values = {s.value: interval for s in found if not s.is_weight}
-    return Ranges(calibrator="minmax", options={}, intervals=values, provenance=provenance)
+    return ranges({s.value: interval for s in found if not s.is_weight})
 
 
 def capabilities(name: str) -> Capabilities:
@@ -49,25 +102,69 @@ def plan_for(model, captured, target: str = "ort-cpu", **options: object) -> Qua
     return static.plan(found, ranges_for(found), capabilities(target), static.Options(**options))
 
 
+def plain_session(path: Path) -> ort.InferenceSession:
+    """ONNX Runtime with graph optimizations off: it computes what is written, operator by operator."""
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.log_severity_level = 3
+    return ort.InferenceSession(str(path), settings)
+
+
+def outputs_of(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    session = plain_session(path)
+    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})[0]
+
+
+def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
+    """A plan written into a copy of a graph and saved."""
+    model = ir.load(source)
+    qdq.write(model, plan)
+    ops.save(model, path)
+    return model
+
+
+def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(theirs**2)))
+
+
+def operators(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph)
+
+
+def constant(model: ir.Model, name: str) -> np.ndarray:
+    return model.graph.initializers[name].const_value.numpy()
+
+
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-7.0, -2.0), (-0.17, 40.0), (0.0, 0.0), (1e-30, 2e-30)])
-def test_asymmetric_parameters_represent_zero_and_both_ends(low: float, high: float) -> None:
-    for dtype, lowest, highest in (("uint8", 0, 255), ("int8", -128, 127)):
-        quantizer = Quantizer(dtype=dtype, symmetric=False, low=low, high=high)
-        scale, zero = qdq.activation_parameters(quantizer)
-        assert lowest <= int(zero) <= highest
-        assert np.isfinite(scale)
-        assert scale > 0
-        for end in (min(low, 0.0), max(high, 0.0)):
-            code = np.clip(np.rint(end / scale) + int(zero), lowest, highest)
-            assert abs((code - int(zero)) * scale - end) <= scale * 1.01 + 1e-30
-        assert (np.rint(0.0 / scale) + int(zero) - int(zero)) * scale == 0.0
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduced: bool, low: float, high: float) -> None:
+    quantizer = Quantizer(dtype=dtype, symmetric=False, low=low, high=high, reduced=reduced)
+    lowest, highest = quantizer.limits
+    assert highest - lowest == (LIMITS[dtype][1] - LIMITS[dtype][0]) // (2 if reduced else 1)
+    scale, zero = qdq.activation_parameters(quantizer)
+    assert lowest <= int(zero) <= highest
+    assert zero.dtype == dtype
+    assert np.isfinite(scale)
+    assert scale > 0
+    for end in (min(low, 0.0), max(high, 0.0)):
+        code = np.clip(np.rint(end / scale) + int(zero), lowest, highest)
+        # Half a step, as for every other value: the zero point is rounded, and the scale is a float32.
+        assert abs((code - int(zero)) * scale - end) <= scale * 0.51 + 1e-30
+    assert (np.rint(0.0 / scale) + int(zero) - int(zero)) * scale == 0.0
 
 
-@pytest.mark.parametrize(("dtype", "zero"), [("int8", 0), ("uint8", 128)])
-def test_symmetric_parameters(dtype: str, zero: int) -> None:
-    scale, point = qdq.activation_parameters(Quantizer(dtype=dtype, symmetric=True, low=-3.0, high=1.0))
-    assert int(point) == zero
-    assert scale == pytest.approx(3.0 / 127)
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("uint8", 8), ("int16", 16), ("uint16", 16)])
+def test_symmetric_parameters(dtype: DType, bits: int, reduced: bool) -> None:
+    quantizer = Quantizer(dtype=dtype, symmetric=True, low=-3.0, high=1.0, reduced=reduced)
+    scale, point = qdq.activation_parameters(quantizer)
+    half = 2 ** (bits - 1 - reduced)
+    assert int(point) == (0 if dtype.startswith("i") else half)
+    # As many steps on either side, so that -3 and 3 are both exact.
+    assert scale == pytest.approx(3.0 / (half - 1), rel=1e-6)
+    lowest, highest = quantizer.limits
+    assert lowest <= int(point) - (half - 1) < int(point) + (half - 1) <= highest
 
 
 def test_weights_per_channel_are_nearest_and_never_saturate() -> None:
@@ -141,26 +238,39 @@ def test_a_plan_has_a_reason_for_everything(model, captured) -> None:
 
 
 def test_a_plan_that_quantizes_nothing_is_an_error(model, captured) -> None:
-    plan = plan_for(model, captured, exclude=["*"])
-    with pytest.raises(PlanError, match=r"the plan quantizes nothing.*excluded by"):
+    plan = plan_for(model, captured, disable=["*"])
+    with pytest.raises(PlanError, match=r"the plan quantizes nothing.*disabled by"):
         qdq.write(model, plan)
 
 
-def test_a_plan_for_another_graph_is_an_error(model, captured) -> None:
+_BEYOND = pytest.mark.xfail(reason="the writer raises IndexError, not PlanError", strict=True, raises=IndexError)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"node": "elsewhere"},
+        {"value": "another"},
+        {"input": 1},
+        {"input": OUTPUT},
+        pytest.param({"input": 2}, marks=_BEYOND),
+    ],
+)
+def test_a_plan_for_another_graph_is_an_error(model, captured, wrong) -> None:
     plan = plan_for(model, captured)
     first = next(d for d in plan.decisions if d.quantizer)
-    moved = first.model_copy(update={"site": first.site.model_copy(update={"node": "elsewhere"})})
-    with pytest.raises(PlanError, match="elsewhere: the plan does not fit the graph"):
+    moved = first.model_copy(update={"site": first.site.model_copy(update=wrong)})
+    with pytest.raises(PlanError, match=f"{moved.site.node}: the plan does not fit the graph"):
         qdq.write(model, plan.model_copy(update={"decisions": (moved,)}))
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(model, captured) -> None:
     with pytest.raises(PlanError, match=r'"encoder.layer.9.*" matches no module'):
-        plan_for(model, captured, exclude=["encoder.layer.9.*"])
+        plan_for(model, captured, disable=["encoder.layer.9.*"])
 
 
-def test_excluded_modules_stay_float(model, captured) -> None:
-    plan = plan_for(model, captured, exclude=["encoder.layer.0.*"])
+def test_disabled_modules_stay_float(model, captured) -> None:
+    plan = plan_for(model, captured, disable=["encoder.layer.0.*"])
     assert {s.layer for s, _ in plan.quantized} == {1, None}
 
 
@@ -171,18 +281,22 @@ def test_a_missing_range_is_an_error(model, captured) -> None:
         static.plan(found, ranges, capabilities("ort-cpu"), static.Options())
 
 
-def test_a_type_that_the_target_runs_in_float_is_an_error(model, captured) -> None:
+def test_a_type_that_the_target_refuses_is_an_error(model, captured, found) -> None:
+    plan_for(model, captured, activations="int8")
+    strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
     with pytest.raises(PlanError, match=r"ort-cpu does not run int8 activations in integers.*uint8.*use auto"):
-        plan_for(model, captured, activations="int8")
+        static.plan(found, ranges_for(found), strict, static.Options(activations="int8"))
 
 
 def test_a_plan_is_checked_against_the_target(model, captured) -> None:
     plan = plan_for(model, captured, "openvino-cpu", activations="int8")
     capability.check(plan, capabilities("openvino-cpu"))
+    capability.check(plan, capabilities("ort-cpu"))
+    strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
     with pytest.raises(
         PlanError, match=r"breaks \d+ rules of the target.*does not run .* int8 activations in integers; .* and \d+ more"
     ):
-        capability.check(plan, capabilities("ort-cpu"))
+        capability.check(plan, strict)
     site = plan.quantized[1][0]
     wrong = Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason="")
     broken = plan.model_copy(update={"decisions": (wrong,)})
@@ -190,30 +304,280 @@ def test_a_plan_is_checked_against_the_target(model, captured) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("placement", plugins.names("placements"))
-def test_every_placement_on_every_target_follows_the_float_model(model, captured, tmp_path, target, placement) -> None:
+@pytest.mark.parametrize("placement", [*PLACEMENTS, ("linear.*@ffn_*",)], ids=str)
+def test_every_placement_on_every_target_follows_the_float_model(
+    float_path, found, measured, float_logits, tmp_path, target, placement
+) -> None:
     probe = plugins.load("targets", target).probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
-    found = sites.find_sites(model.graph, captured.encoder)
-    plan = static.plan(found, ranges_for(found, -6, 6), capabilities(target), static.Options(placement=placement))
+    plan = static.plan(found, measured, capabilities(target), static.Options(placement=placement))
     capability.check(plan, capabilities(target))
-    qdq.write(model, plan)
     path = tmp_path / "model_quantized.onnx"
-    ops.save(model, path)
+    written(float_path, plan, path)
     onnx.checker.check_model(str(path), full_check=True)
-    from octobert.session import SessionOptions
+    feeds = feeds_of(encoded(), 0)
+    ours = plugins.load("targets", target).open_session(path, SessionOptions()).run(feeds)["logits"]
+    assert 1e-5 < relative_error(ours, float_logits) < LOOSE
+    if target == "ort-cpu":
+        np.testing.assert_allclose(ours, outputs_of(path, feeds), atol=0.02 * np.abs(ours).max())
 
-    module = plugins.load("targets", target)
-    feeds = batch([9, 4, 13])
-    ours = module.open_session(path, SessionOptions()).run(feeds)["logits"]
-    theirs = ort.InferenceSession(str(tmp_path / "float.onnx")).run(None, feeds)[0]
-    error = np.sqrt(np.mean((ours - theirs) ** 2)) / np.sqrt(np.mean(theirs**2))
-    # Random weights are the hardest case for 8 bits; a broken scale or axis gives an error near or above 1.
-    assert 1e-5 < error < 0.35
-    if target != "ort-cpu":
-        return
-    plain = ort.SessionOptions()
-    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    reference = ort.InferenceSession(str(path), plain).run(None, feeds)[0]
-    np.testing.assert_allclose(ours, reference, atol=0.02 * np.abs(reference).max())
+
+def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path, found, measured, tmp_path) -> None:
+    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+    nodes = {n.name: n for n in written(float_path, plan, tmp_path / "row.onnx").graph}
+    products = [s.node for s in found if s.role == "linear.weight"]
+    assert len(products) == 12
+    for name in products:
+        kinds = []
+        for value in nodes[name].inputs:
+            assert value.producer().op_type == "DequantizeLinear", value.name
+            kinds.append(value.producer().inputs[0].dtype)
+        # The activation's integers come from a QuantizeLinear, the weight's are stored.
+        assert kinds == [ir.DataType.UINT8, ir.DataType.INT8], name
+
+
+def test_all_readers_of_a_quantized_output_read_the_pair(model, found, measured) -> None:
+    # Every LayerNorm is read by linear layers and by a residual add; the embeddings' is an output of the graph besides.
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    model.graph.outputs.append(values["embeddings.LayerNorm"])
+    before = {s.value: len(values[s.value].uses()) for s in found if s.input == OUTPUT}
+    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+    qdq.write(model, plan)
+    assert [v.name for v in model.graph.outputs] == ["logits", "embeddings.LayerNorm"]
+    outputs = [s.value for s, _ in plan.quantized if s.input == OUTPUT]
+    assert operators(model)["QuantizeLinear"] == len(outputs) == 25
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    for name in outputs:
+        assert [n.op_type for n, _ in values[name].uses()] == ["QuantizeLinear"], name
+        assert len(values[f"{name}.dequantized"].uses()) == before[name]
+    assert before["embeddings.LayerNorm"] == 4
+
+
+def test_weights_per_tensor_have_one_scale(float_path, found, measured, float_logits, tmp_path) -> None:
+    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(per_channel=False))
+    model = written(float_path, plan, tmp_path / "tensor.onnx")
+    weights = [n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
+    assert len(weights) == 12
+    assert all(n.inputs[1].const_value.shape == () and "axis" not in n.attributes for n in weights)
+    assert relative_error(outputs_of(tmp_path / "tensor.onnx", feeds_of(encoded(), 0)), float_logits) < LOOSE
+
+
+@pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
+@pytest.mark.parametrize("method", [static, dynamic])
+def test_reduced_weights_have_seven_bits(model, found, measured, method, reduce_range, highest) -> None:
+    options = method.Options(reduce_range=reduce_range)
+    qdq.write(model, method.plan(found, measured, capabilities("ort-cpu"), options))
+    names = [f"{s.value}.quantized" for s in found if s.role == "linear.weight"]
+    assert len(names) == 12
+    for name in names:
+        integers = constant(model, name).astype(int)
+        assert (integers.min() >= -highest, np.abs(integers).max()) == (True, highest), name
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
+    weight = np.random.default_rng(0).standard_t(5, size=(3072, 12)).astype(np.float32)
+    weight[:, 5] = 0.0
+    errors = []
+    for least in ("max", "mse"):
+        quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, least=least, reduced=reduced)
+        squares = (qdq.dequantized_weight(weight, quantizer).astype(np.float64) - weight) ** 2
+        errors.append(squares.sum(axis=0 if axis == 1 else None))
+    # Equal where the full interval is the best one, but for scales that are float32.
+    assert np.all(errors[1] <= errors[0] * (1 + 1e-5))
+    assert np.sum(errors[1]) < 0.98 * np.sum(errors[0])
+
+
+@pytest.mark.parametrize("activations", ["uint16", "int16"])
+def test_16_bit_activations_leave_only_the_error_of_the_weights(
+    float_path, found, measured, float_logits, tmp_path, activations
+) -> None:
+    feeds, table = feeds_of(encoded(), 0), capabilities("ort-cpu")
+    results = {}
+    for kind in ("auto", activations):
+        plan = static.plan(found, measured, table, static.Options(placement="qdqbert", activations=kind))
+        capability.check(plan, table)
+        model = written(float_path, plan, tmp_path / f"{kind}.onnx")
+        assert model.opset_imports[""] == (18 if kind == "auto" else 21)
+        onnx.checker.check_model(str(tmp_path / f"{kind}.onnx"), full_check=True)
+        session = plugins.load("targets", "ort-cpu").open_session(tmp_path / f"{kind}.onnx", SessionOptions())
+        results[kind] = session.run(feeds)["logits"]
+    assert relative_error(results[activations], float_logits) < relative_error(results["auto"], float_logits)
+    weights = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site.is_weight)})
+    written(float_path, weights, tmp_path / "weights.onnx")
+    alone = outputs_of(tmp_path / "weights.onnx", feeds)
+    # 256 times finer steps; a tenth of that gain is left to chance, as errors pass through a random network.
+    assert relative_error(results[activations], alone) < relative_error(results["auto"], alone) / 25
+
+
+def _openvino_16_bit(float_path, found, measured, folder) -> tuple[np.ndarray, np.ndarray]:
+    module = plugins.load("targets", "openvino-cpu")
+    probe = module.probe()
+    if not probe.available:
+        pytest.skip(str(probe.missing))
+    plan = static.plan(found, measured, module.CAPABILITIES, static.Options(placement="qdqbert", activations="uint16"))
+    capability.check(plan, module.CAPABILITIES)
+    path = folder / "model_quantized.onnx"
+    written(float_path, plan, path)
+    feeds = feeds_of(encoded(), 0)
+    return module.open_session(path, SessionOptions()).run(feeds)["logits"], outputs_of(path, feeds)
+
+
+def test_openvino_opens_16_bit_activations(float_path, found, measured, float_logits, tmp_path) -> None:
+    ours, _ = _openvino_16_bit(float_path, found, measured, tmp_path)
+    assert relative_error(ours, float_logits) < LOOSE
+
+
+@pytest.mark.xfail(
+    reason="OpenVINO quantizes them to 8 bits, as DYNAMIC_QUANTIZATION_GROUP_SIZE is left at 32",
+    strict=True,
+    raises=AssertionError,
+)
+def test_openvino_computes_16_bit_activations_in_float(float_path, found, measured, tmp_path) -> None:
+    if not set(capabilities("openvino-cpu").saturates_without) & set(environment.current().features):
+        pytest.skip("OpenVINO quantizes dynamically on CPUs with VNNI or AMX only")
+    ours, reference = _openvino_16_bit(float_path, found, measured, tmp_path)
+    assert relative_error(ours, reference) < 1e-3
+
+
+def test_q_k_and_v_per_tensor_share_one_weight_scale(model, found, measured) -> None:
+    options = static.Options(placement="matmul-attention", fuse_qkv=True, per_channel=False)
+    weights = {s.value: constant(model, s.value) for s in found if s.role == "linear.weight"}
+    qdq.write(model, static.plan(found, measured, capabilities("ort-cpu"), options))
+    common = []
+    for layer in range(2):
+        names = [f"encoder.layer.{layer}.attention.self.{part}.weight" for part in ("query", "key", "value")]
+        scales = {float(constant(model, f"{name}.scale")) for name in names}
+        assert scales == {float(np.float32(max(np.abs(weights[name]).max() for name in names) / np.float32(127)))}
+        common += scales
+    assert len(set(common)) == 2
+    other = constant(model, "encoder.layer.0.output.dense.weight.scale")
+    assert float(other) == pytest.approx(np.abs(weights["encoder.layer.0.output.dense.weight"]).max() / 127)
+
+
+@pytest.mark.parametrize(("enable", "heads"), [((), 0), (("pooler", "classifier"), 2)])
+def test_dynamic_quantization_is_written_once_for_a_shared_input(
+    float_path, found, measured, float_logits, tmp_path, enable, heads
+) -> None:
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(enable=enable))
+    path = tmp_path / "dynamic.onnx"
+    model = written(float_path, plan, path)
+    # Per layer: the input of Q, K and V; the context; the input of each feed-forward product.
+    assert operators(model)["DynamicQuantizeLinear"] == 2 * 4 + heads
+    assert operators(model)["MatMulInteger"] == 2 * 6 + heads
+    assert operators(model)["QuantizeLinear"] == operators(model)["DequantizeLinear"] == 0
+    nodes = {n.name: n for n in model.graph}
+    shared = [nodes[f"encoder.layer.1.attention.self.{part}.matmul.integer"] for part in ("query", "key", "value")]
+    assert len({n.inputs[0] for n in shared}) == 1
+    onnx.checker.check_model(str(path), full_check=True)
+    session = plugins.load("targets", "ort-cpu").open_session(path, SessionOptions())
+    feeds = feeds_of(encoded(), 0)
+    assert 1e-5 < relative_error(session.run(feeds)["logits"], float_logits) < LOOSE
+
+
+def test_a_dynamic_linear_layer_equals_numpy(model, found, measured, tmp_path) -> None:
+    """DynamicQuantizeLinear, the integer product and both scales, from the graph's own input value."""
+    name = "encoder.layer.0.intermediate.dense"
+    weight, bias = constant(model, f"{name}.weight"), constant(model, f"{name}.bias")
+    qdq.write(model, dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options()))
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    model.graph.outputs[:] = [values["encoder.layer.0.attention.output.LayerNorm"], values[name]]
+    ops.save(model, tmp_path / "one.onnx")
+    x, y = plain_session(tmp_path / "one.onnx").run(None, batch([9, 4]))
+    scale = (max(x.max(), 0) - min(x.min(), 0)) / np.float32(255)
+    zero = np.clip(np.rint(-min(x.min(), 0) / scale), 0, 255)
+    x8 = np.clip(np.rint(x / scale) + zero, 0, 255) - zero
+    step = np.abs(weight).max(axis=0) / np.float32(127)
+    product = x8.astype(np.int64) @ np.rint(weight / step).astype(np.int64)
+    np.testing.assert_allclose(y, product * (scale * step) + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
+
+
+def test_a_dynamic_input_beside_a_float_weight_is_an_error(model, found, measured) -> None:
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(disable=("query:linear.weight",)))
+    with pytest.raises(PlanError, match=r"query\.matmul: a dynamic activation needs an 8-bit weight beside it; quantize both"):
+        qdq.write(model, plan)
+
+
+@pytest.mark.xfail(
+    reason="replace_all_uses_with refuses a product that is an output of the graph", strict=True, raises=ValueError
+)
+def test_a_dynamic_head_without_bias_may_be_the_output(model, captured, measured) -> None:
+    nodes = {n.name: n for n in model.graph}
+    product = nodes["classifier.matmul"].outputs[0]
+    model.graph.outputs[:] = [product]
+    model.graph.remove(nodes["classifier"], safe=True)
+    product.name = "logits"
+    found = sites.find_sites(model.graph, captured.encoder)
+    qdq.write(model, dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
+    assert [v.name for v in model.graph.outputs] == ["logits"]
+
+
+def plan_named(name: str, found: tuple[Site, ...], measured: Ranges, **options: object) -> QuantPlan:
+    if name == "dynamic":
+        return dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(**options))
+    return static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement=name, **options))
+
+
+def with_switches(source: Path, plan: QuantPlan, path: Path):
+    """(switches → outputs, the sites behind each switch)."""
+    model = ir.load(source)
+    behind = switched.write_(model, plan)
+    ops.save(model, path)
+    session, feeds = plain_session(path), feeds_of(encoded(), 0)
+    fed = {i.name: feeds[i.name] for i in session.get_inputs() if i.name != switched.SWITCHES}
+    return lambda on: session.run(None, {**fed, switched.SWITCHES: np.array(on, dtype=bool)})[0], behind
+
+
+@pytest.mark.parametrize("name", ["matmul", "qdqbert", "qdqbert-row", "dynamic"])
+def test_switches_go_from_the_float_graph_to_the_written_one(float_path, found, measured, float_logits, tmp_path, name) -> None:
+    plan = plan_named(name, found, measured)
+    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
+    assert sorted(s.kind for one in behind for s in one) == sorted(s.kind for s, _ in plan.quantized)
+    assert len(behind) == len({(s.value, q) for s, q in plan.quantized})
+    count = len(behind)
+    np.testing.assert_allclose(run([False] * count), float_logits, rtol=0, atol=1e-6)
+    written(float_path, plan, tmp_path / "written.onnx")
+    expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
+    assert np.abs(expected - float_logits).max() > 1000 * SWITCHED
+    np.testing.assert_allclose(run([True] * count), expected, rtol=0, atol=SWITCHED)
+    for number in range(count):
+        assert np.abs(run(np.arange(count) == number) - float_logits).max() > 0, behind[number][0].value
+
+
+@pytest.mark.parametrize("name", ["qdqbert", "qdqbert-row"])
+def test_a_switch_alone_is_the_plan_of_its_sites(float_path, found, measured, tmp_path, name) -> None:
+    plan = plan_named(name, found, measured)
+    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
+    for number in range(0, len(behind), 3):
+        alone = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site in behind[number])})
+        written(float_path, alone, tmp_path / "alone.onnx")
+        expected = outputs_of(tmp_path / "alone.onnx", feeds_of(encoded(), 0))
+        ours = run(np.arange(len(behind)) == number)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=SWITCHED, err_msg=behind[number][0].value)
+
+
+_SHARED = pytest.mark.xfail(
+    reason="switched weights ignore Quantizer.shared, so each has its own scale", strict=True, raises=AssertionError
+)
+_OPSET = pytest.mark.xfail(reason="the switched graph keeps opset 18, which has no 16-bit QuantizeLinear", strict=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_channel": False},
+        {"weight_ranges": "mse", "reduce_range": True},
+        {"fuse_qkv": True},
+        pytest.param({"fuse_qkv": True, "per_channel": False}, marks=_SHARED),
+        pytest.param({"activations": "uint16"}, marks=_OPSET),
+    ],
+    ids=str,
+)
+def test_switches_know_every_option(float_path, found, measured, tmp_path, options) -> None:
+    plan = plan_named("matmul-attention", found, measured, **options)
+    written(float_path, plan, tmp_path / "written.onnx")
+    expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
+    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
+    np.testing.assert_allclose(run([True] * len(behind)), expected, rtol=0, atol=SWITCHED)

@@ -103,3 +103,27 @@ def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: in
         ids[row, :length] = generator.integers(4, vocabulary, length)
         mask[row, :length] = 1
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def plant_outliers(source: Path, folder: Path, *, factor: float, channels: int) -> Path:
+    """A copy of a BERT checkpoint that computes the same, with outlier channels that no per-tensor range survives.
+
+    In every layer some channels of Q are scaled up and those of K down by the same factor, and some of V up and the rows of the
+    output projection that read them down.
+    """
+    import shutil
+
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(source, folder)
+    weights = {name: array.astype(np.float32) for name, array in load_file(folder / "model.safetensors").items()}
+    generator = np.random.default_rng(0)
+    for name in [n for n in weights if n.endswith("attention.self.query.weight")]:
+        stem = name.removesuffix("self.query.weight")
+        chosen = generator.permutation(len(weights[name]))[:channels]
+        for part, power in (("self.query", 1), ("self.key", -1), ("self.value", 1)):
+            weights[f"{stem}{part}.weight"][chosen] *= factor**power
+            weights[f"{stem}{part}.bias"][chosen] *= factor**power
+        weights[f"{stem}output.dense.weight"][:, chosen] /= factor
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,6 +1,7 @@
 """The store: results under keys made of everything they depend on, visible only when whole.
 
     STORE/<stage>-<key>/artifact.json     manifest, written last: digests of the files, inputs, options, versions
+    STORE/scratch-<stage>-<key>/          what a long stage has found so far; gone once its result is stored
     STORE/work-<stage>-<key>-<pid>/       a result in the making; whatever is left of one was interrupted and is removed
 
 A key is the sha256 of {stage, version of the stage's code, the options it reads, digests of its inputs}. Names and paths of
@@ -111,7 +112,15 @@ class Store:
             partial.rename(work / MANIFEST)
             shutil.rmtree(final, ignore_errors=True)
             work.rename(final)
+            shutil.rmtree(self.root / f"scratch-{artifact.stage}-{artifact.key[:16]}", ignore_errors=True)
         return final
+
+    def scratch(self, stage: str, key: str) -> Path:
+        """A folder that outlives interruptions, for what a long stage has found so far."""
+        folder = self.root / f"scratch-{stage}-{key[:16]}"
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def sweep(self) -> list[str]:
         """Remove every work folder; called under the lock, so all of them are remains. Their names."""

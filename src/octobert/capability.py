@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from octobert.errors import PlanError
-from octobert.plan import Noun, QuantPlan
+from octobert.plan import DType, Noun, QuantPlan
 
 
 class Capabilities(Noun):
@@ -17,6 +17,9 @@ class Capabilities(Noun):
         description: one line for people.
         placement: name of the placement that the runtime runs fastest; what `placement: auto` means.
         activations: accepted (type, symmetric) pairs; the first is the default.
+        simulated_activations: pairs that are accepted, but dequantized and computed in float.
+        dynamic: it computes dynamically quantized activations in integers.
+        saturates_without: CPU features of which one is needed for exact products of 8-bit numbers on x86.
         symmetric_int8: roles whose activations default to symmetric int8 instead.
         weights: accepted weight types.
         weight_axis: the axis of a [in, out] weight that may have its own scale each, None for per-tensor only.
@@ -31,7 +34,10 @@ class Capabilities(Noun):
     runtime: Literal["ort", "openvino"]
     description: str
     placement: str
-    activations: tuple[tuple[Literal["int8", "uint8"], bool], ...]
+    activations: tuple[tuple[DType, bool], ...]
+    simulated_activations: tuple[tuple[DType, bool], ...] = ()
+    dynamic: bool = False
+    saturates_without: tuple[str, ...] = ()
     symmetric_int8: tuple[str, ...] = ()
     weights: tuple[Literal["int8", "uint8"], ...]
     weight_axis: int | None
@@ -70,7 +76,10 @@ def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
             axis = 0 if site.role == "embedding.weight" else capabilities.weight_axis
             if quantizer.axis not in (None, axis):
                 found.append(f"{site.value}: weights may have one scale per index of axis {axis}, not {quantizer.axis}")
-        elif (quantizer.dtype, quantizer.symmetric) not in capabilities.activations:
+        elif quantizer.dynamic:
+            if not capabilities.dynamic:
+                found.append(f"{site.value}: {capabilities.name} computes dynamically quantized activations in float")
+        elif (quantizer.dtype, quantizer.symmetric) not in capabilities.activations + capabilities.simulated_activations:
             kind = f"{'symmetric' if quantizer.symmetric else 'asymmetric'} {quantizer.dtype}"
             found.append(f"{site.value}: {capabilities.name} does not run {kind} activations in integers")
         elif quantizer.low is None or quantizer.high is None:

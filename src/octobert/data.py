@@ -130,6 +130,7 @@ class Places:
 
     Args:
         calibrate, evaluate: a file, or the name of a split on the hub.
+        tune: the same, where rows to search on are wanted.
         hub: the data set's id, when it is one.
         alone: both are one file, whose rows are to be held apart.
         how: the choice in words, for the report.
@@ -137,19 +138,24 @@ class Places:
 
     calibrate: str
     evaluate: str
+    tune: str | None
     hub: str | None
     alone: bool
     how: str
 
     def content(self, revision: str | None) -> list[str]:
         """What the rows depend on: digests of the files, or the exact revision on the hub."""
+        named = [place for place in (self.calibrate, self.evaluate, self.tune) if place is not None]
         if self.hub is not None:
-            return [self.hub, hub_revision(self.hub, revision), self.calibrate, self.evaluate]
-        return [file_digest(Path(self.calibrate)), file_digest(Path(self.evaluate))]
+            return [self.hub, hub_revision(self.hub, revision), *named]
+        return [file_digest(Path(place)) for place in named]
 
 
-def places(settings: Data) -> Places:
+def places(settings: Data, *, tune: bool = False) -> Places:
     """Find the rows that a recipe asks for, before anything is read.
+
+    Args:
+        tune: rows to search on are wanted too.
 
     Raises:
         DataError: a file, folder or split is not there, or is ambiguous.
@@ -162,13 +168,16 @@ def places(settings: Data) -> Places:
         if named:
             found[split] = [Path(named)]
     wanted = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
-    alone = set(found) == {"all"} and list(wanted.values()) == ["train", "validation"]
+    if tune:
+        wanted["tune"] = settings.tune.from_
+    alone = set(found) == {"all"} and list(wanted.values())[:2] == ["train", "validation"]
     if alone:
         how = "one file: calibration rows drawn at random, all other rows evaluated"
-        return Places(str(found["all"][0]), str(found["all"][0]), None, True, how)
+        only = str(found["all"][0])
+        return Places(only, only, only if tune else None, None, True, how)
     if source is not None and not local and not found:
         how = f"{source} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}"
-        return Places(wanted["calibrate"], wanted["evaluate"], source, False, how)
+        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), source, False, how)
     chosen = {}
     for key, name in wanted.items():
         is_file = Path(name).suffix.lower() in FORMATS and name not in found
@@ -176,7 +185,8 @@ def places(settings: Data) -> Places:
         if not chosen[key].is_file():
             raise DataError("there is no such file", where=str(chosen[key]), fix="check the path")
     how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}"
-    return Places(str(chosen["calibrate"]), str(chosen["evaluate"]), None, False, how)
+    tuned = str(chosen["tune"]) if tune else None
+    return Places(str(chosen["calibrate"]), str(chosen["evaluate"]), tuned, None, False, how)
 
 
 def hub_revision(name: str, revision: str | None) -> str:
@@ -251,6 +261,12 @@ def hold_out(digests: Sequence[str], samples: int, seed: int) -> tuple[list[int]
     taken = {distinct[i] for i in order[: min(samples, len(distinct) // 2)]}
     first = [i for i, d in enumerate(digests) if d in taken]
     return first, [i for i, d in enumerate(digests) if d not in taken]
+
+
+def apart(digests: Sequence[str], others: Iterable[str]) -> list[int]:
+    """Indices of the rows that are none of the others."""
+    known = set(others)
+    return [index for index, digest in enumerate(digests) if digest not in known]
 
 
 def refuse_leakage(calibration: Sequence[str], evaluation: Sequence[str]) -> None:

@@ -8,7 +8,8 @@
     ├── PlanError        5   a quantization plan that quantizes nothing, or that the target refuses
     ├── TargetError      6   a runtime that is missing, or that fails on the model
     ├── BusyError        7   another run holds the output directory
-    └── StorageError     8   the disk: full, read-only, or holding something unexpected
+    ├── StorageError     8   the disk: full, read-only, or holding something unexpected
+    └── AccuracyError    9   the run is complete, but its model misses the accuracy that was asked for
 
 An error says what failed, where, what was got, what was expected, and what to do. It has a JSON form, because stages run
 in their own process and their errors must reach the user unchanged.
@@ -97,6 +98,10 @@ class StorageError(OctobertError):
     exit_code = 8
 
 
+class AccuracyError(OctobertError):
+    exit_code = 9
+
+
 _CLASSES = {
     kind.__name__: kind
     for kind in (
@@ -109,6 +114,7 @@ _CLASSES = {
         TargetError,
         BusyError,
         StorageError,
+        AccuracyError,
     )
 }
 

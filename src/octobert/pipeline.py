@@ -1,11 +1,7 @@
-"""A recipe becomes steps; steps become artifacts; artifacts become the output directory.
+"""Steps become artifacts, artifacts become the output directory.
 
-    data ─┐
-          ├─ observe ─ calibrate ─ quantize/T ─ export/T ─┬─ evaluate/C ─┬─ report ─ package/T
-    capture ──────────────────────────────────────────────┴─ benchmark ──┘
-
-T runs over targets, C over candidates (baselines and targets). Each step has a key; a step whose artifact is in the store is
-reused, so running again is how a run resumes. A failure ends the run and is written to `events.jsonl`, never to the store.
+Each step of `steps.steps_of` has a key; a step whose artifact is in the store is reused, so running again is how a run resumes.
+A failure ends the run and is written to `events.jsonl`, never to the store.
 """
 
 from __future__ import annotations
@@ -15,41 +11,21 @@ import json
 import shutil
 import time
 import traceback
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from octobert import candidates, data, environment, plugins
+from octobert import environment
 from octobert.artifact import MANIFEST, Artifact, Store, canonical_digest, digests_of, link_or_copy, locked, storage_errors
-from octobert.errors import OctobertError, StorageError, TargetError
+from octobert.errors import OctobertError, StorageError
 from octobert.executors import local
-from octobert.graph import checkpoint
-from octobert.recipe import Benchmark, Recipe, as_yaml, options_of
-from octobert.results import CARD, Report
-from octobert.task import Task, build
-from octobert.texts import check_length, longest
-from octobert.timing import check_lengths, within
+from octobert.recipe import Choice, Recipe, as_yaml
+from octobert.results import CARD, Report, Sweep
+from octobert.steps import Step, steps_of, sweep_steps
 
 HIDDEN = ".octobert"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One stage with what it is given.
-
-    Args:
-        name: unique in the run, `export/ort-cpu`.
-        stage: module in `stages`.
-        inputs: name inside the stage → name of the step that makes it.
-        options: part of the key.
-        locations: not part of the key.
-    """
-
-    name: str
-    stage: str
-    inputs: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    locations: dict[str, str] = field(default_factory=dict)
+R = TypeVar("R")
 
 
 class Listener(Protocol):
@@ -75,130 +51,6 @@ class Verdict:
     step: str
     action: str
     reason: str
-
-
-def steps_of(recipe: Recipe) -> list[Step]:
-    """The steps of a recipe, in order; whatever can be known to be wrong without running anything is refused here.
-
-    Raises:
-        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
-    """
-    source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
-    folder = checkpoint.side_folder(source)
-    labels = _labels(folder)
-    task = build(recipe.task.name, recipe.task.options, labels)
-    benchmark = within(recipe.benchmark, longest(folder))
-    _check(recipe, source, task, benchmark)
-    places = data.places(recipe.data)
-    absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
-    named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
-    facts = _Facts(
-        recipe=recipe,
-        model=str(source),
-        model_digest=checkpoint.digest(source),
-        task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
-        head=task.head,
-        max_length=task.max_length,
-        benchmark=benchmark,
-        candidates=named,
-        absent={b: why for b, why in absent.items() if why is not None},
-    )
-    return [_data_step(facts, places), *_model_steps(facts, places.how), *_measure_steps(facts), *_result_steps(facts)]
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What the steps of one recipe have in common."""
-
-    recipe: Recipe
-    model: str
-    model_digest: str
-    task: dict[str, Any]
-    head: str
-    max_length: int | None
-    benchmark: Benchmark
-    candidates: list[str]
-    absent: dict[str, str]
-
-
-def _data_step(facts: _Facts, places: data.Places) -> Step:
-    settings = facts.recipe.data
-    options = {
-        **facts.task,
-        "content": places.content(settings.revision),
-        "alone": places.alone,
-        "how": places.how,
-        "hub": places.hub,
-        "config": settings.config,
-        "revision": settings.revision,
-        "columns": list(settings.columns),
-        "calibrate": {**settings.calibrate.model_dump(by_alias=True), "from": ""},
-        "evaluate": {**settings.evaluate.model_dump(by_alias=True), "from": ""},
-        "allow_leakage": settings.allow_leakage,
-    }
-    return Step("data", "data", {}, options, {"calibrate": places.calibrate, "evaluate": places.evaluate})
-
-
-def _model_steps(facts: _Facts, how: str) -> list[Step]:
-    """Capture, observation, calibration; then a quantized model for every target."""
-    recipe = facts.recipe
-    method = plugins.load("methods", recipe.quantize.name)
-    targets = [plugins.load("targets", name).CAPABILITIES for name in recipe.targets]
-    roles = method.observed_roles(options_of(recipe.quantize, "methods"), targets)
-    captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": recipe.allow_pickle}
-    ranged = {
-        "calibrator": recipe.calibrate.model_dump(),
-        "model_digest": facts.model_digest,
-        "source": how,
-        "allow_leakage": recipe.data.allow_leakage,
-    }
-    observed = {"roles": list(roles), "max_length": facts.max_length}
-    steps = [
-        Step("capture", "capture", {}, captured, {"model": facts.model}),
-        Step("observe", "observe", {"capture": "capture", "data": "data"}, observed),
-        Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
-    ]
-    for target in recipe.targets:
-        given = {"method": recipe.quantize.model_dump(), "target": target}
-        steps.append(Step(f"quantize/{target}", "quantize", {"capture": "capture", "calibrate": "calibrate"}, given))
-        steps.append(Step(f"export/{target}", "export", {"quantize": f"quantize/{target}"}, {"target": target}))
-    return steps
-
-
-def _measure_steps(facts: _Facts) -> list[Step]:
-    """Evaluation of every candidate, and one benchmark of all."""
-    # Figures belong to a machine and its runtimes; on another one they are measured again.
-    machine = canonical_digest(environment.current().model_dump(mode="json"))
-    common = {**facts.task, "machine": machine, "allow_pickle": facts.recipe.allow_pickle}
-    place, steps = {"model": facts.model}, []
-    for name in facts.candidates:
-        inputs = {"capture": "capture", "data": "data"}
-        if name in facts.recipe.targets:
-            inputs[f"export/{name}"] = f"export/{name}"
-        steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
-    inputs = {"capture": "capture", "data": "data", **{f"export/{t}": f"export/{t}" for t in facts.recipe.targets}}
-    options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
-    return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
-
-
-def _result_steps(facts: _Facts) -> list[Step]:
-    """The report of all, and a package for every target."""
-    targets = facts.recipe.targets
-    names = ["capture", "data", "calibrate", "benchmark"]
-    names += [f"quantize/{t}" for t in targets] + [f"evaluate/{c}" for c in facts.candidates]
-    gathered = {
-        **facts.task,
-        "recipe": facts.recipe.model_dump(mode="json", by_alias=True),
-        "candidates": facts.candidates,
-        "targets": list(targets),
-        "model_digest": facts.model_digest,
-        "absent": facts.absent,
-    }
-    steps = [Step("report", "report", {name: name for name in names}, gathered)]
-    for target in targets:
-        inputs = {"capture": "capture", "calibrate": "calibrate", "export": f"export/{target}", "report": "report"}
-        steps.append(Step(f"package/{target}", "package", inputs, {"target": target}))
-    return steps
 
 
 def dry_run(recipe: Recipe, out: Path) -> list[Verdict]:
@@ -228,9 +80,36 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> Report:
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    listener = listener or Silent()
     steps = steps_of(recipe)
     _check_output(recipe, out)
+
+    def finish(folders: dict[str, Path]) -> Report:
+        report = Report.model_validate_json((folders["report"] / "report.json").read_text(encoding="utf-8"))
+        with storage_errors(out):
+            _publish(recipe, out, folders, report)
+        return report
+
+    return _run_steps(steps, recipe, out, listener or Silent(), finish)
+
+
+def sweep(recipe: Recipe, calibrators: Sequence[Choice], out: Path, listener: Listener | None = None) -> Sweep:
+    """Compare calibrators on one pass over the calibration rows, for the recipe's first target.
+
+    Raises:
+        OctobertError: whatever went wrong.
+    """
+
+    def finish(folders: dict[str, Path]) -> Sweep:
+        folder = folders[f"sweep/{recipe.targets[0]}"]
+        return Sweep.model_validate_json((folder / "sweep.json").read_text(encoding="utf-8"))
+
+    return _run_steps(sweep_steps(recipe, calibrators), recipe, out, listener or Silent(), finish)
+
+
+def _run_steps(
+    steps: Sequence[Step], recipe: Recipe, out: Path, listener: Listener, finish: Callable[[dict[str, Path]], R]
+) -> R:
+    """Make or reuse every step under the lock, then `finish` with their folders."""
     with locked(out / HIDDEN):
         store = Store(out / HIDDEN / "store")
         events = _Events(out / HIDDEN / "events.jsonl")
@@ -240,10 +119,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> Report:
         try:
             for step in steps:
                 made[step.name] = _carry_out(_completed(step, made), made, store, events, listener)
-            folders = {name: store.path(a.stage, a.key) for name, a in made.items() if a is not None}
-            report = Report.model_validate_json((folders["report"] / "report.json").read_text(encoding="utf-8"))
-            with storage_errors(out):
-                _publish(recipe, out, folders, report)
+            result = finish({name: store.path(a.stage, a.key) for name, a in made.items() if a is not None})
         except Exception as error:
             details = (
                 error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
@@ -251,7 +127,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> Report:
             events.write("failure", error=details, traceback=getattr(error, "traceback", traceback.format_exc()))
             raise
         events.write("done")
-    return report
+    return result
 
 
 def key_of(step: Step, made: dict[str, Artifact | None]) -> str:
@@ -288,7 +164,14 @@ def _carry_out(step: Step, made: dict[str, Artifact | None], store: Store, event
     try:
         with storage_errors(work):
             inputs = {n: str(store.path(made[s].stage, made[s].key)) for n, s in step.inputs.items()}  # type: ignore[union-attr]
-            request = {"stage": step.stage, "inputs": inputs, "options": step.options, "locations": step.locations}
+            scratch = str(store.scratch(step.stage, key))
+            request = {
+                "stage": step.stage,
+                "inputs": inputs,
+                "options": step.options,
+                "locations": step.locations,
+                "scratch": scratch,
+            }
             response = local.run(request, work, lambda what, done, total: listener.progressed(step, what, done, total))
         artifact = Artifact(
             stage=step.stage,
@@ -359,33 +242,3 @@ def _check_output(recipe: Recipe, out: Path) -> None:
                 where=str(out / target),
                 fix="move it away, or choose another --out",
             )
-
-
-def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> None:
-    """Everything about the model and the targets that can be refused before anything runs."""
-    folder = checkpoint.side_folder(source)
-    for name in recipe.targets:
-        probe = plugins.load("targets", name).probe()
-        if not probe.available:
-            fix = probe.install or "choose another target (octobert targets)"
-            raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
-    if source.is_dir():
-        checkpoint.encoder_of(checkpoint.read_config(source), where=str(source / "config.json"))
-        checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
-        checkpoint.check_head(source, task.head)
-    check_length(task.max_length, folder)
-    check_lengths(benchmark, longest(folder))
-
-
-def _labels(folder: Path) -> tuple[str, ...]:
-    """Class names as the model's config states them; none where it states none."""
-    if not (folder / "config.json").is_file():
-        return ()
-    names = checkpoint.read_config(folder).get("id2label") or {}
-    return tuple(str(names[k]) for k in sorted(names, key=int))
-
-
-def _baselines(recipe: Recipe) -> list[str]:
-    """What the recipe asks for, and the float model of every target's own runtime, without which nothing can be compared."""
-    needed = {candidates.float_baseline(t) for t in recipe.targets} | {"ort-f32"}
-    return [b for b in candidates.BASELINES if b in needed or b in recipe.baselines]

@@ -1,33 +1,54 @@
-"""The Placement noun: which kinds of sites a plan quantizes, as data that can be printed and edited."""
+"""The Placement noun: which kinds of sites a plan quantizes, as data that can be printed, and written by users too."""
 
 from __future__ import annotations
 
-from octobert.plan import Noun
+from fnmatch import fnmatchcase
+
+from pydantic import Field
+
+from octobert.plan import Noun, Site
 
 
 class Placement(Noun):
-    """A named choice of site roles (`graph.sites.ROLES`).
+    """A choice of kinds of sites.
 
     Args:
         description: one line for people.
-        roles: roles that are quantized.
+        kinds: patterns of `role` or `role@part` (`plan.ROLES`, `encoder.LAYER_PARTS`), such as `linear.*@ffn_*`.
         because: role that stays float → why, for the plan and the report.
     """
 
     description: str
-    roles: tuple[str, ...]
-    because: dict[str, str]
+    kinds: tuple[str, ...]
+    because: dict[str, str] = Field(default_factory=dict)
+
+    def takes(self, site: Site) -> bool:
+        """Whether a site is quantized."""
+        return any(fnmatchcase(site.kind if "@" in kind else site.role, kind) for kind in self.kinds)
+
+    def why_not(self, site: Site, name: str) -> str:
+        """Why a site that is not taken stays float."""
+        return self.because.get(site.role, f"not in placement {name}")
 
 
-HEAD_FLOAT = {
-    "head.input": "heads and poolers are small, and the answer is read from them",
-    "head.weight": "heads and poolers are small, and the answer is read from them",
-}
-RESIDUAL_FLOAT = {
-    "residual.branch": "residual adds carry the outliers of the stream, and run fused with LayerNorm in float",
-    "residual.skip": "residual adds carry the outliers of the stream, and run fused with LayerNorm in float",
-}
+HEAD_FLOAT = dict.fromkeys(("head.input", "head.weight"), "heads and poolers are small, and the answer is read from them")
+RESIDUAL_FLOAT = dict.fromkeys(
+    ("residual.branch", "residual.skip"),
+    "residual adds carry the outliers of the stream, and run fused with LayerNorm in float",
+)
 ATTENTION_FLOAT = dict.fromkeys(
     ("scores.query", "scores.key", "context.probs", "context.value"),
     "attention products are a small share of the work, and 8 bits gain no time on CPUs here",
+)
+OUTPUTS_FLOAT = dict.fromkeys(
+    (
+        "linear.output",
+        "scores.output",
+        "probs.output",
+        "context.output",
+        "activation.output",
+        "residual.output",
+        "norm.output",
+    ),
+    "outputs stay float; their readers quantize what they need",
 )

@@ -10,10 +10,32 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-DType = Literal["int8", "uint8"]
-LIMITS: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
-# Symmetric int8 leaves -128 unused, so that negation is exact and weights need no zero point.
-SYMMETRIC_LIMITS: dict[str, tuple[int, int]] = {"int8": (-127, 127), "uint8": (0, 255)}
+DType = Literal["int8", "uint8", "int16", "uint16"]
+LIMITS: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+# What an input index says when the site is the operator's output: every reader of the value reads it quantized.
+OUTPUT = -1
+
+# What a value can be at a site; `graph.sites` says where each is found.
+ROLES = (
+    "linear.input",
+    "linear.weight",
+    "linear.output",
+    "scores.query",
+    "scores.key",
+    "scores.output",
+    "context.probs",
+    "context.value",
+    "context.output",
+    "probs.output",
+    "activation.output",
+    "residual.branch",
+    "residual.skip",
+    "residual.output",
+    "norm.output",
+    "head.input",
+    "head.weight",
+    "embedding.weight",
+)
 
 
 class Noun(BaseModel):
@@ -27,19 +49,26 @@ class Site(Noun):
 
     Args:
         role: what the value is there, such as `linear.input` or `scores.key` (see `graph.sites`).
+        part: the part of the encoder it belongs to, such as `ffn_up` (see `encoder.LAYER_PARTS`), or `head`, `embeddings`.
         module: the module path of the operator, without the operator's own suffix.
         layer: index of the encoder layer, None outside the layers.
         node: name of the operator.
-        input: index of the input.
+        input: index of the input; `OUTPUT` for the operator's output.
         value: name of the value.
     """
 
     role: str
+    part: str
     module: str
     layer: int | None
     node: str
     input: int
     value: str
+
+    @property
+    def kind(self) -> str:
+        """`linear.input@ffn_up`: what placements name."""
+        return f"{self.role}@{self.part}"
 
     @property
     def is_weight(self) -> bool:
@@ -52,9 +81,13 @@ class Quantizer(Noun):
 
     Args:
         dtype: the integer type.
-        symmetric: zero point 0 (int8) or 128 (uint8).
+        symmetric: zero point in the middle of the type: 0, or 128 for uint8.
         axis: one scale per index of this axis; None for one scale.
-        low, high: the interval that is represented. None for weights, whose own values give it.
+        low, high: the interval that is represented. None for weights, whose own values give it, and for dynamic activations.
+        dynamic: the interval is taken from each batch as it comes.
+        reduced: one bit less, for products that would saturate.
+        least: how a weight's interval is chosen: all of it fits (`max`), or the least squared error (`mse`).
+        shared: weights with the same word here have one interval in common.
     """
 
     dtype: DType
@@ -62,6 +95,18 @@ class Quantizer(Noun):
     axis: int | None = None
     low: float | None = None
     high: float | None = None
+    dynamic: bool = False
+    reduced: bool = False
+    least: Literal["max", "mse"] = "max"
+    shared: str | None = None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer. Symmetric signed types leave out the least one, so that negation is exact."""
+        low, high = LIMITS[self.dtype]
+        if self.reduced:
+            low, high = low // 2, high // 2
+        return (-high, high) if self.symmetric and low < 0 else (low, high)
 
 
 class Decision(Noun):

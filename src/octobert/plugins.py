@@ -12,7 +12,7 @@ from types import ModuleType
 
 from octobert.errors import RecipeError, did_you_mean
 
-FAMILIES = ("calibrators", "encoders", "methods", "placements", "targets", "tasks")
+FAMILIES = ("calibrators", "encoders", "methods", "placements", "preparers", "refiners", "targets", "tasks")
 
 
 def names(family: str) -> tuple[str, ...]:

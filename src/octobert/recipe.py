@@ -56,6 +56,7 @@ class Data(Noun):
         columns: column names, for files without a header.
         calibrate: rows that calibration sees.
         evaluate: rows that are scored.
+        tune: rows that an accuracy criterion is held against while a plan is searched for; 1,000 when not said otherwise.
         allow_leakage: accept rows that are in both; the report says so.
     """
 
@@ -68,9 +69,10 @@ class Data(Noun):
     columns: tuple[str, ...] = ()
     calibrate: Rows = Rows.model_validate({"from": "train", "samples": 256})
     evaluate: Rows = Rows.model_validate({"from": "validation"})
+    tune: Rows = Rows.model_validate({"from": "train", "samples": 1000})
     allow_leakage: bool = False
 
-    @field_validator("calibrate", "evaluate", mode="before")
+    @field_validator("calibrate", "evaluate", "tune", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         return {"from": value} if isinstance(value, str) else value
@@ -80,10 +82,41 @@ class Data(Noun):
     def _default_samples(cls, value: Rows) -> Rows:
         return value if value.samples else value.model_copy(update={"samples": 256})
 
+    @field_validator("tune")
+    @classmethod
+    def _default_tuning_samples(cls, value: Rows) -> Rows:
+        return value if value.samples else value.model_copy(update={"samples": 1000})
+
     @model_validator(mode="after")
     def _some_source(self) -> Data:
         if not (self.source or self.train or self.validation or self.test):
             raise ValueError("give a source, or files for train and validation")
+        return self
+
+
+class Accuracy(Noun):
+    """What a quantized model must still reach, on rows that are neither calibrated on nor evaluated in the end.
+
+    Args:
+        max_drop: largest drop of the metric against the float model of the same runtime.
+        relative: `max_drop` is a share of the float model's figure.
+        at_least: smallest value of the metric itself.
+        metric: which; the task's first when absent.
+        minutes: for the whole search; what is best by then is taken.
+        fallback: what steps back: to `float`, or to 16-bit activations; `auto` takes 16 bits where the target computes them.
+    """
+
+    max_drop: float | None = Field(default=None, ge=0)
+    relative: bool = False
+    at_least: float | None = None
+    metric: str | None = None
+    minutes: float = Field(default=10, gt=0)
+    fallback: Literal["auto", "float", "int16"] = "auto"
+
+    @model_validator(mode="after")
+    def _some_criterion(self) -> Accuracy:
+        if self.max_drop is None and self.at_least is None:
+            raise ValueError("give max_drop, at_least, or both")
         return self
 
 
@@ -111,8 +144,12 @@ class Recipe(Noun):
     allow_pickle: bool = False
     task: Choice
     data: Data
-    calibrate: Choice = Choice(name="mse")
+    prepare: tuple[Choice, ...] = (Choice(name="smoothquant"),)
+    calibrate: Choice = Choice(name="minmax")
     quantize: Choice = Choice(name="static")
+    refine: tuple[Choice, ...] = (Choice(name="bias-correction"),)
+    sensitivity: bool = False
+    accuracy: Accuracy | None = None
     targets: tuple[str, ...] = Field(default=("ort-cpu",), min_length=1)
     baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()
@@ -127,6 +164,7 @@ class Recipe(Noun):
 
 
 _FAMILIES = {"task": "tasks", "calibrate": "calibrators", "quantize": "methods"}
+_LISTS = {"prepare": "preparers", "refine": "refiners"}
 
 
 def looks_local(name: str, suffixes: Container[str]) -> bool:
@@ -168,6 +206,11 @@ def parse(raw: dict[str, Any], *, where: str = "recipe", base: Path | None = Non
     for key, family in _FAMILIES.items():
         if key in raw:
             raw[key] = _choice(raw[key], key, family, problems)
+    for key, family in _LISTS.items():
+        if key in raw:
+            given = raw[key] if isinstance(raw[key], list | tuple) else [] if raw[key] is None else [raw[key]]
+            read = [_choice(one, key, family, problems) for one in given]
+            raw[key] = _BROKEN if _BROKEN in read else read
     if isinstance(raw.get("data"), str):
         raw["data"] = {"source": raw["data"]}
     targets = raw.get("targets")
@@ -253,7 +296,7 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
 
     data = recipe.data
     moved: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
-    for key in ("calibrate", "evaluate"):
+    for key in ("calibrate", "evaluate", "tune"):
         rows: Rows = getattr(data, key)
         moved[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
     return recipe.model_copy(update={"model": local(recipe.model), "data": data.model_copy(update=moved)})
@@ -271,11 +314,19 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     return Recipe.model_validate(plain)
 
 
+def _short(choice: dict[str, Any]) -> Any:
+    """A plugin as people write it."""
+    options = choice.get("options")
+    return {choice["name"]: options} if options else choice["name"]
+
+
 def as_yaml(recipe: Recipe) -> str:
     """The recipe as the user would write it, defaults left out."""
     plain = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
     for key in _FAMILIES:
         if key in plain:
-            options = plain[key].get("options")
-            plain[key] = {plain[key]["name"]: options} if options else plain[key]["name"]
+            plain[key] = _short(plain[key])
+    for key in _LISTS:
+        if key in plain:
+            plain[key] = [_short(one) for one in plain[key]]
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)

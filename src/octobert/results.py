@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from octobert.environment import Environment
 from octobert.measure import Comparison, Footprint, Latency, Score
 from octobert.plan import Noun, QuantPlan
@@ -45,6 +47,143 @@ class CaptureFacts(Noun):
     parity: Parity
 
 
+class Preparer(Noun):
+    """What one preparer did.
+
+    Args:
+        groups: what it changed, in its own words: kind, module, and what was chosen.
+    """
+
+    name: str
+    options: dict[str, Any]
+    groups: tuple[dict[str, Any], ...]
+
+
+class Prepared(Noun):
+    """`prepared.json`: what every preparer did, and the proof that the graph still computes the same."""
+
+    preparers: tuple[Preparer, ...]
+    parity: Parity
+
+
+class SiteHarm(Noun):
+    """What quantizing one value costs.
+
+    Args:
+        value: its name.
+        role, part, module, layer: of the first site that reads it so.
+        signal_to_noise_db: of the value itself, before and after; None where it is quantized dynamically.
+        output_error: mean squared error of the model's outputs with only this value quantized, relative to their variance.
+    """
+
+    value: str
+    role: str
+    part: str
+    module: str
+    layer: int | None
+    signal_to_noise_db: float | None
+    output_error: float
+
+
+class Sensitivity(Noun):
+    """`sensitivity.json`: every quantized value by what it costs.
+
+    Args:
+        rows: calibration rows that it was measured on.
+        together: output error with all of them quantized.
+        values: the most harmful first.
+    """
+
+    rows: int
+    together: float
+    values: tuple[SiteHarm, ...]
+
+
+class Trial(Noun):
+    """One plan that a search tried.
+
+    Args:
+        stepped_back: names of the units that were not in 8 bits.
+        rows: tuning rows it was judged on; fewer than all when it was clear before that it fails.
+        value: of the metric.
+        drop: of the metric against the float model on the same rows.
+        met: whether the criterion was met, on all rows.
+        saved_ms: how much faster than with every unit stepped back, by the measured time of each kind of unit.
+        seconds: that the trial took.
+    """
+
+    stepped_back: tuple[str, ...]
+    rows: int
+    value: float
+    drop: float
+    met: bool
+    saved_ms: float
+    seconds: float
+
+
+class Search(Noun):
+    """`search.json`: what an accuracy-aware search tried and took.
+
+    Args:
+        metric: that the criterion is about.
+        criterion: in words.
+        float_value: of the float model of the same runtime, on the tuning rows.
+        rows: tuning rows.
+        met: whether the plan that was taken meets the criterion.
+        taken: the trial that was taken.
+        trials: all, in order.
+        unit_saving_ms: kind of unit → time that 8 bits save on one of them, at batch 1 and `tokens` tokens.
+        seconds: of all trials together, interrupted runs included.
+        ended: why the search ended.
+    """
+
+    metric: str
+    criterion: str
+    float_value: float
+    rows: int
+    met: bool
+    taken: Trial
+    trials: tuple[Trial, ...]
+    unit_saving_ms: dict[str, float]
+    tokens: int
+    seconds: float
+    ended: str
+
+
+class Swept(Noun):
+    """One calibrator in a sweep.
+
+    Args:
+        calibrator: with its options, in words.
+        problem: why it could not be used, or None.
+        agreement, output_error: how closely the quantized model follows the float model on rows that were not calibrated on.
+        signal_to_noise_db: of every value.
+    """
+
+    calibrator: str
+    problem: str | None = None
+    agreement: float | None = None
+    output_error: float | None = None
+    signal_to_noise_db: dict[str, float] = Field(default_factory=dict)
+
+
+class Sweep(Noun):
+    """`sweep.json`: calibrators side by side, from one pass over the calibration rows.
+
+    Args:
+        fidelity: what `agreement` is called.
+        calibration_rows, judged_rows: of the data.
+        ranges: value → [minimum, maximum] that was seen.
+    """
+
+    target: str
+    fidelity: str
+    calibration_rows: int
+    judged_rows: int
+    ranges: dict[str, tuple[float, float]]
+    swept: tuple[Swept, ...]
+
+
 class DataFacts(Noun):
     """Which rows were used, and how they were kept apart."""
 
@@ -53,6 +192,7 @@ class DataFacts(Noun):
     source: str
     leaked_rows: int
     dropped_rows: int
+    tuning_rows: int = 0
 
 
 class TaskFacts(Noun):
@@ -98,6 +238,9 @@ class Report(Noun):
     model_digest: str
     ranges: RangeFacts
     plans: dict[str, QuantPlan]
+    prepared: Prepared | None = None
+    sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
+    searches: dict[str, Search] = Field(default_factory=dict)
     scores: dict[str, tuple[Score, ...]]
     comparisons: tuple[Comparison, ...]
     latencies: tuple[Latency, ...]
@@ -123,6 +266,8 @@ class Card(Noun):
     model_digest: str
     plan: QuantPlan
     ranges: Ranges
+    sensitivity: Sensitivity | None = None
+    search: Search | None = None
     scores: dict[str, tuple[Score, ...]]
     comparison: Comparison | None
     environment: Environment

@@ -13,6 +13,7 @@ from octobert.plan import Noun
 from octobert.ranges import Interval, TensorStatistics
 
 _LEVELS = 255  # steps between 256 codes
+_SIDE = 127
 _MIN_SCALE = float(np.finfo(np.float32).tiny)
 
 
@@ -39,7 +40,9 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
         errors = [_error(values, counts, a, b) for a, b in np.broadcast(lows, highs)]
         return int(np.argmin(errors))
 
-    best_bound = bound * fractions[least(-bound * fractions, bound * fractions)]
+    # Symmetric quantizers have 127 steps on either side of zero.
+    symmetric = [_error(values, counts, -b, b, levels=2 * _SIDE) for b in bound * fractions]
+    best_bound = bound * fractions[int(np.argmin(symmetric))]
     start = fractions[least(low * fractions, high * fractions)]
     best_low, best_high = low * start, high * start
     for _ in range(options.rounds):
@@ -51,9 +54,9 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     return Interval(low=float(best_low), high=float(best_high), bound=float(best_bound))
 
 
-def _error(values: np.ndarray, counts: np.ndarray, low: float, high: float) -> float:
-    """Sum of squared errors of an asymmetric 8-bit grid over [low, high] that contains 0 exactly."""
-    scale = max(float(high - low) / _LEVELS, _MIN_SCALE)
+def _error(values: np.ndarray, counts: np.ndarray, low: float, high: float, levels: int = _LEVELS) -> float:
+    """Sum of squared errors of a grid of so many steps over [low, high] that contains 0 exactly."""
+    scale = max(float(high - low) / levels, _MIN_SCALE)
     zero = np.rint(-low / scale)
-    codes = np.clip(np.rint(values / scale) + zero, 0, _LEVELS)
+    codes = np.clip(np.rint(values / scale) + zero, 0, levels)
     return float(np.dot((values - (codes - zero) * scale) ** 2, counts))

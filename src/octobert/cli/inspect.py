@@ -25,10 +25,15 @@ def command(
     folders = [directory] if (directory / CARD).is_file() or not inside else inside
     cards = [read_card(folder) for folder in folders]
     if as_json:
-        shown = {"target", "plan", "ranges", "model"}
+        shown = {"target", "plan", "ranges", "model", "sensitivity", "search"}
         _show.document([card.model_dump(mode="json", include=shown) for card in cards])
         return
     for card in cards:
         _show.render(terminal.plan_table(card.plan))
         for role, (done, total) in card.plan.counts().items():
-            typer.echo(f"{role:<18} {done:>4} of {total} in 8 bits")
+            if done:
+                typer.echo(f"{role:<18} {done:>4} of {total} in 8 bits")
+        if card.sensitivity is not None:
+            _show.render(terminal.sensitivity_table(card.sensitivity))
+        if card.search is not None:
+            _show.render(terminal.trials_table(card.search))

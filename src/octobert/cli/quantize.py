@@ -11,16 +11,22 @@ from octobert.cli import _show
 from octobert.cli.run import carry_out
 
 NAME = "quantize"
+MODEL_HELP = "Hub id, folder, package:NAME/PATH, or an .onnx file beside its tokenizer."
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="Hub id, folder, package:NAME/PATH, or an .onnx file beside its tokenizer.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     task: Annotated[str, typer.Option(help="A task's name, or YAML with its options: '{embedding: {text: body}}'.")],
     data: Annotated[list[str], typer.Option(help="File, folder, hub id, or SPLIT=FILE; give it several times.")],
     out: Annotated[Path, typer.Option(help="Output directory.")],
     target: Annotated[list[str] | None, typer.Option(help="A target; give it several times. Default: ort-cpu.")] = None,
-    calibrate: Annotated[str, typer.Option(help="A calibrator, or YAML with its options.")] = "mse",
+    calibrate: Annotated[str, typer.Option(help="A calibrator, or YAML with its options.")] = "minmax",
     method: Annotated[str, typer.Option(help="A quantization method, or YAML with its options.")] = "static",
+    prepare: Annotated[list[str] | None, typer.Option(help="Preparers; none for none. Default: smoothquant.")] = None,
+    refine: Annotated[list[str] | None, typer.Option(help="Refiners; none for none. Default: bias-correction.")] = None,
+    max_drop: Annotated[float | None, typer.Option(help="Search for the fastest plan that loses at most this.")] = None,
+    minutes: Annotated[float, typer.Option(help="Time for that search.")] = 10,
+    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Measure what every quantized value costs.")] = False,
     samples: Annotated[int, typer.Option(min=1, help="Calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
@@ -37,14 +43,21 @@ def command(
 
     raw: dict[str, Any] = {
         "model": model,
-        "task": _with_option(_choice(task, "--task"), "max_length", max_length),
-        "data": {**_data(data, samples, allow_leakage), "columns": _show.split_names(columns)},
-        "calibrate": _choice(calibrate, "--calibrate"),
-        "quantize": _choice(method, "--method"),
+        "task": with_option(choice_of(task, "--task"), "max_length", max_length),
+        "data": {**data_of(data, samples, allow_leakage=allow_leakage), "columns": _show.split_names(columns)},
+        "calibrate": choice_of(calibrate, "--calibrate"),
+        "quantize": choice_of(method, "--method"),
+        "sensitivity": sensitivity,
         "targets": target or ["ort-cpu"],
         "seed": seed,
         "allow_pickle": allow_pickle,
     }
+    if refine is not None:
+        raw["refine"] = [choice_of(one, "--refine") for one in refine if one != "none"]
+    if prepare is not None:
+        raw["prepare"] = [choice_of(one, "--prepare") for one in prepare if one != "none"]
+    if max_drop is not None:
+        raw["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
     recipe = recipes.parse(raw, where="command line")
     text = recipes.as_yaml(recipe)
     _show.note(text)
@@ -55,7 +68,7 @@ def command(
     carry_out(recipe, out, dry_run=dry_run, as_json=as_json)
 
 
-def _choice(text: str, option: str) -> Any:
+def choice_of(text: str, option: str) -> Any:
     """A name, or YAML flow with options."""
     import yaml
 
@@ -67,7 +80,7 @@ def _choice(text: str, option: str) -> Any:
         raise RecipeError(f"{option} is not a name or YAML", got=" ".join(str(error).split())[:200]) from error
 
 
-def _with_option(choice: Any, name: str, value: Any) -> Any:
+def with_option(choice: Any, name: str, value: Any) -> Any:
     if value is None:
         return choice
     if isinstance(choice, str):
@@ -79,7 +92,8 @@ def _with_option(choice: Any, name: str, value: Any) -> Any:
     return choice
 
 
-def _data(given: list[str], samples: int, allow_leakage: bool) -> dict[str, Any]:
+def data_of(given: list[str], samples: int, *, allow_leakage: bool) -> dict[str, Any]:
+    """Rows given as one source, or split by split."""
     from octobert.errors import RecipeError, did_you_mean
     from octobert.recipe import SPLITS
 

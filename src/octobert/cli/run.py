@@ -11,6 +11,7 @@ from octobert.cli import _show
 
 if TYPE_CHECKING:
     from octobert.recipe import Recipe
+    from octobert.results import Report
 
 NAME = "run"
 
@@ -49,6 +50,7 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
         progress.close()
     if as_json:
         _show.document(report.model_dump(mode="json"))
+        _check_criterion(report)
         return
     from octobert.report import terminal
 
@@ -56,3 +58,23 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
     typer.echo(f"\nReport   {out / 'report.html'}")
     for target in recipe.targets:
         typer.echo(f'Model    {out / target}   try: octobert predict {out / target} "some text"')
+    _check_criterion(report)
+
+
+def _check_criterion(report: Report) -> None:
+    """The run is done and written; whether it met the criterion is in the exit code.
+
+    Raises:
+        AccuracyError: a target missed it.
+    """
+    from octobert.errors import AccuracyError
+
+    for target, search in report.searches.items():
+        if not search.met:
+            raise AccuracyError(
+                f"the best plan that was found misses the criterion: {search.ended}",
+                where=target,
+                got=f"{search.metric} {search.taken.value:.4f}, a drop of {search.taken.drop:.4f} on {search.taken.rows} rows",
+                expected=search.criterion,
+                fix="allow a larger drop or more minutes, or let more stay in float",
+            )

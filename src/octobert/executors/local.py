@@ -24,7 +24,7 @@ def run(request: dict[str, Any], work: Path, on_progress: Progress) -> dict[str,
     """Run a stage; its response.
 
     Args:
-        request: {stage, inputs, options, locations}.
+        request: {stage, inputs, options, locations, scratch}.
         work: an empty folder that the stage fills.
         on_progress: called with (what, done, total).
 

@@ -14,7 +14,7 @@ from onnx_ir.passes import common
 
 from octobert.encoder import Encoder
 from octobert.errors import ModelError
-from octobert.graph import ops, structure
+from octobert.graph import lowering, ops, structure
 
 OPSET = 18
 # What a padded key adds to its score. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero
@@ -35,6 +35,8 @@ def prepare_(model: ir.Model) -> None:
     common.InlinePass()(model)
     common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    lowering.lower_fused_(model.graph)
+    _refuse_foreign(model)
     _refuse_half(model.graph)
     _set_opset_(model)
     _name_inputs_(model.graph)
@@ -77,12 +79,17 @@ def _refuse_quantized(model: ir.Model) -> None:
         raise ModelError(
             "the model is quantized already", got=", ".join(found), expected="a float model", fix="give the float ONNX file"
         )
-    foreign = sorted({node.domain for node in model.graph.all_nodes() if node.domain not in ("", "ai.onnx")})
-    if foreign and not model.functions:
+
+
+def _refuse_foreign(model: ir.Model) -> None:
+    foreign = sorted(
+        {f"{node.domain}.{node.op_type}" for node in model.graph.all_nodes() if node.domain not in ("", "ai.onnx")}
+    )
+    if foreign:
         raise ModelError(
             "the model has operators of a runtime's own",
-            got=f"operator domains {', '.join(foreign)}",
-            expected="plain ONNX operators, before any runtime's optimizer",
+            got=", ".join(foreign[:5]),
+            expected=f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
             fix="give the file as it was exported",
         )
 
@@ -112,7 +119,7 @@ def _set_opset_(model: ir.Model) -> None:
 
         version_converter.convert_version(model, target_version=OPSET, fallback=True)
     elif version > OPSET:
-        _lower_gelu_(model.graph)
+        lowering.lower_gelu_(model.graph)
         for node in model.graph:
             node.version = None
             if node.op_type == "Cast":
@@ -121,28 +128,6 @@ def _set_opset_(model: ir.Model) -> None:
         model.opset_imports[""] = OPSET
     if model.opset_imports.get("") != OPSET:
         raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"opset {OPSET}, or near it")
-
-
-def _lower_gelu_(graph: ir.Graph) -> None:
-    """Gelu (opset 20) as x * (0.5 * (1 + erf(x / sqrt 2))), the form that every runtime fuses."""
-    constants = {"root_two": np.sqrt(2.0), "one": 1.0, "half": 0.5}
-    for node in [n for n in graph if n.op_type == "Gelu"]:
-        approximate = node.attributes.get("approximate")
-        if approximate is not None and approximate.value != "none":
-            raise ModelError("the activation is not supported", where=str(node.name), got="tanh-approximated Gelu in opset 20")
-        values = {
-            k: ops.shared_initializer(graph, f"octobert.gelu.{k}", np.array(v, dtype=np.float32)) for k, v in constants.items()
-        }
-        x, name = node.inputs[0], str(node.outputs[0].name)
-        div = ops.make_node("Div", [x, values["root_two"]], f"{name}.div")
-        erf = ops.make_node("Erf", div.outputs, f"{name}.erf")
-        add = ops.make_node("Add", [erf.outputs[0], values["one"]], f"{name}.add")
-        half = ops.make_node("Mul", [add.outputs[0], values["half"]], f"{name}.half")
-        product = ops.make_node("Mul", [x, half.outputs[0]], f"{name}.gelu")
-        nodes = [div, erf, add, half, product]
-        for one in nodes:
-            one.metadata_props.update(node.metadata_props)
-        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [node.outputs[0]], [product.outputs[0]])
 
 
 def _name_inputs_(graph: ir.Graph) -> None:

@@ -1,23 +1,33 @@
-"""The one writer of QuantizeLinear and DequantizeLinear: a float graph and a plan in, a QDQ graph out.
+"""The one writer of 8-bit operators: a float graph and a plan in, a quantized graph out.
 
 Forms written:
     activation   x → QuantizeLinear → DequantizeLinear → operator; sites that share a value and a quantizer share the pair
+    output       the same pair behind the operator; everything that read the value reads the pair
     weight       int8 initializer → DequantizeLinear(axis) → operator
+    dynamic      x → DynamicQuantizeLinear, once for all its readers → MatMulInteger → Cast → Mul with both scales
     embedding    Gather over the int8 table and over its scales, Cast, Mul: only the rows that are read are dequantized
 Operators that a plan leaves alone keep reading the float value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
 from octobert.errors import PlanError
 from octobert.graph import ops
-from octobert.plan import LIMITS, SYMMETRIC_LIMITS, Quantizer, QuantPlan, Site
+from octobert.plan import OUTPUT, Quantizer, QuantPlan, Site
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
+# ONNX has 16-bit QuantizeLinear from this opset on; the operators of a canonical graph mean the same there.
+OPSET_16_BIT = 21
+# Fractions of the largest weight that `least: mse` tries as the interval's end.
+_FRACTIONS = np.linspace(0.6, 1.0, 41)
+
+Scales = Mapping[str, np.ndarray]
 
 
 def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]:
@@ -31,40 +41,71 @@ def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]
     if quantizer.low is None or quantizer.high is None:
         raise PlanError("an activation's quantizer has no range", fix="calibrate first")
     low, high = min(float(quantizer.low), 0.0), max(float(quantizer.high), 0.0)
+    lowest, highest = quantizer.limits
     if quantizer.symmetric:
-        bound = max(-low, high)
-        half = 127.0
-        scale = max(bound / half, MIN_SCALE)
-        zero = 0 if quantizer.dtype == "int8" else 128
+        # uint8: 128 is zero, and 127 steps lie on either side.
+        zero = 0 if lowest < 0 else (highest + 1) // 2
+        scale = max(max(-low, high) / (highest - zero), MIN_SCALE)
     else:
-        lowest, highest = LIMITS[quantizer.dtype]
         scale = max((high - low) / (highest - lowest), MIN_SCALE)
         zero = int(np.clip(round(lowest - low / scale), lowest, highest))
     return np.float32(scale), np.dtype(quantizer.dtype).type(zero)
 
 
-def quantize_weight(array: np.ndarray, quantizer: Quantizer) -> tuple[np.ndarray, np.ndarray]:
+def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
+    """The scale of a weight, of shape () or (channels,).
+
+    `least: mse` takes, channel by channel, the end of the interval whose rounding and clipping errors together are least.
+    """
+    highest = quantizer.limits[1]
+    axes = tuple(i for i in range(array.ndim) if i != quantizer.axis) if quantizer.axis is not None else None
+    bound = np.abs(array).max(axis=axes)
+    if quantizer.least == "max":
+        return np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
+    errors = [((array - _rounded(array, bound * f / highest, quantizer)) ** 2).sum(axis=axes) for f in _FRACTIONS]
+    best = _FRACTIONS[np.argmin(errors, axis=0)]
+    return np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
+
+
+def quantize_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Symmetric integers and scales of a weight.
 
     Args:
         array: float weights of any shape.
         quantizer: int8 symmetric; `axis` for one scale per channel.
+        scale: where it is known already; else from the weights.
 
     Returns:
         (integers of the same shape, scales of shape () or (channels,)).
     """
-    lowest, highest = SYMMETRIC_LIMITS[quantizer.dtype]
-    axes = tuple(i for i in range(array.ndim) if i != quantizer.axis) if quantizer.axis is not None else None
-    bound = np.abs(array).max(axis=axes)
-    scale = np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
-    shape = [-1 if i == quantizer.axis else 1 for i in range(array.ndim)]
-    spread = scale.reshape(shape) if quantizer.axis is not None else scale
-    integers = np.clip(np.rint(array / spread), lowest, highest).astype(quantizer.dtype)
-    return integers, scale
+    scale = weight_scale(array, quantizer) if scale is None else scale
+    lowest, highest = quantizer.limits
+    integers = np.clip(np.rint(array / _spread(scale, array.ndim, quantizer.axis)), lowest, highest)
+    return integers.astype(quantizer.dtype), scale
 
 
-def write(model: ir.Model, plan: QuantPlan) -> None:
+def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> np.ndarray:
+    """A weight as it is after quantization and dequantization."""
+    integers, scale = quantize_weight(array, quantizer, scale)
+    return integers * _spread(scale, array.ndim, quantizer.axis)
+
+
+def _spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
+    """A scale in the shape that multiplies the array."""
+    return scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
+
+
+def _rounded(array: np.ndarray, scale: np.ndarray, quantizer: Quantizer) -> np.ndarray:
+    """A weight after quantization and dequantization."""
+    spread = _spread(np.maximum(scale, MIN_SCALE), array.ndim, quantizer.axis)
+    return np.clip(np.rint(array / spread), *quantizer.limits) * spread
+
+
+def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> None:
     """Write a plan into a float graph, in place.
+
+    Args:
+        scales: weight → its scale, where a refiner chose it.
 
     Raises:
         PlanError: the plan quantizes nothing, or names something that is not in the graph.
@@ -78,29 +119,82 @@ def write(model: ir.Model, plan: QuantPlan) -> None:
         )
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
+    scales = {**_shared_scales(nodes, plan), **(scales or {})}
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
-    for site, quantizer in plan.quantized:
+    dynamic: list[Site] = []
+    # Outputs last: until then every reader still reads the value by its own name.
+    for site, quantizer in sorted(plan.quantized, key=lambda one: one[0].input == OUTPUT):
         node = nodes.get(site.node)
-        if node is None or str(node.inputs[site.input].name) != site.value:
+        value = None if node is None else node.outputs[0] if site.input == OUTPUT else node.inputs[site.input]
+        if node is None or value is None or str(value.name) != site.value:
             raise PlanError("the plan does not fit the graph", where=site.node, fix="plan again from this graph")
-        key = (site.value, quantizer)
-        if key not in pairs:
-            pairs[key] = _dequantized_(graph, node, site, quantizer)
-        if site.role != "embedding.weight":
+        if quantizer.dynamic:
+            dynamic.append(site)
+        elif site.role == "embedding.weight":
+            _write_embedding_(graph, node, quantizer)
+        elif site.is_weight:
+            node.replace_input_with(site.input, _write_weight_(graph, node, value, quantizer, scales.get(site.value)))
+        elif site.input == OUTPUT:
+            _write_output_(graph, node, value, quantizer)
+        else:
+            key = (site.value, quantizer)
+            if key not in pairs:
+                pairs[key] = _write_activation_(graph, node, value, quantizer)
             node.replace_input_with(site.input, pairs[key])
+    _write_dynamic_(graph, nodes, dynamic)
+    if any(quantizer.dtype in ("int16", "uint16") for _, quantizer in plan.quantized):
+        model.graph.opset_imports[""] = OPSET_16_BIT
     ops.clean_(model)
 
 
-def _dequantized_(graph: ir.Graph, node: ir.Node, site: Site, quantizer: Quantizer) -> ir.Value:
-    value = node.inputs[site.input]
-    if site.role == "embedding.weight":
-        return _write_embedding_(graph, node, quantizer)
-    if site.is_weight:
-        return _write_weight_(graph, node, value, quantizer)
-    return _write_activation_(graph, node, value, quantizer)
+def _shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np.ndarray]:
+    """Weights that have one interval in common: the largest of their scales."""
+    groups: dict[str, list[tuple[str, np.ndarray]]] = {}
+    for site, quantizer in plan.quantized:
+        if quantizer.shared is not None and site.node in nodes:
+            array = ops.const_array(nodes[site.node].inputs[site.input])
+            if array is not None:
+                groups.setdefault(quantizer.shared, []).append((site.value, weight_scale(array, quantizer)))
+    return {value: np.max([s for _, s in group], axis=0) for group in groups.values() for value, _ in group}
 
 
-def _write_activation_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> ir.Value:
+def _write_output_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> None:
+    """A pair behind an operator; its readers read the pair, and a graph output keeps its name."""
+    readers = list(value.uses())
+    pair = _write_activation_(graph, node, value, quantizer, after=True)
+    for reader, index in readers:
+        reader.replace_input_with(index, pair)
+
+
+def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[Site]) -> None:
+    """x @ W with x quantized from its own values: what ONNX Runtime fuses into its DynamicQuantizeMatMul."""
+    quantized: dict[str, list[ir.Value]] = {}
+    for site in sites:
+        matmul = nodes[site.node]
+        dequantize = ops.producer(matmul.inputs[1], "DequantizeLinear")
+        if dequantize is None:
+            raise PlanError(
+                "a dynamic activation needs an 8-bit weight beside it", where=site.node, fix="quantize both or none"
+            )
+        if site.value not in quantized:
+            outputs = [ir.Value(name=f"{site.value}.{part}") for part in ("quantized", "scale", "zero_point")]
+            node = ir.node("DynamicQuantizeLinear", [matmul.inputs[0]], outputs=outputs, name=f"{site.value}.quantized")
+            graph.insert_before(matmul, [node])
+            quantized[site.value] = outputs
+        integers, scale, zero = quantized[site.value]
+        name = str(matmul.outputs[0].name)
+        weight, weight_scales = dequantize.inputs[0], dequantize.inputs[1]
+        product = ops.make_node("MatMulInteger", [integers, weight, zero], f"{name}.integer", dtype=ir.DataType.INT32)
+        floats = ops.make_node("Cast", product.outputs, f"{name}.cast", {"to": ir.DataType.FLOAT})
+        both = ops.make_node("Mul", [scale, weight_scales], f"{name}.scales")
+        result = ops.make_node("Mul", [floats.outputs[0], both.outputs[0]], f"{name}.dequantized")
+        graph.insert_before(matmul, [product, floats, both, result])
+        ir.convenience.replace_all_uses_with(matmul.outputs[0], result.outputs[0])
+
+
+def _write_activation_(
+    graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, *, after: bool = False
+) -> ir.Value:
     scale, zero = activation_parameters(quantizer)
     name = _free(graph, str(value.name))
     scale_value = ops.initializer(graph, f"{name}.scale", np.array(scale))
@@ -108,12 +202,12 @@ def _write_activation_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantize
     integer = ir.DataType.from_numpy(zero_value.const_value.numpy().dtype)
     quantize = ops.make_node("QuantizeLinear", [value, scale_value, zero_value], f"{name}.quantized", dtype=integer)
     dequantize = ops.make_node("DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized")
-    graph.insert_before(node, [quantize, dequantize])
+    (graph.insert_after if after else graph.insert_before)(node, [quantize, dequantize])
     return dequantize.outputs[0]
 
 
-def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> ir.Value:
-    integers, scale = quantize_weight(value.const_value.numpy(), quantizer)
+def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, scale: np.ndarray | None) -> ir.Value:
+    integers, scale = quantize_weight(value.const_value.numpy(), quantizer, scale)
     name = str(value.name)
     weight = ops.initializer(graph, f"{name}.quantized", integers)
     scale_value = ops.initializer(graph, f"{name}.scale", scale)
@@ -124,7 +218,7 @@ def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Q
     return dequantize.outputs[0]
 
 
-def _write_embedding_(graph: ir.Graph, gather: ir.Node, quantizer: Quantizer) -> ir.Value:
+def _write_embedding_(graph: ir.Graph, gather: ir.Node, quantizer: Quantizer) -> None:
     """table[ids] as int8 rows times their own scale; the result takes the place of the float Gather."""
     table, ids = gather.inputs
     integers, scale = quantize_weight(table.const_value.numpy(), quantizer)
@@ -137,7 +231,6 @@ def _write_embedding_(graph: ir.Graph, gather: ir.Node, quantizer: Quantizer) ->
     product = ops.make_node("Mul", [floats.outputs[0], scales.outputs[0]], f"{name}.dequantized")
     graph.insert_before(gather, [picked, floats, scales, product])
     ir.convenience.replace_all_uses_with(output, product.outputs[0])
-    return product.outputs[0]
 
 
 def _free(graph: ir.Graph, name: str) -> str:

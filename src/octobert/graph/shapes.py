@@ -28,7 +28,7 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
     Raises:
         ModelError: the graph does not run at both sizes, so its shapes are fixed.
     """
-    first, second = (_shapes_at(model, values, batch, sequence) for batch, sequence in _PROBES)
+    first, second = _probed_shapes(model, values)
     (batch_1, sequence_1), (batch_2, sequence_2) = _PROBES
     names = {(batch_1, batch_2): "batch", (sequence_1, sequence_2): "sequence"}
     names[batch_1 * sequence_1, batch_2 * sequence_2] = "tokens"
@@ -46,10 +46,12 @@ def annotate_(model: ir.Model) -> None:
         value.shape = ir.Shape(list(measured[str(value.name)]))
 
 
-def _shapes_at(model: ir.Model, values: list[ir.Value], batch: int, sequence: int) -> dict[str, tuple[int, ...]]:
+def _probed_shapes(model: ir.Model, values: list[ir.Value]) -> list[dict[str, tuple[int, ...]]]:
+    """Shapes of values at both probes."""
     import onnxruntime as ort
 
-    feeds = {v.name: np.ones((batch, sequence), dtype=np.int64) for v in model.graph.inputs}
+    inputs, names = [str(v.name) for v in model.graph.inputs], [str(v.name) for v in values]
+    found, at = [], _PROBES[0]
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "probe.onnx"
         save_with_outputs(model, values, path)
@@ -58,15 +60,17 @@ def _shapes_at(model: ir.Model, values: list[ir.Value], batch: int, sequence: in
         options.log_severity_level = 4
         try:
             session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            results = session.run([v.name for v in values], feeds)
+            for at in _PROBES:
+                results = session.run(names, {name: np.ones(at, dtype=np.int64) for name in inputs})
+                found.append({name: result.shape for name, result in zip(names, results, strict=True)})
         except Exception as error:  # onnxruntime raises plain Exceptions of its own for every failure
             raise ModelError(
-                f"the graph does not run on {batch} rows of {sequence} tokens",
+                f"the graph does not run on {at[0]} rows of {at[1]} tokens",
                 got=str(error).strip().splitlines()[-1][:300],
                 expected="a graph with dynamic batch and sequence",
                 fix="export it with dynamic axes",
             ) from error
-    return {str(v.name): r.shape for v, r in zip(values, results, strict=True)}
+    return found
 
 
 def save_with_outputs(model: ir.Model, values: list[ir.Value], path: Path) -> None:

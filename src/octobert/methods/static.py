@@ -2,120 +2,144 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from octobert import plugins
 from octobert.capability import Capabilities
-from octobert.errors import PlanError, did_you_mean
-from octobert.placement import Placement
-from octobert.plan import Decision, Noun, Quantizer, QuantPlan, Site
-from octobert.ranges import Ranges
+from octobert.errors import PlanError
+from octobert.methods import _common
+from octobert.plan import Decision, DType, Noun, Quantizer, QuantPlan, Site
+from octobert.ranges import Interval, Ranges
+
+WHERE = "quantize.static"
+_QKV = ("scores.query", "scores.key", "context.value")
+_QKV_PARTS = ("query", "key", "value")
 
 
 class Options(Noun):
     """Args:
-    placement: name of a file in `placements/`; `auto` takes what the target runs fastest.
-    activations: integer type of activations; `auto` takes the target's default for each role.
-    weights: integer type of weights, always symmetric.
-    per_channel: one scale per output channel of a weight.
+    placement: name of a file in `placements/`, or kinds of sites written out; `auto` takes what the target runs fastest.
+    activations: integer type of activations; `auto` takes the target's default for each role. 16 bits keep 8-bit weights.
+    per_channel: one scale per output channel of a weight, or one per weight.
+    weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
+    reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
+    fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
+    clip_gelu: upper end of the range of GELU's output.
     embeddings: store the word embedding table as int8 rows, or leave it float.
-    exclude: module patterns (`encoder.layer.0.*`) that stay float.
+    disable, enable: patterns of modules (`encoder.layer.0.*`), with a role if wanted (`*.query:linear.input`), or words of
+        their paths (`intermediate`); what is enabled is quantized whatever the placement and `disable` say.
     """
 
-    placement: str = "auto"
-    activations: Literal["auto", "uint8", "int8"] = "auto"
-    weights: Literal["int8"] = "int8"
+    placement: str | tuple[str, ...] = "auto"
+    activations: Literal["auto", "uint8", "int8", "uint16", "int16"] = "auto"
     per_channel: bool = True
+    weight_ranges: Literal["max", "mse"] = "max"
+    reduce_range: Literal["auto"] | bool = "auto"
+    fuse_qkv: bool = False
+    clip_gelu: float | None = Field(default=None, gt=0)
     embeddings: Literal["int8", "float"] = "int8"
-    exclude: tuple[str, ...] = Field(default=())
+    disable: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
 
     @field_validator("placement")
     @classmethod
-    def _placement_exists(cls, value: str) -> str:
-        known = ("auto", *plugins.names("placements"))
-        if value not in known:
-            raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, known)}')
-        return value
+    def _known_placement(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        return _common.known_placement(value)
 
 
-def placement_of(options: Options, capabilities: Capabilities) -> tuple[str, Placement]:
-    """The placement that the options name, or the target's own: (name, placement)."""
-    name = capabilities.placement if options.placement == "auto" else options.placement
-    return name, plugins.load("placements", name).PLACEMENT
-
-
-def observed_roles(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """The roles whose activations plans for these targets need ranges for; one observation serves all of them."""
-    roles = {role for target in targets for role in placement_of(options, target)[1].roles}
-    return tuple(sorted(role for role in roles if not role.endswith(".weight")))
+def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
+    """The kinds of activations that plans for these targets need ranges for; one observation serves all of them."""
+    if options.enable:
+        return ("*",)
+    kinds = {kind for target in targets for kind in _common.placement_of(options.placement, target)[1].kinds}
+    return tuple(sorted(kinds))
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
     """Decide every site.
 
     Raises:
-        PlanError: an exclusion that matches nothing, an activation without a range, or a type the target does not take.
+        PlanError: a pattern that matches nothing or contradicts another, an activation without a range, or a type that the
+            target does not take.
     """
-    name, placement = placement_of(options, capabilities)
-    _check_patterns(sites, options)
-    decisions = tuple(_decide(site, name, placement, ranges, capabilities, options) for site in sites)
-    return QuantPlan(method="static", placement=name, target=capabilities.name, decisions=decisions)
+    name, placement = _common.placement_of(options.placement, capabilities)
+    switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
+    taken = {s for s in sites if switches.on(s) or (placement.takes(s) and not switches.off(s))}
+    made = {s.value for s in taken if s.role.endswith(".output")}
+    decisions = []
+    for site in sites:
+        off = switches.off(site)
+        if off is not None:
+            decisions.append(_common.float_because(site, f'disabled by "{off}"'))
+        elif site.role == "embedding.weight":
+            decisions.append(_common.embedding(site, options.embeddings))
+        elif site not in taken:
+            decisions.append(_common.float_because(site, placement.why_not(site, name)))
+        elif site.value in made and not site.role.endswith(".output"):
+            decisions.append(_common.float_because(site, "quantized where the value is made"))
+        else:
+            on = switches.on(site)
+            reason = f'enabled by "{on}"' if on else f"placement {name}"
+            quantizer = _quantizer(site, ranges, capabilities, options)
+            decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
+    if options.fuse_qkv:
+        decisions = _fused(decisions)
+    return QuantPlan(method="static", placement=name, target=capabilities.name, decisions=tuple(decisions))
 
 
-def _decide(
-    site: Site, name: str, placement: Placement, ranges: Ranges, capabilities: Capabilities, options: Options
-) -> Decision:
-    pattern = next((p for p in options.exclude if fnmatch.fnmatchcase(site.module, p)), None)
-    if pattern is not None:
-        return Decision(site=site, quantizer=None, reason=f'excluded by "{pattern}"')
-    if site.role == "embedding.weight":
-        if options.embeddings == "float":
-            return Decision(site=site, quantizer=None, reason="embeddings: float")
-        rows = Quantizer(dtype=options.weights, symmetric=True, axis=0)
-        return Decision(site=site, quantizer=rows, reason="rows are looked up, then dequantized: a quarter of the bytes")
-    if site.role not in placement.roles:
-        reason = placement.because.get(site.role, f"not in placement {name}")
-        return Decision(site=site, quantizer=None, reason=reason)
+def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
     if site.is_weight:
         axis = capabilities.weight_axis if options.per_channel else None
-        weight = Quantizer(dtype=options.weights, symmetric=True, axis=axis)
-        return Decision(site=site, quantizer=weight, reason=f"placement {name}")
+        reduced = options.reduce_range is True
+        return Quantizer(dtype="int8", symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")
+    if options.clip_gelu is not None and site.kind in ("linear.input@ffn_down", "activation.output@activation"):
+        interval = Interval(
+            low=interval.low, high=min(interval.high, options.clip_gelu), bound=min(interval.bound, options.clip_gelu)
+        )
     dtype, symmetric = _activation_type(site.role, capabilities, options)
     low, high = (-interval.bound, interval.bound) if symmetric else (interval.low, interval.high)
-    activation = Quantizer(dtype=dtype, symmetric=symmetric, low=low, high=high)
-    return Decision(site=site, quantizer=activation, reason=f"placement {name}")
+    return Quantizer(dtype=dtype, symmetric=symmetric, low=low, high=high)
 
 
-def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[Literal["int8", "uint8"], bool]:
+def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[DType, bool]:
     if options.activations == "auto" and role in capabilities.symmetric_int8:
         return "int8", True
     if options.activations == "auto":
         return capabilities.activations[0]
-    for dtype, symmetric in capabilities.activations:
+    accepted = capabilities.activations + capabilities.simulated_activations
+    for dtype, symmetric in accepted:
         if dtype == options.activations:
             return dtype, symmetric
-    accepted = ", ".join(f"{d}{' symmetric' if s else ''}" for d, s in capabilities.activations)
     raise PlanError(
         f"{capabilities.name} does not run {options.activations} activations in integers",
-        where="quantize.static.activations",
-        expected=accepted,
+        where=f"{WHERE}.activations",
+        expected=", ".join(f"{d}{' symmetric' if s else ''}" for d, s in accepted),
         fix="use auto",
     )
 
 
-def _check_patterns(sites: tuple[Site, ...], options: Options) -> None:
-    modules = sorted({s.module for s in sites})
-    for pattern in options.exclude:
-        if not fnmatch.filter(modules, pattern):
-            raise PlanError(
-                f'the pattern "{pattern}" matches no module',
-                where="quantize.static.exclude",
-                fix=did_you_mean(pattern, modules),
-            )
+def _fused(decisions: Sequence[Decision]) -> list[Decision]:
+    """One range for Q, K and V of a layer, and one scale for their weights where each has only one."""
+    groups: dict[int | None, list[Quantizer]] = {}
+    for decision in decisions:
+        if decision.site.role in _QKV and decision.quantizer is not None:
+            groups.setdefault(decision.site.layer, []).append(decision.quantizer)
+    found = []
+    for decision in decisions:
+        site, quantizer = decision.site, decision.quantizer
+        if quantizer is not None and site.role in _QKV:
+            group = groups[site.layer]
+            # A symmetric member holds [-bound, bound], which is part of the common range like any other.
+            low, high = min(q.low or 0.0 for q in group), max(q.high or 0.0 for q in group)
+            if quantizer.symmetric:
+                low, high = -max(-low, high), max(-low, high)
+            quantizer = quantizer.model_copy(update={"low": low, "high": high})
+        elif quantizer is not None and site.role == "linear.weight" and site.part in _QKV_PARTS and quantizer.axis is None:
+            quantizer = quantizer.model_copy(update={"shared": f"layer {site.layer} qkv"})
+        found.append(decision.model_copy(update={"quantizer": quantizer}))
+    return found

@@ -1,9 +1,9 @@
 """The six linear layers of every encoder layer, which are nearly all of the arithmetic."""
 
-from octobert.placement import ATTENTION_FLOAT, HEAD_FLOAT, RESIDUAL_FLOAT, Placement
+from octobert.placement import ATTENTION_FLOAT, HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
 
 PLACEMENT = Placement(
     description="inputs and weights of the linear layers; everything else float",
-    roles=("linear.input", "linear.weight"),
-    because={**ATTENTION_FLOAT, **RESIDUAL_FLOAT, **HEAD_FLOAT},
+    kinds=("linear.input", "linear.weight"),
+    because={**ATTENTION_FLOAT, **RESIDUAL_FLOAT, **HEAD_FLOAT, **OUTPUTS_FLOAT},
 )

@@ -21,6 +21,7 @@ def page(report: Report) -> str:
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = summary.score_text
     environment.filters["ms"] = summary.ms
+    environment.filters["searched"] = summary.searched
     lines = summary.lines(report)
     return environment.get_template("page.html").render(
         report=report,
@@ -29,7 +30,7 @@ def page(report: Report) -> str:
         metrics=list(dict.fromkeys(s.metric for line in lines for s in line.scores)),
         verdicts=summary.verdicts(report),
         warnings=summary.warnings(report),
-        counts={target: plan.counts() for target, plan in report.plans.items()},
+        counts={t: {r: c for r, c in plan.counts().items() if c[0]} for t, plan in report.plans.items()},
         recipe=as_yaml(Recipe.model_validate(report.recipe)),
         labels=report.task.labels,
     )

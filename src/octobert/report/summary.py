@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octobert.measure import Comparison, Footprint, Latency, Score
 from octobert.recipe import BASELINES
-from octobert.results import Report
+from octobert.results import Report, Search
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,19 @@ def verdicts(report: Report) -> list[str]:
         gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.timed.speedup.items() if ratio is not None]
         parts.append(f"speed against {comparison.reference} " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
+    found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]
     return found
+
+
+def searched(search: Search) -> str:
+    """What an accuracy search found, in a sentence without a final stop."""
+    back = len(search.taken.stepped_back)
+    stepped = "everything planned stays in 8 bits" if not back else f"{back} parts step back from 8 bits"
+    verdict = "met" if search.met else "MISSED"
+    return (
+        f"“{search.criterion}” {verdict} on {search.taken.rows} tuning rows ({search.metric} {search.taken.value:.4f}, float "
+        f"{search.float_value:.4f}) after {len(search.trials)} trials in {search.seconds:.0f} s; {stepped}; {search.ended}"
+    )
 
 
 def warnings(report: Report) -> list[str]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from octobert.plan import Quantizer, QuantPlan
 from octobert.report import summary
-from octobert.results import Report
+from octobert.results import Report, Search, Sensitivity, Sweep
 
 
 def render(report: Report) -> RenderableType:
@@ -86,11 +86,79 @@ def plan_table(plan: QuantPlan) -> Table:
     return table
 
 
+def sensitivity_table(found: Sensitivity, limit: int = 20) -> Table:
+    """What the most harmful values cost."""
+    title = (
+        f"What 8 bits cost, value by value, on {found.rows} rows; all together {found.together:.2e} of the outputs' variance"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("value", "what", "own S/N dB", "output error", "share"):
+        table.add_column(name, justify="left" if name in ("value", "what") else "right")
+    total = sum(one.output_error for one in found.values) or 1.0
+    for one in found.values[:limit]:
+        noise = "" if one.signal_to_noise_db is None else f"{one.signal_to_noise_db:.1f}"
+        table.add_row(one.value, f"{one.role}@{one.part}", noise, f"{one.output_error:.2e}", f"{one.output_error / total:.1%}")
+    return table
+
+
+def trials_table(search: Search) -> Table:
+    """Every trial of an accuracy search."""
+    table = Table(title=f"Search: {summary.searched(search)}", title_justify="left")
+    for name in ("trial", "rows", search.metric, "drop", "met", "saves ms", "s", "not in 8 bits"):
+        table.add_column(name, justify="left" if name == "not in 8 bits" else "right")
+    for number, trial in enumerate(search.trials, start=1):
+        table.add_row(
+            str(number),
+            str(trial.rows),
+            f"{trial.value:.4f}",
+            f"{trial.drop:+.4f}",
+            "yes" if trial.met else "no",
+            f"{trial.saved_ms:.2f}",
+            f"{trial.seconds:.1f}",
+            ", ".join(trial.stepped_back) or "nothing",
+            style="bold" if trial == search.taken else "",
+        )
+    return table
+
+
+def sweep_tables(sweep: Sweep) -> tuple[Table, Table]:
+    """Calibrators end to end, best first, and the best of each value."""
+    title = (
+        f"Calibrators for {sweep.target}, on {sweep.judged_rows} rows that the {sweep.calibration_rows} calibrated ones are not"
+    )
+    ends = Table(title=title, title_justify="left")
+    for name in ("calibrator", "follows float", "output error (RMS)", "best for values"):
+        ends.add_column(name, justify="left" if name == "calibrator" else "right")
+    usable = [one for one in sweep.swept if one.problem is None]
+    best = {}
+    for value in sweep.ranges:
+        ratios = [(one.signal_to_noise_db[value], one.calibrator) for one in usable if value in one.signal_to_noise_db]
+        if ratios:
+            best[value] = max(ratios)[1]
+    for one in sorted(usable, key=lambda s: s.output_error or 0.0):
+        count = sum(name == one.calibrator for name in best.values())
+        ends.add_row(one.calibrator, f"{one.agreement:.4f}", f"{one.output_error:.4f}", str(count))
+    for one in sweep.swept:
+        if one.problem is not None:
+            ends.add_row(one.calibrator, one.problem, "", "", style="dim")
+    values = Table(title="Signal-to-noise ratio in dB, value by value", title_justify="left")
+    for name in ("value", "seen", *(s.calibrator for s in usable)):
+        values.add_column(name, justify="left" if name in ("value", "seen") else "right")
+    for value, (low, high) in sweep.ranges.items():
+        cells = []
+        for one in usable:
+            text = f"{one.signal_to_noise_db[value]:.1f}" if value in one.signal_to_noise_db else ""
+            cells.append(f"[bold]{text}[/bold]" if one.calibrator == best.get(value) else text)
+        values.add_row(value, f"[{low:.3g}, {high:.3g}]".replace("[", "\\["), *cells)
+    return ends, values
+
+
 def quantizer_text(quantizer: Quantizer | None) -> str:
     """`uint8 [-0.17, 4.31]`, `int8 symmetric, axis 1`, or `float`."""
     if quantizer is None:
         return "float"
-    text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "")
+    text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "") + (" dynamic" if quantizer.dynamic else "")
+    text += " reduced to 7 bits" if quantizer.reduced else ""
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"
     if quantizer.low is not None:

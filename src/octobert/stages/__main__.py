@@ -28,7 +28,7 @@ def main(work: Path) -> int:
     request = json.loads((work / REQUEST).read_text())
     started = time.perf_counter()
     inputs = {name: Path(folder) for name, folder in request["inputs"].items()}
-    context = Context(work, inputs, request["options"], request["locations"], _report)
+    context = Context(work, Path(request["scratch"]), inputs, request["options"], request["locations"], _report)
     try:
         stage = importlib.import_module(f"octobert.stages.{request['stage']}")
         summary = stage.run(context)

@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from octobert import plugins
-from octobert.ranges import Provenance, Ranges
+from octobert.errors import DataError
+from octobert.ranges import Interval, Provenance, Ranges, TensorStatistics
 from octobert.stages import Context, observe
 
-VERSION = 1
+VERSION = 2
+
+
+def interval_of(calibrator: Any, options: Any, value: str, statistics: TensorStatistics) -> Interval:
+    """The interval of one value.
+
+    Raises:
+        DataError: the calibrator cannot work with what was seen; with the value's name.
+    """
+    try:
+        return calibrator.interval(statistics, options)
+    except DataError as error:
+        raise DataError(error.what, where=f'"{value}"', got=error.got, expected=error.expected, fix=error.fix) from error
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -20,7 +33,7 @@ def run(context: Context) -> dict[str, Any]:
     observed = context.read_json("observe", "observed.json")
     intervals = {}
     for index, (value, one) in enumerate(sorted(statistics.items()), start=1):
-        intervals[value] = calibrator.interval(one, options)
+        intervals[value] = interval_of(calibrator, options, value, one)
         context.progress("calibrating", index, len(statistics))
     provenance = Provenance(
         samples=observed["samples"],

@@ -10,6 +10,7 @@ from typing import Any
 
 from octobert.graph import capture, checkpoint, ops
 from octobert.results import CaptureFacts
+from octobert.session import Feeds
 from octobert.stages import Context
 from octobert.texts import TextEncoder, feeds_of, save_tokenizer
 
@@ -41,8 +42,7 @@ def run(context: Context) -> dict[str, Any]:
     (context.work / "config.json").write_text(config.read_text(encoding="utf-8") if config.is_file() else "{}")
     encoder = TextEncoder(context.work)
     context.progress("capturing", 0, 2)
-    rows = encoder.encode(PARITY_TEXTS)
-    batches = [feeds_of([rows[i] for i in group], encoder.pad_id) for group in _BATCHES]
+    batches = parity_batches(encoder)
     head = str(context.options["head"])
     captured = capture.capture(source, head, batches, allow_pickle=bool(context.options["allow_pickle"]))
     context.progress("capturing", 1, 2)
@@ -51,3 +51,9 @@ def run(context: Context) -> dict[str, Any]:
     context.write("capture.json", facts)
     context.progress("capturing", 2, 2)
     return facts.model_dump(mode="json")
+
+
+def parity_batches(encoder: TextEncoder) -> list[Feeds]:
+    """The batches on which two forms of a model are compared."""
+    rows = encoder.encode(PARITY_TEXTS)
+    return [feeds_of([rows[i] for i in group], encoder.pad_id) for group in _BATCHES]

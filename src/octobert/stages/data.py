@@ -1,12 +1,16 @@
-"""Rows of the user's data → the texts that calibration sees, and the texts and gold that evaluation judges; kept apart.
+"""Rows of the user's data → the texts that calibration sees, those that a search is held against, and those that are judged
+in the end; kept apart.
 
-Writes `calibration.json` {inputs, digest} and `evaluation.json` {inputs, gold, digest}.
+Writes `calibration.json` {inputs, digest}, `evaluation.json` {inputs, gold, digest}, and `tuning.json` where a search is
+wanted: growing parts of its rows, [{inputs, gold}], so that what is clearly bad is seen to be on few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from octobert import data
 from octobert.artifact import canonical_digest
@@ -16,20 +20,25 @@ from octobert.stages import Context, task_of
 from octobert.task import Row, Task
 from octobert.texts import Text
 
-VERSION = 1
+VERSION = 2
+# Shares of the tuning rows that are judged one after another.
+TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
 
 
 def run(context: Context) -> dict[str, Any]:
     """Load, hold apart, check, sample."""
     options = context.options
     task, seed = task_of(options), int(options["seed"])
-    calibrate, evaluate = Rows.model_validate(options["calibrate"]), Rows.model_validate(options["evaluate"])
+    calibrate, evaluate = (Rows.model_validate(options[name]) for name in ("calibrate", "evaluate"))
+    tune = Rows.model_validate(options["tune"]) if options["tune"] else None
     samples = calibrate.samples or 0
     source, rows = _load(context, "calibrate")
+    tuning: list[Row] = []
     if options["alone"]:
-        first, second = data.hold_out(_digests(task, rows, source), samples, seed)
-        target, evaluated = source, [rows[i] for i in second]
-        rows = [rows[i] for i in first]
+        target, evaluated = source, rows
+        rows, evaluated = _held_out(task, rows, source, samples, seed)
+        if tune is not None:
+            tuning, evaluated = _held_out(task, evaluated, source, tune.samples or 0, seed)
     else:
         target, evaluated = _load(context, "evaluate")
     if evaluate.samples:
@@ -37,16 +46,20 @@ def run(context: Context) -> dict[str, Any]:
     known = _digests(task, evaluated, target)
     dropped = 0
     if calibrate.drop_evaluated:
-        evaluated_digests = set(known)
-        digests = _digests(task, rows, source)
-        kept = [row for row, digest in zip(rows, digests, strict=True) if digest not in evaluated_digests]
-        dropped, rows = len(rows) - len(kept), kept
+        kept = data.apart(_digests(task, rows, source), known)
+        dropped, rows = len(rows) - len(kept), [rows[i] for i in kept]
     rows = [rows[i] for i in data.sample(len(rows), samples, seed)]
     if not rows:
         raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
     chosen = _digests(task, rows, source)
     if not options["allow_leakage"]:
         data.refuse_leakage(chosen, known)
+    if tune is not None:
+        if not options["alone"]:
+            place, tuning = _load(context, "tune")
+            kept = data.apart(_digests(task, tuning, place), [*known, *chosen])
+            tuning = [tuning[kept[i]] for i in data.sample(len(kept), tune.samples or 0, seed)]
+        _write_tuning(context, task, tuning, seed)
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})
@@ -54,10 +67,34 @@ def run(context: Context) -> dict[str, Any]:
     return {
         "calibration_rows": len(rows),
         "evaluation_rows": len(evaluated),
+        "tuning_rows": len(tuning),
         "source": options["how"],
         "leaked_rows": len(set(chosen) & set(known)),
         "dropped_rows": dropped,
     }
+
+
+def _held_out(task: Task, rows: list[Row], where: str, samples: int, seed: int) -> tuple[list[Row], list[Row]]:
+    """So many rows, and the rest."""
+    first, second = data.hold_out(_digests(task, rows, where), samples, seed)
+    return [rows[i] for i in first], [rows[i] for i in second]
+
+
+def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> None:
+    where = "data.tune"
+    if not rows:
+        raise DataError(
+            "no rows are left to search on",
+            where=where,
+            got="every row of the split is calibrated on or evaluated",
+            fix="give a split with more rows, or calibrate on fewer",
+        )
+    order = np.random.default_rng(seed).permutation(len(rows))
+    parts = []
+    for share in TUNING_SHARES:
+        part = [rows[i] for i in order[: max(1, round(share * len(rows)))]]
+        parts.append({"inputs": task.inputs(part, where=where), "gold": task.gold(part, where=where)})
+    context.write_json("tuning.json", parts)
 
 
 def _load(context: Context, part: str) -> tuple[str, list[Row]]:

@@ -1,6 +1,7 @@
-"""The float graph and calibration texts → constant-size statistics of every activation a plan may quantize.
+"""The float graph and calibration texts → statistics of every activation a plan may quantize.
 
-Writes `statistics.npz`: per value its minimum, maximum, count and occupied histogram bins; and `observed.json`.
+Writes `statistics.npz`: per value its minimum, maximum, count, occupied histogram bins and the extremes of each row; and
+`observed.json`.
 """
 
 from __future__ import annotations
@@ -13,41 +14,34 @@ import onnx_ir as ir
 
 from octobert import observe, plugins, texts
 from octobert.graph import sites
+from octobert.placement import Placement
 from octobert.ranges import BINS, TensorStatistics
 from octobert.results import CaptureFacts
 from octobert.stages import Context
 
-VERSION = 1
-# A batch of so many tokens bounds the activations in memory: about 0.26 GB for all linear inputs of a BERT-base.
-TOKENS_PER_BATCH = 1024
+VERSION = 2
+_SHOWN_CHARACTERS = 60
 
 
 def run(context: Context) -> dict[str, Any]:
     """Observe."""
-    folder = context.inputs["capture"]
     facts = context.read("capture", "capture.json", CaptureFacts)
-    encoder = texts.TextEncoder(folder, context.options["max_length"])
-    rows = encoder.encode([tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]])
+    encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
+    inputs = [tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]]
+    rows = encoder.encode(inputs)
     family = plugins.load("encoders", facts.encoder).ENCODER
-    graph = ir.load(folder / "model.onnx").graph
-    names = {str(v.name) for v in graph.inputs}
-    roles = set(context.options["roles"])
-    values = sorted({site.value for site in sites.find_sites(graph, family) if site.role in roles})
-    del graph
-    groups = list(texts.batches(rows, max_tokens=TOKENS_PER_BATCH))
-    done = 0
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        context.progress("observing", done, len(rows))
-
-    def feeds() -> Any:
-        for group in groups:
-            batch = texts.feeds_of([rows[i] for i in group], encoder.pad_id)
-            yield {k: v for k, v in batch.items() if k in names}
-
-    statistics = observe.observe(folder / "model.onnx", feeds(), values, on_batch=count)
+    path = context.inputs["float"] / "model.onnx"
+    wanted = Placement(description="", kinds=tuple(context.options["kinds"]))
+    found = sites.find_sites(ir.load(path).graph, family)
+    values = sorted({site.value for site in found if wanted.takes(site) and not site.is_weight})
+    statistics = observe.observe(
+        path,
+        rows,
+        encoder.pad_id,
+        values,
+        name_of=lambda i: f'calibration row {i + 1}, "{inputs[i][0][:_SHOWN_CHARACTERS]}"',
+        on_rows=lambda done: context.progress("observing", done, len(rows)),
+    )
     save(statistics, context.work / "statistics.npz")
     observed = {
         "samples": len(rows),
@@ -68,6 +62,7 @@ def save(statistics: dict[str, TensorStatistics], path: Path) -> None:
         arrays[f"{name}/summary"] = np.array([one.minimum, one.maximum, one.count], dtype=np.float64)
         arrays[f"{name}/bins"] = bins.astype(np.uint16)
         arrays[f"{name}/counts"] = one.histogram[bins]
+        arrays[f"{name}/extremes"] = one.extremes
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
@@ -81,5 +76,6 @@ def load(path: Path) -> dict[str, TensorStatistics]:
                 histogram = np.zeros(BINS, dtype=np.int64)
                 histogram[arrays[f"{name}/bins"]] = arrays[f"{name}/counts"]
                 low, high, count = arrays[key]
-                found[name] = TensorStatistics(float(low), float(high), int(count), histogram)
+                extremes = arrays[f"{name}/extremes"]
+                found[name] = TensorStatistics(float(low), float(high), int(count), histogram, extremes)
     return found

@@ -17,7 +17,7 @@ from octobert.ranges import Ranges
 from octobert.results import CARD, Card, Report
 from octobert.stages import Context
 
-VERSION = 1
+VERSION = 2
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json")
 
 
@@ -44,6 +44,8 @@ def run(context: Context) -> dict[str, Any]:
         model_digest=report.model_digest,
         plan=report.plans[target],
         ranges=context.read("calibrate", "ranges.json", Ranges),
+        sensitivity=report.sensitivities.get(target),
+        search=report.searches.get(target),
         scores={k: v for k, v in report.scores.items() if k in (target, candidates.float_baseline(target))},
         comparison=next((c for c in report.comparisons if c.candidate == target), None),
         environment=report.environment,

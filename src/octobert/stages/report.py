@@ -10,12 +10,12 @@ from octobert import candidates, judging
 from octobert.measure import Comparison
 from octobert.plan import QuantPlan
 from octobert.ranges import Ranges
-from octobert.results import CaptureFacts, RangeFacts, Report, TaskFacts
+from octobert.results import CaptureFacts, Prepared, RangeFacts, Report, Search, Sensitivity, TaskFacts
 from octobert.stages import Context, task_of
 from octobert.stages.benchmark import Timings
 from octobert.stages.evaluate import Scores
 
-VERSION = 1
+VERSION = 2
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -32,6 +32,17 @@ def run(context: Context) -> dict[str, Any]:
         model_digest=options["model_digest"],
         ranges=RangeFacts(calibrator=ranges.calibrator, options=ranges.options, provenance=ranges.provenance),
         plans={t: context.read(f"quantize/{t}", "plan.json", QuantPlan) for t in options["targets"]},
+        prepared=context.read("prepare", "prepared.json", Prepared) if "prepare" in context.inputs else None,
+        sensitivities={
+            t: context.read(f"sensitivity/{t}", "sensitivity.json", Sensitivity)
+            for t in options["targets"]
+            if f"sensitivity/{t}" in context.inputs
+        },
+        searches={
+            t: context.read(f"quantize/{t}", "search.json", Search)
+            for t in options["targets"]
+            if (context.inputs[f"quantize/{t}"] / "search.json").is_file()
+        },
         scores={n: context.read(f"evaluate/{n}", "scores.json", Scores).scores for n in named},
         comparisons=tuple(_compared(context)),
         latencies=timings.latencies,

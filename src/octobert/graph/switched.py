@@ -1,0 +1,83 @@
+"""A float graph in which every quantizer of a plan can be switched on and off while it runs.
+
+Each quantized value goes through an `If`: its 8-bit form where the switch is on, the value itself where it is off. One session
+then measures what each quantizer costs by itself; a branch that is not taken costs nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.graph import ops, qdq
+from octobert.plan import OUTPUT, Quantizer, QuantPlan, Site
+
+SWITCHES = "switches"
+Key = tuple[str, Quantizer]
+
+
+def write_(model: ir.Model, plan: QuantPlan) -> list[list[Site]]:
+    """Put a switch at every quantized value, in place; the sites behind each, in order of the input `switches` [N] bool."""
+    graph = model.graph
+    nodes = {str(node.name): node for node in graph}
+    switches = ir.Value(name=SWITCHES, shape=ir.Shape([None]), type=ir.TensorType(ir.DataType.BOOL))
+    graph.inputs.append(switches)
+    order: dict[Key, int] = {}
+    sites: list[list[Site]] = []
+    forms: dict[Key, ir.Value] = {}
+    # Outputs last, as in `qdq.write`: until then every reader still reads the value by its own name.
+    for site, quantizer in sorted(plan.quantized, key=lambda one: one[0].input == OUTPUT):
+        node = nodes[site.node]
+        key = (site.value, quantizer)
+        if key in forms:
+            node.replace_input_with(site.input, forms[key])
+            sites[order[key]].append(site)
+            continue
+        order[key] = len(sites)
+        sites.append([site])
+        value = node.outputs[0] if site.input == OUTPUT else node.inputs[site.input]
+        assert value is not None
+        readers = list(value.uses()) if site.input == OUTPUT else [(node, site.input)]
+        added = _switch(graph, switches, order[key], value, quantizer, is_weight=site.is_weight)
+        (graph.insert_after if site.input == OUTPUT else graph.insert_before)(node, added)
+        if not site.is_weight and site.input != OUTPUT:
+            forms[key] = added[-1].outputs[0]
+        for reader, index in readers:
+            reader.replace_input_with(index, added[-1].outputs[0])
+    return sites
+
+
+def _switch(
+    graph: ir.Graph, switches: ir.Value, number: int, value: ir.Value, quantizer: Quantizer, *, is_weight: bool
+) -> list[ir.Node]:
+    """switches[number] → If → the 8-bit form of a value, or the value."""
+    name = f"switch.{number}"
+    index = ops.initializer(graph, f"{name}.index", np.array(number, dtype=np.int64))
+    pick = ops.make_node("Gather", [switches, index], f"{name}.on", {"axis": 0}, dtype=ir.DataType.BOOL)
+    same = ops.make_node("Identity", [value], f"{name}.same")
+    if is_weight:
+        array = value.const_value.numpy()  # type: ignore[union-attr]
+        rounded = qdq.dequantized_weight(array, quantizer).astype(np.float32)
+        nodes = [ops.make_node("Identity", [ops.initializer(graph, f"{name}.weight", rounded)], f"{name}.rounded")]
+    else:
+        nodes = _fake_quantized(graph, name, value, quantizer)
+    branches = {
+        "then_branch": ir.Graph([], [nodes[-1].outputs[0]], nodes=nodes, name=f"{name}.then"),
+        "else_branch": ir.Graph([], [same.outputs[0]], nodes=[same], name=f"{name}.else"),
+    }
+    return [pick, ops.make_node("If", [pick.outputs[0]], f"{name}.value", branches)]
+
+
+def _fake_quantized(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
+    if quantizer.dynamic:
+        outputs = [ir.Value(name=f"{name}.{part}") for part in ("integers", "scale", "zero_point")]
+        first = ir.node("DynamicQuantizeLinear", [value], outputs=outputs, name=f"{name}.integers")
+        return [first, ops.make_node("DequantizeLinear", outputs, f"{name}.rounded")]
+    scale, zero = qdq.activation_parameters(quantizer)
+    parameters = [
+        ops.initializer(graph, f"{name}.scale", np.array(scale)),
+        ops.initializer(graph, f"{name}.zero", np.array(zero)),
+    ]
+    integer = ir.DataType.from_numpy(np.dtype(quantizer.dtype))
+    first = ops.make_node("QuantizeLinear", [value, *parameters], f"{name}.integers", dtype=integer)
+    return [first, ops.make_node("DequantizeLinear", [first.outputs[0], *parameters], f"{name}.rounded")]

@@ -1,0 +1,114 @@
+"""What planners share: placements by name or written out, and sites switched off and on by pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from octobert import plugins
+from octobert.capability import Capabilities
+from octobert.encoder import LAYER_PARTS
+from octobert.errors import PlanError, did_you_mean
+from octobert.placement import Placement
+from octobert.plan import ROLES, Decision, Quantizer, Site
+
+AUTO = "auto"
+_PARTS = (*LAYER_PARTS, "head", "embeddings")
+_WILD = frozenset("*?[")
+EMBEDDING_REASON = "rows are looked up, then dequantized: a quarter of the bytes"
+
+
+def known_placement(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """A placement's name or kinds, checked.
+
+    Raises:
+        ValueError: an unknown name, or a kind that no site can have.
+    """
+    if isinstance(value, str):
+        known = (AUTO, *plugins.names("placements"))
+        if value not in known:
+            raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, known)}')
+        return value
+    kinds = [*ROLES, *(f"{role}@{part}" for role in ROLES for part in _PARTS)]
+    for kind in value:
+        if not any(fnmatchcase(one, kind) for one in kinds):
+            raise ValueError(f'no site is of kind "{kind}"; {did_you_mean(kind, ROLES)}')
+    if not value:
+        raise ValueError("a placement needs at least one kind of site")
+    return value
+
+
+def placement_of(chosen: str | tuple[str, ...], capabilities: Capabilities) -> tuple[str, Placement]:
+    """The placement that was chosen, or the target's own: (name, placement)."""
+    if not isinstance(chosen, str):
+        return "custom", Placement(description="written out in the recipe", kinds=chosen)
+    name = capabilities.placement if chosen == AUTO else chosen
+    return name, plugins.load("placements", name).PLACEMENT
+
+
+def matches(pattern: str, site: Site) -> bool:
+    """Whether a pattern means a site.
+
+    A pattern with wildcards is held against the module path, or against `path:role` if it has a colon; a plain word means
+    every module that has it among its dotted parts: `layer.1` is layer 1 and not layer 10.
+    """
+    text = f"{site.module}:{site.role}" if ":" in pattern else site.module
+    if _WILD & set(pattern):
+        return fnmatchcase(text, pattern)
+    return f".{pattern}." in f".{text}." or text == pattern
+
+
+class Switches:
+    """Which sites patterns switch off, and which they switch on again; on is applied last.
+
+    Raises:
+        PlanError: a pattern that matches nothing, or patterns that contradict each other.
+    """
+
+    def __init__(self, sites: Sequence[Site], disable: Sequence[str], enable: Sequence[str], *, where: str) -> None:
+        both = sorted(set(disable) & set(enable))
+        if both:
+            raise PlanError(
+                f'the pattern "{both[0]}" is both disabled and enabled', where=where, fix="remove it from one of the two lists"
+            )
+        self._off = {pattern: _matched(pattern, sites, f"{where}.disable") for pattern in disable}
+        self._on = {pattern: _matched(pattern, sites, f"{where}.enable") for pattern in enable}
+        enabled = set().union(*self._on.values())
+        for pattern, off in self._off.items():
+            if off <= enabled:
+                raise PlanError(
+                    f'everything that "{pattern}" disables is enabled again by other patterns',
+                    where=where,
+                    got=f"disable {list(disable)}, enable {list(enable)}",
+                    fix="remove the pattern, or narrow those that enable",
+                )
+
+    def off(self, site: Site) -> str | None:
+        """The pattern that switches a site off, unless another switches it on."""
+        if self.on(site):
+            return None
+        return next((pattern for pattern, sites in self._off.items() if site in sites), None)
+
+    def on(self, site: Site) -> str | None:
+        """The pattern that switches a site on."""
+        return next((pattern for pattern, sites in self._on.items() if site in sites), None)
+
+
+def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
+    found = {site for site in sites if matches(pattern, site)}
+    if not found:
+        near = did_you_mean(pattern, sorted({s.module for s in sites} | {s.role for s in sites}))
+        raise PlanError(f'the pattern "{pattern}" matches no module', where=where, fix=near)
+    return found
+
+
+def float_because(site: Site, reason: str) -> Decision:
+    """A site that stays float."""
+    return Decision(site=site, quantizer=None, reason=reason)
+
+
+def embedding(site: Site, how: str) -> Decision:
+    """The decision about the word embedding table."""
+    if how == "float":
+        return float_because(site, "embeddings: float")
+    return Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason=EMBEDDING_REASON)

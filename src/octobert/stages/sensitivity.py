@@ -1,0 +1,38 @@
+"""A plan and calibration rows → what every quantized value costs.
+
+Writes `sensitivity.json`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert import refine, sensitivity, texts
+from octobert.plan import QuantPlan
+from octobert.stages import Context, observe
+
+VERSION = 1
+# Rows that every value is tried on: errors of outputs are averages over them, and their ranking settles early.
+ROWS = 32
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Measure."""
+    plan = context.read("quantize", "plan.json", QuantPlan)
+    encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
+    inputs = context.read_json("data", "calibration.json")["inputs"]
+    chosen = np.random.default_rng(int(context.options["seed"])).permutation(len(inputs))[:ROWS]
+    rows = encoder.encode([tuple(inputs[i]) for i in chosen])
+    model = ir.load(context.inputs["float"] / "model.onnx")
+    refined = context.inputs["quantize"] / "refined.npz"
+    if refined.is_file():
+        refine.apply_(model, refine.load(refined), plan)
+    statistics = observe.load(context.inputs["observe"] / "statistics.npz")
+    found = sensitivity.measure(
+        model, plan, rows, encoder.pad_id, statistics, lambda done, of: context.progress("measuring sensitivity", done, of)
+    )
+    context.write("sensitivity.json", found)
+    return {"values": len(found.values), "worst": found.values[0].value, "together": found.together}

@@ -1,0 +1,91 @@
+"""Statistics and several calibrators → how good each one's ranges are, value by value and end to end.
+
+End to end is judged on rows that calibration did not see, without their gold: how closely the quantized model follows the float
+model. Writes `sweep.json`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from octobert import candidates, plugins, sensitivity, texts
+from octobert.batching import run_rows
+from octobert.errors import DataError
+from octobert.graph import sites
+from octobert.plan import QuantPlan
+from octobert.ranges import Provenance, Ranges, TensorStatistics
+from octobert.results import CaptureFacts, Sweep, Swept
+from octobert.session import SessionOptions
+from octobert.stages import Context, observe, quantize, task_of
+from octobert.stages.calibrate import interval_of
+from octobert.task import Fidelity
+
+VERSION = 1
+JUDGED_ROWS = 256
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Sweep."""
+    options, task = context.options, task_of(context.options)
+    target = plugins.load("targets", options["target"])
+    encoder = texts.TextEncoder(context.inputs["capture"], options["max_length"])
+    # The parts of the tuning rows grow; the first that is large enough will do.
+    parts = [part["inputs"] for part in context.read_json("data", "tuning.json")]
+    inputs = [tuple(t) for t in next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1])]
+    rows = encoder.encode(inputs)
+    source = context.inputs["capture"] / "model.onnx"
+    baseline = candidates.Candidate(name=candidates.float_baseline(options["target"]), path=str(source), head=task.head)
+    reference = run_rows(candidates.open_candidate(baseline, 0), rows, encoder.pad_id)
+    statistics = observe.load(context.inputs["observe"] / "statistics.npz")
+    fidelity = ""
+    swept = []
+    for number, choice in enumerate(options["calibrators"]):
+        label = choice["name"] + "".join(f" {v}" for v in choice["options"].values())
+        context.progress(f"sweeping: {label}", number, len(options["calibrators"]))
+        try:
+            plan = _plan(context, choice, statistics)
+        except DataError as error:
+            swept.append(Swept(calibrator=label, problem=str(error)))
+            continue
+        with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+            path = Path(folder) / quantize.FILE
+            quantize.write(context.inputs["float"] / "model.onnx", plan, {}, path)
+            outputs = run_rows(target.open_session(path, SessionOptions()), rows, encoder.pad_id)
+        followed: Fidelity = task.fidelity(outputs, reference, inputs)
+        fidelity = followed.name
+        quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
+        noise = {value: sensitivity.activation_snr(statistics[value], quantizer) for value, quantizer in quantizers.items()}
+        swept.append(
+            Swept(calibrator=label, agreement=followed.agreement, output_error=followed.error, signal_to_noise_db=noise)
+        )
+    seen = {value: (one.minimum, one.maximum) for value, one in statistics.items()}
+    found = Sweep(
+        target=options["target"],
+        fidelity=fidelity,
+        calibration_rows=int(context.read_json("observe", "observed.json")["samples"]),
+        judged_rows=len(inputs),
+        ranges=seen,
+        swept=tuple(swept),
+    )
+    context.write("sweep.json", found)
+    return {"calibrators": len(swept)}
+
+
+def _plan(context: Context, choice: dict[str, Any], statistics: dict[str, TensorStatistics]) -> QuantPlan:
+    """The plan that a calibrator's ranges give."""
+    facts = context.read("capture", "capture.json", CaptureFacts)
+    calibrator = plugins.load("calibrators", choice["name"])
+    chosen = calibrator.Options.model_validate(choice["options"])
+    intervals = {value: interval_of(calibrator, chosen, value, one) for value, one in statistics.items()}
+    provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
+    ranges = Ranges(calibrator=choice["name"], options=choice["options"], intervals=intervals, provenance=provenance)
+    method = plugins.load("methods", context.options["method"]["name"])
+    options = method.Options.model_validate(context.options["method"]["options"])
+    target = plugins.load("targets", context.options["target"]).CAPABILITIES
+    graph = ir.load(context.inputs["float"] / "model.onnx").graph
+    family = plugins.load("encoders", facts.encoder).ENCODER
+    return method.plan(sites.find_sites(graph, family), ranges, target, options)

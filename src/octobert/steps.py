@@ -1,0 +1,311 @@
+"""A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
+
+    data ─┐
+          ├─ prepare ─ observe ─ calibrate ─ quantize/T ─ [sensitivity/T ─ search/T] ─ export/T ─┐
+    capture ─────────────────────────────────────────────────────────────────────────────────────┤
+                                                      package/T ─ report ─ evaluate/C, benchmark ┘
+
+T runs over targets, C over candidates (baselines and targets). Sensitivity and search run where a recipe asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octobert import candidates, data, environment, plugins
+from octobert.artifact import canonical_digest
+from octobert.capability import Capabilities
+from octobert.errors import RecipeError, TargetError, did_you_mean
+from octobert.graph import checkpoint
+from octobert.recipe import Benchmark, Choice, Recipe, options_of
+from octobert.task import Task, build
+from octobert.texts import check_length, longest
+from octobert.timing import check_lengths, within
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage with what it is given.
+
+    Args:
+        name: unique in the run, `export/ort-cpu`.
+        stage: module in `stages`.
+        inputs: name inside the stage → name of the step that makes it.
+        options: part of the key.
+        locations: not part of the key.
+    """
+
+    name: str
+    stage: str
+    inputs: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    locations: dict[str, str] = field(default_factory=dict)
+
+
+# What a sweep compares: percentiles have a cliff on either side, which shows only when several stand side by side.
+SWEPT = (
+    Choice(name="minmax"),
+    *(Choice(name="percentile", options={"keep": keep}) for keep in (99.9, 99.99, 99.999, 99.9999)),
+    Choice(name="mse"),
+    Choice(name="entropy"),
+    Choice(name="mean-minmax"),
+    Choice(name="moving-average"),
+)
+
+
+def steps_of(recipe: Recipe) -> list[Step]:
+    """The steps of a recipe, in order; whatever can be known to be wrong without running anything is refused here.
+
+    Raises:
+        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
+    """
+    facts, places = _facts_of(recipe, tune=recipe.accuracy is not None)
+    return [_data_step(facts, places), *_model_steps(facts, places.how), *_measure_steps(facts), *_result_steps(facts)]
+
+
+def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
+    """The steps that compare calibrators for the recipe's first target.
+
+    Raises:
+        OctobertError: as `steps_of`, or a method that calibrates nothing.
+    """
+    facts, places = _facts_of(recipe, tune=True)
+    needed = [s for s in _model_steps(facts, places.how) if s.stage in ("capture", "prepare", "observe")]
+    if not needed[-1].options["kinds"]:
+        raise RecipeError("the method calibrates nothing", where="quantize", got=recipe.quantize.name, fix="use static")
+    target = recipe.targets[0]
+    inputs = {"capture": "capture", "data": "data", "float": facts.float_step, "observe": "observe"}
+    options = {
+        **facts.task,
+        "max_length": facts.max_length,
+        "target": target,
+        "method": _on_this_cpu(recipe.quantize, plugins.load("targets", target).CAPABILITIES),
+        "calibrators": [one.model_dump() for one in calibrators],
+    }
+    return [_data_step(facts, places), *needed, Step(f"sweep/{target}", "sweep", inputs, options)]
+
+
+def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
+    """What is known before anything runs.
+
+    Raises:
+        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
+    """
+    source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
+    folder = checkpoint.side_folder(source)
+    labels = _labels(folder)
+    task = build(recipe.task.name, recipe.task.options, labels)
+    benchmark = within(recipe.benchmark, longest(folder))
+    _check(recipe, source, task, benchmark)
+    places = data.places(recipe.data, tune=tune)
+    absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
+    named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
+    facts = _Facts(
+        recipe=recipe,
+        model=str(source),
+        model_digest=checkpoint.digest(source),
+        task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
+        head=task.head,
+        max_length=task.max_length,
+        benchmark=benchmark,
+        candidates=named,
+        absent={b: why for b, why in absent.items() if why is not None},
+    )
+    return facts, places
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the steps of one recipe have in common."""
+
+    recipe: Recipe
+    model: str
+    model_digest: str
+    task: dict[str, Any]
+    head: str
+    max_length: int | None
+    benchmark: Benchmark
+    candidates: list[str]
+    absent: dict[str, str]
+
+    @property
+    def float_step(self) -> str:
+        """The step whose graph is quantized."""
+        return "prepare" if self.recipe.prepare else "capture"
+
+    def chosen(self, target: str) -> str:
+        """The step whose plan a target gets."""
+        return f"search/{target}" if self.recipe.accuracy is not None else f"quantize/{target}"
+
+
+def _data_step(facts: _Facts, places: data.Places) -> Step:
+    settings = facts.recipe.data
+    options = {
+        **facts.task,
+        "content": places.content(settings.revision),
+        "alone": places.alone,
+        "how": places.how,
+        "hub": places.hub,
+        "config": settings.config,
+        "revision": settings.revision,
+        "columns": list(settings.columns),
+        "calibrate": {**settings.calibrate.model_dump(by_alias=True), "from": ""},
+        "evaluate": {**settings.evaluate.model_dump(by_alias=True), "from": ""},
+        "tune": {**settings.tune.model_dump(by_alias=True), "from": ""} if places.tune is not None else None,
+        "allow_leakage": settings.allow_leakage,
+    }
+    named = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune}
+    return Step("data", "data", {}, options, {name: place for name, place in named.items() if place is not None})
+
+
+def _model_steps(facts: _Facts, how: str) -> list[Step]:
+    """Capture, preparation, observation, calibration; then a quantized model for every target."""
+    recipe = facts.recipe
+    method = plugins.load("methods", recipe.quantize.name)
+    targets = [plugins.load("targets", name).CAPABILITIES for name in recipe.targets]
+    kinds = method.observed_kinds(options_of(recipe.quantize, "methods"), targets)
+    encoded = {"max_length": facts.max_length}
+    captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": recipe.allow_pickle}
+    ranged = {
+        "calibrator": recipe.calibrate.model_dump(),
+        "model_digest": facts.model_digest,
+        "source": how,
+        "allow_leakage": recipe.data.allow_leakage,
+    }
+    rows = {"capture": "capture", "data": "data"}
+    steps = [Step("capture", "capture", {}, captured, {"model": facts.model})]
+    if recipe.prepare:
+        prepared = {"prepare": [one.model_dump() for one in recipe.prepare], "seed": recipe.seed, **encoded}
+        steps.append(Step("prepare", "prepare", rows, prepared))
+    rows = {**rows, "float": facts.float_step}
+    steps += [
+        Step("observe", "observe", rows, {"kinds": list(kinds), **encoded}),
+        Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
+    ]
+    for target in recipe.targets:
+        steps += _target_steps(facts, target, rows, encoded)
+    return steps
+
+
+def _target_steps(facts: _Facts, target: str, rows: dict[str, str], encoded: dict[str, Any]) -> list[Step]:
+    """A plan and its model for one target, searched for where the recipe has a criterion."""
+    recipe = facts.recipe
+    capabilities = plugins.load("targets", target).CAPABILITIES
+    given = {"method": _on_this_cpu(recipe.quantize, capabilities), "target": target, **encoded}
+    given["refine"] = [one.model_dump() for one in recipe.refine]
+    quantize = f"quantize/{target}"
+    steps = [Step(quantize, "quantize", {**rows, "calibrate": "calibrate"}, given)]
+    if recipe.sensitivity or recipe.accuracy is not None:
+        inputs = {**rows, "quantize": quantize, "observe": "observe"}
+        steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, {"seed": recipe.seed, **encoded}))
+    if recipe.accuracy is not None:
+        inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
+        machine = canonical_digest(environment.current().model_dump(mode="json"))
+        wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": machine, **facts.task, **encoded}
+        steps.append(Step(f"search/{target}", "search", inputs, wanted))
+    steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, {"target": target}))
+    return steps
+
+
+def _on_this_cpu(choice: Choice, capabilities: Capabilities) -> dict[str, Any]:
+    """The method's options with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
+    options = options_of(choice, "methods")
+    if options.reduce_range == "auto":
+        here = environment.current()
+        needed = capabilities.saturates_without
+        reduced = bool(needed) and "avx2" in here.features and not set(needed) & set(here.features)
+        options = options.model_copy(update={"reduce_range": reduced})
+    return {"name": choice.name, "options": options.model_dump(mode="json")}
+
+
+def _measure_steps(facts: _Facts) -> list[Step]:
+    """Evaluation of every candidate, and one benchmark of all."""
+    # Figures belong to a machine and its runtimes; on another one they are measured again.
+    machine = canonical_digest(environment.current().model_dump(mode="json"))
+    common = {**facts.task, "machine": machine, "allow_pickle": facts.recipe.allow_pickle}
+    place, steps = {"model": facts.model}, []
+    for name in facts.candidates:
+        inputs = {"capture": "capture", "data": "data"}
+        if name in facts.recipe.targets:
+            inputs[f"export/{name}"] = f"export/{name}"
+        steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
+    inputs = {"capture": "capture", "data": "data", **{f"export/{t}": f"export/{t}" for t in facts.recipe.targets}}
+    options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
+    return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
+
+
+def _result_steps(facts: _Facts) -> list[Step]:
+    """The report of all, and a package for every target."""
+    targets = facts.recipe.targets
+    inputs = {name: name for name in ("capture", "data", "calibrate", "benchmark")}
+    inputs |= {f"quantize/{t}": facts.chosen(t) for t in targets} | {f"evaluate/{c}": f"evaluate/{c}" for c in facts.candidates}
+    if facts.recipe.prepare:
+        inputs["prepare"] = "prepare"
+    for target in targets:
+        if facts.recipe.sensitivity or facts.recipe.accuracy is not None:
+            inputs[f"sensitivity/{target}"] = f"sensitivity/{target}"
+    gathered = {
+        **facts.task,
+        "recipe": facts.recipe.model_dump(mode="json", by_alias=True),
+        "candidates": facts.candidates,
+        "targets": list(targets),
+        "model_digest": facts.model_digest,
+        "absent": facts.absent,
+    }
+    steps = [Step("report", "report", inputs, gathered)]
+    for target in targets:
+        inputs = {"capture": "capture", "calibrate": "calibrate", "export": f"export/{target}", "report": "report"}
+        steps.append(Step(f"package/{target}", "package", inputs, {"target": target}))
+    return steps
+
+
+def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> None:
+    """Everything about the model and the targets that can be refused before anything runs."""
+    folder = checkpoint.side_folder(source)
+    for name in recipe.targets:
+        probe = plugins.load("targets", name).probe()
+        if not probe.available:
+            fix = probe.install or "choose another target (octobert targets)"
+            raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
+    if source.is_dir():
+        checkpoint.encoder_of(checkpoint.read_config(source), where=str(source / "config.json"))
+        checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
+        checkpoint.check_head(source, task.head)
+    if recipe.accuracy is not None:
+        _check_criterion(recipe, task)
+    check_length(task.max_length, folder)
+    check_lengths(benchmark, longest(folder))
+
+
+def _check_criterion(recipe: Recipe, task: Task) -> None:
+    """Refuse a criterion that cannot be held against anything, or only against the rows that are scored in the end."""
+    assert recipe.accuracy is not None
+    metric = recipe.accuracy.metric or task.primary
+    if metric is None:
+        raise RecipeError("the task has no metric on this data", where="accuracy", fix="use data with gold labels")
+    if metric not in task.metrics:
+        raise RecipeError(f'the task has no metric "{metric}"', where="accuracy.metric", fix=did_you_mean(metric, task.metrics))
+    if recipe.data.tune.from_ == recipe.data.evaluate.from_:
+        raise RecipeError(
+            "a plan cannot be searched for on the rows that it is scored on in the end",
+            where="data.tune.from",
+            got=recipe.data.tune.from_,
+            fix="name another split or file",
+        )
+
+
+def _labels(folder: Path) -> tuple[str, ...]:
+    """Class names as the model's config states them; none where it states none."""
+    if not (folder / "config.json").is_file():
+        return ()
+    names = checkpoint.read_config(folder).get("id2label") or {}
+    return tuple(str(names[k]) for k in sorted(names, key=int))
+
+
+def _baselines(recipe: Recipe) -> list[str]:
+    """What the recipe asks for, and the float model of every target's own runtime, without which nothing can be compared."""
+    needed = {candidates.float_baseline(t) for t in recipe.targets} | {"ort-f32"}
+    return [b for b in candidates.BASELINES if b in needed or b in recipe.baselines]
