@@ -112,7 +112,7 @@ def test_running_again_reuses_everything_and_a_change_runs_only_what_depends_on_
     assert seen.ran == []
     verdicts = {v.step: v for v in pipeline.dry_run(recipe, out)}
     assert {v.action for v in verdicts.values()} == {"reuse"}
-    changed = recipe.model_copy(update={"calibrate": recipe.calibrate.model_copy(update={"name": "minmax"})})
+    changed = recipe.model_copy(update={"calibrate": recipe.calibrate.model_copy(update={"name": "percentile"})})
     verdicts = {v.step: v for v in pipeline.dry_run(changed, out)}
     kept = {"data", "capture", "observe", "evaluate/ort-f32", "evaluate/torch-f32"}
     assert all(verdicts[name].action == "reuse" for name in kept)
@@ -278,7 +278,7 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, tmp
     assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
     events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
     second = max(i for i, e in enumerate(events) if e["event"] == "run")
-    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == ["data", "capture"]
+    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == ["data", "capture", "prepare"]
     assert not list(store.glob("work-*"))
 
 
@@ -302,7 +302,7 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
     from octobert.executors import local
 
-    request = {"stage": "capture", "inputs": {}, "options": {}, "locations": {}}
+    request = {"stage": "capture", "inputs": {}, "options": {}, "locations": {}, "scratch": "nowhere"}
     with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got KeyError"):
         local.run(request, tmp_path, lambda *_: None)
 
@@ -320,7 +320,7 @@ def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
         ),
         ({"benchmark": {**FAST, "sequence": [65]}}, ModelError, r"benchmark.sequence: the sequence is longer .*at most 64"),
         ({"task": {"text-classification": {"text": "sentence"}}}, DataError, r'there is no column "sentence".*did you mean'),
-        ({"quantize": {"static": {"exclude": ["*"]}}}, OctobertError, r"the plan quantizes nothing"),
+        ({"quantize": {"static": {"disable": ["*"]}}}, OctobertError, r"the plan quantizes nothing"),
         (
             {"seed": 0, "task": {"text-classification": {"text": ["sentence1", "sentenc2"]}}},
             DataError,

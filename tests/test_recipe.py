@@ -20,16 +20,16 @@ def mistakes(**changes: object) -> str:
 def test_defaults() -> None:
     found = recipes.parse(GOOD)
     assert found.data.source == "d"
-    assert found.calibrate.name == "mse"
+    assert found.calibrate.name == "minmax"
     assert found.quantize.name == "static"
     assert found.targets == ("ort-cpu",)
     assert found.data.calibrate.samples == 256
 
 
 def test_plugins_by_name_or_with_options() -> None:
-    found = recipes.parse({**GOOD, "calibrate": {"percentile": {"keep": 99.9}}, "quantize": {"static": {"exclude": ["a.*"]}}})
+    found = recipes.parse({**GOOD, "calibrate": {"percentile": {"keep": 99.9}}, "quantize": {"static": {"disable": ["a.*"]}}})
     assert found.calibrate.options == {"keep": 99.9}
-    assert recipes.options_of(found.quantize, "methods").exclude == ("a.*",)
+    assert recipes.options_of(found.quantize, "methods").disable == ("a.*",)
 
 
 def test_an_unknown_key_with_a_suggestion() -> None:

@@ -112,15 +112,12 @@ class Store:
             partial.rename(work / MANIFEST)
             shutil.rmtree(final, ignore_errors=True)
             work.rename(final)
-            shutil.rmtree(self.root / f"scratch-{artifact.stage}-{artifact.key[:16]}", ignore_errors=True)
+            shutil.rmtree(self.scratch(artifact.stage, artifact.key), ignore_errors=True)
         return final
 
     def scratch(self, stage: str, key: str) -> Path:
-        """A folder that outlives interruptions, for what a long stage has found so far."""
-        folder = self.root / f"scratch-{stage}-{key[:16]}"
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        """Where a long stage may keep what it has found so far; it makes the folder, which outlives interruptions."""
+        return self.root / f"scratch-{stage}-{key[:16]}"
 
     def sweep(self) -> list[str]:
         """Remove every work folder; called under the lock, so all of them are remains. Their names."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octobert import observe
 from octobert.graph import ops, qdq, sites
-from octobert.plan import Quantizer, QuantPlan, Site
+from octobert.plan import OUTPUT, Quantizer, QuantPlan, Site
 from octobert.refinement import Change, Layer, Moments, MomentsCollector
 from octobert.texts import Encoded
 
@@ -39,6 +39,7 @@ def refine(
     graph = ir.load(model_path).graph
     nodes = {str(node.name): node for node in graph}
     layers = list(_layers(plan))
+    shared = qdq.shared_scales(nodes, plan)
     widths = {site.value: int(nodes[site.node].inputs[1].shape[0]) for site, _, _ in layers}  # type: ignore[union-attr,index,arg-type]
     products = any(refiner.NEEDS_PRODUCTS for refiner, _ in refiners)
     kept = _few(rows)
@@ -48,7 +49,7 @@ def refine(
         quantizers = {site.value: quantizer for site, quantizer, _ in inside}
         moments = _moments(model_path, kept, pad_id, quantizers, {v: widths[v] for v in chunk}, products=products)
         for site, _, weight in inside:
-            before = layer = _constants(nodes, site, weight)
+            before = layer = _constants(nodes, site, weight, shared)
             for refiner, options in refiners:
                 layer = refiner.refine(layer, moments[site.value], options)
             found[site.module] = Change(None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale)
@@ -93,19 +94,21 @@ def load(path: Path) -> dict[str, Change]:
 
 
 def _layers(plan: QuantPlan) -> Iterator[tuple[Site, Quantizer, Quantizer]]:
-    """(site of the input, its quantizer, the weight's quantizer) of every layer with both in 8 bits."""
-    weights = {site.node: quantizer for site, quantizer in plan.quantized if site.role.endswith(".weight")}
-    for site, quantizer in plan.quantized:
-        if site.role in ("linear.input", "head.input") and site.node in weights and not quantizer.dynamic:
+    """(site of the input, its quantizer, the weight's quantizer) of every layer that reads and has 8 bits."""
+    weights = {site.node: quantizer for site, quantizer in plan.quantized if site.is_weight}
+    made = {site.value: quantizer for site, quantizer in plan.quantized if site.input == OUTPUT}
+    for decision in plan.decisions:
+        site, quantizer = decision.site, decision.quantizer or made.get(decision.site.value)
+        if site.role in ("linear.input", "head.input") and site.node in weights and quantizer and not quantizer.dynamic:
             yield site, quantizer, weights[site.node]
 
 
-def _constants(nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer) -> Layer:
+def _constants(nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer, shared: qdq.Scales) -> Layer:
     weight = ops.const_array(nodes[site.node].inputs[1])
     add = nodes.get(site.module)
     bias = ops.const_array(add.inputs[1]) if add is not None and add.op_type == "Add" else None
     assert weight is not None
-    return Layer(weight, bias, quantizer)
+    return Layer.of(weight, bias, quantizer, shared.get(str(nodes[site.node].inputs[1].name)))  # type: ignore[union-attr]
 
 
 def _few(rows: Sequence[Encoded]) -> list[Encoded]:
@@ -147,7 +150,8 @@ def _moments(
     parameters = {value: qdq.activation_parameters(quantizer) for value, quantizer in quantizers.items()}
 
     def take(value: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
-        tokens = np.concatenate(parts)
+        # Poolers read one vector a row: [C] instead of [tokens, C].
+        tokens = np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
         scale, zero = parameters[value]
         shift = np.float32(zero)
         integers = np.clip(np.rint(tokens / scale) + shift, *quantizers[value].limits)

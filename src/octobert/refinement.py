@@ -36,16 +36,23 @@ class Layer:
     """The constants of one linear layer.
 
     Args:
-        weight: [in, out] float32.
-        bias: [out], or None.
+        float_weight, float_bias: [in, out] and [out] float32, as they were; the bias may be None.
         quantizer: of the weight.
-        scale: of the weight, where it is no longer to be read off the weight itself.
+        weight, bias: as they are to be now; refiners may follow each other, and all start from the float ones.
+        scale: of the weight, where it is not to be read off the weight itself.
     """
 
+    float_weight: np.ndarray
+    float_bias: np.ndarray | None
+    quantizer: Quantizer
     weight: np.ndarray
     bias: np.ndarray | None
-    quantizer: Quantizer
     scale: np.ndarray | None = None
+
+    @staticmethod
+    def of(weight: np.ndarray, bias: np.ndarray | None, quantizer: Quantizer, scale: np.ndarray | None = None) -> Layer:
+        """A layer that nothing has refined yet."""
+        return Layer(weight, bias, quantizer, weight, bias, scale)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ def measure(
     pad_id: int,
     statistics: Mapping[str, TensorStatistics],
     progress: Callable[[int, int], None],
+    scales: qdq.Scales | None = None,
 ) -> Sensitivity:
     """Measure every quantized value.
 
@@ -37,12 +38,13 @@ def measure(
         model: the float graph; it is edited.
         rows: calibration rows.
         statistics: of activations, for their signal-to-noise ratio.
+        scales: of weights, where refiners chose them.
     """
     import onnxruntime as ort
 
     weights = {s.value: ops.const_array(_input(model, s)) for s, _ in plan.quantized if s.is_weight}
     outputs = [str(v.name) for v in model.graph.outputs]
-    sites = switched.write_(model, plan)
+    sites = switched.write_(model, plan, scales)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "switched.onnx"
         ops.save(model, path)

@@ -119,14 +119,15 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
         )
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
-    scales = {**_shared_scales(nodes, plan), **(scales or {})}
+    scales = {**shared_scales(nodes, plan), **(scales or {})}
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
     # Outputs last: until then every reader still reads the value by its own name.
     for site, quantizer in sorted(plan.quantized, key=lambda one: one[0].input == OUTPUT):
         node = nodes.get(site.node)
-        value = None if node is None else node.outputs[0] if site.input == OUTPUT else node.inputs[site.input]
-        if node is None or value is None or str(value.name) != site.value:
+        values = [] if node is None else node.outputs if site.input == OUTPUT else node.inputs[site.input : site.input + 1]
+        value = values[0] if values else None
+        if node is None or value is None or str(value.name) != site.value or (site.is_weight and value.const_value is None):
             raise PlanError("the plan does not fit the graph", where=site.node, fix="plan again from this graph")
         if quantizer.dynamic:
             dynamic.append(site)
@@ -147,7 +148,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     ops.clean_(model)
 
 
-def _shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np.ndarray]:
+def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np.ndarray]:
     """Weights that have one interval in common: the largest of their scales."""
     groups: dict[str, list[tuple[str, np.ndarray]]] = {}
     for site, quantizer in plan.quantized:
@@ -188,8 +189,8 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
         floats = ops.make_node("Cast", product.outputs, f"{name}.cast", {"to": ir.DataType.FLOAT})
         both = ops.make_node("Mul", [scale, weight_scales], f"{name}.scales")
         result = ops.make_node("Mul", [floats.outputs[0], both.outputs[0]], f"{name}.dequantized")
-        graph.insert_before(matmul, [product, floats, both, result])
-        ir.convenience.replace_all_uses_with(matmul.outputs[0], result.outputs[0])
+        nodes_new = [product, floats, both, result]
+        ir.convenience.replace_nodes_and_values(graph, matmul, [matmul], nodes_new, [matmul.outputs[0]], [result.outputs[0]])
 
 
 def _write_activation_(

@@ -63,6 +63,9 @@ def groups(graph: ir.Graph, encoder: Encoder) -> list[Group]:
         ]
         for kind, source, readers in choices:
             reads = source if kind == "scores" else str(sites.linear_node(nodes, readers[0]).inputs[0].name)
+            if kind == "norm" and nodes[source].outputs[0].name != reads:
+                # ELECTRA's embeddings may be narrower than its layers: a projection lies between, and nothing can be folded.
+                continue
             found.append(Group(kind, index, source, readers, reads))
     return found
 

@@ -16,10 +16,11 @@ SWITCHES = "switches"
 Key = tuple[str, Quantizer]
 
 
-def write_(model: ir.Model, plan: QuantPlan) -> list[list[Site]]:
+def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -> list[list[Site]]:
     """Put a switch at every quantized value, in place; the sites behind each, in order of the input `switches` [N] bool."""
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
+    scales = {**qdq.shared_scales(nodes, plan), **(scales or {})}
     switches = ir.Value(name=SWITCHES, shape=ir.Shape([None]), type=ir.TensorType(ir.DataType.BOOL))
     graph.inputs.append(switches)
     order: dict[Key, int] = {}
@@ -38,17 +39,27 @@ def write_(model: ir.Model, plan: QuantPlan) -> list[list[Site]]:
         value = node.outputs[0] if site.input == OUTPUT else node.inputs[site.input]
         assert value is not None
         readers = list(value.uses()) if site.input == OUTPUT else [(node, site.input)]
-        added = _switch(graph, switches, order[key], value, quantizer, is_weight=site.is_weight)
+        scale = scales.get(site.value)
+        added = _switch(graph, switches, order[key], value, quantizer, scale, is_weight=site.is_weight)
         (graph.insert_after if site.input == OUTPUT else graph.insert_before)(node, added)
         if not site.is_weight and site.input != OUTPUT:
             forms[key] = added[-1].outputs[0]
         for reader, index in readers:
             reader.replace_input_with(index, added[-1].outputs[0])
+    if any(quantizer.dtype in ("int16", "uint16") for _, quantizer in plan.quantized):
+        model.graph.opset_imports[""] = qdq.OPSET_16_BIT
     return sites
 
 
 def _switch(
-    graph: ir.Graph, switches: ir.Value, number: int, value: ir.Value, quantizer: Quantizer, *, is_weight: bool
+    graph: ir.Graph,
+    switches: ir.Value,
+    number: int,
+    value: ir.Value,
+    quantizer: Quantizer,
+    scale: np.ndarray | None,
+    *,
+    is_weight: bool,
 ) -> list[ir.Node]:
     """switches[number] → If → the 8-bit form of a value, or the value."""
     name = f"switch.{number}"
@@ -57,7 +68,7 @@ def _switch(
     same = ops.make_node("Identity", [value], f"{name}.same")
     if is_weight:
         array = value.const_value.numpy()  # type: ignore[union-attr]
-        rounded = qdq.dequantized_weight(array, quantizer).astype(np.float32)
+        rounded = qdq.dequantized_weight(array, quantizer, scale).astype(np.float32)
         nodes = [ops.make_node("Identity", [ops.initializer(graph, f"{name}.weight", rounded)], f"{name}.rounded")]
     else:
         nodes = _fake_quantized(graph, name, value, quantizer)

@@ -7,13 +7,24 @@ from fnmatch import fnmatchcase
 
 from octobert import plugins
 from octobert.capability import Capabilities
-from octobert.encoder import LAYER_PARTS
 from octobert.errors import PlanError, did_you_mean
 from octobert.placement import Placement
 from octobert.plan import ROLES, Decision, Quantizer, Site
 
 AUTO = "auto"
-_PARTS = (*LAYER_PARTS, "head", "embeddings")
+_LINEARS = ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")
+_NORMS = ("attention_norm", "ffn_norm")
+_PARTS = {
+    "linear": _LINEARS,
+    "scores": ("attention",),
+    "context": ("attention",),
+    "probs": ("attention",),
+    "activation": ("activation",),
+    "residual": _NORMS,
+    "norm": (*_NORMS, "embeddings"),
+    "head": ("head",),
+    "embedding": ("embeddings",),
+}
 _WILD = frozenset("*?[")
 EMBEDDING_REASON = "rows are looked up, then dequantized: a quarter of the bytes"
 
@@ -29,10 +40,10 @@ def known_placement(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if value not in known:
             raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, known)}')
         return value
-    kinds = [*ROLES, *(f"{role}@{part}" for role in ROLES for part in _PARTS)]
+    kinds = [*ROLES, *(f"{role}@{part}" for role in ROLES for part in _PARTS[role.split(".")[0]])]
     for kind in value:
         if not any(fnmatchcase(one, kind) for one in kinds):
-            raise ValueError(f'no site is of kind "{kind}"; {did_you_mean(kind, ROLES)}')
+            raise ValueError(f'no site is of kind "{kind}"; {did_you_mean(kind, kinds if "@" in kind else ROLES)}')
     if not value:
         raise ValueError("a placement needs at least one kind of site")
     return value
@@ -97,7 +108,8 @@ class Switches:
 def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
     found = {site for site in sites if matches(pattern, site)}
     if not found:
-        near = did_you_mean(pattern, sorted({s.module for s in sites} | {s.role for s in sites}))
+        words = {word for s in sites for word in s.module.split(".")}
+        near = did_you_mean(pattern, sorted({s.module for s in sites} if "." in pattern else words))
         raise PlanError(f'the pattern "{pattern}" matches no module', where=where, fix=near)
     return found
 

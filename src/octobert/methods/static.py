@@ -14,7 +14,11 @@ from octobert.plan import Decision, DType, Noun, Quantizer, QuantPlan, Site
 from octobert.ranges import Interval, Ranges
 
 WHERE = "quantize.static"
-_QKV = ("scores.query", "scores.key", "context.value")
+# Q, K and V where they enter attention products, or where they are made, whichever a placement quantizes.
+_QKV = frozenset(
+    ("scores.query@attention", "scores.key@attention", "context.value@attention")
+    + ("linear.output@query", "linear.output@key", "linear.output@value")
+)
 _QKV_PARTS = ("query", "key", "value")
 
 
@@ -127,12 +131,12 @@ def _fused(decisions: Sequence[Decision]) -> list[Decision]:
     """One range for Q, K and V of a layer, and one scale for their weights where each has only one."""
     groups: dict[int | None, list[Quantizer]] = {}
     for decision in decisions:
-        if decision.site.role in _QKV and decision.quantizer is not None:
+        if decision.site.kind in _QKV and decision.quantizer is not None:
             groups.setdefault(decision.site.layer, []).append(decision.quantizer)
     found = []
     for decision in decisions:
         site, quantizer = decision.site, decision.quantizer
-        if quantizer is not None and site.role in _QKV:
+        if quantizer is not None and site.kind in _QKV:
             group = groups[site.layer]
             # A symmetric member holds [-bound, bound], which is part of the common range like any other.
             low, high = min(q.low or 0.0 for q in group), max(q.high or 0.0 for q in group)

@@ -21,8 +21,8 @@ class Options(Noun):
 
 def refine(layer: Layer, moments: Moments, options: Options) -> Layer:
     """The layer with its bias corrected; a layer without one is left as it is."""
-    if layer.bias is None:
+    if layer.float_bias is None:
         return layer
-    error = layer.weight - qdq.dequantized_weight(layer.weight, layer.quantizer, layer.scale)
+    error = layer.float_weight - qdq.dequantized_weight(layer.weight, layer.quantizer, layer.scale)
     correction = moments.mean_quantized @ error
-    return replace(layer, bias=(layer.bias + correction).astype("float32"))
+    return replace(layer, bias=(layer.float_bias + correction).astype("float32"))

@@ -7,6 +7,8 @@ arXiv:2210.17323), the channels of most energy first. Last the bias takes the me
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from pydantic import Field
 
@@ -30,15 +32,18 @@ def refine(layer: Layer, moments: Moments, options: Options) -> Layer:
     """The layer with weights on the 8-bit grid, their scale, and its bias."""
     assert moments.products is not None
     assert moments.lost is not None
-    weight = layer.weight.astype(np.float64)
+    if not np.trace(moments.products) > 0:
+        # All tokens are alike: there is nothing to weigh channels by.
+        return layer
+    weight = layer.float_weight.astype(np.float64)
     energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(len(weight))
     wanted = weight + np.linalg.solve(energy, moments.lost @ weight)
     scale = layer.scale if layer.scale is not None else qdq.weight_scale(wanted.astype(np.float32), layer.quantizer)
     rounded = _rounded(wanted, energy, scale, layer.quantizer.limits).astype(np.float32)
-    if layer.bias is None:
-        return Layer(rounded, None, layer.quantizer, scale)
-    bias = layer.bias + moments.mean @ weight - moments.mean_quantized @ rounded
-    return Layer(rounded, bias.astype(np.float32), layer.quantizer, scale)
+    if layer.float_bias is None:
+        return replace(layer, weight=rounded, scale=scale)
+    bias = layer.float_bias + moments.mean @ weight - moments.mean_quantized @ rounded
+    return replace(layer, weight=rounded, bias=bias.astype(np.float32), scale=scale)
 
 
 def _rounded(weight: np.ndarray, energy: np.ndarray, scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:

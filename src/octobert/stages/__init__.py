@@ -27,7 +27,7 @@ class Context:
         inputs: name → folder of a stored artifact.
         options: part of the key.
         locations: paths outside the store, whose content is part of the key but whose place is not.
-        scratch: folder for what an interrupted run of this very stage may go on from; it is gone once the stage is done.
+        scratch: folder, to be made, for what an interrupted run of this very stage may go on from; gone once the stage is done.
         progress: call with (what, done, total).
     """
 

@@ -42,6 +42,7 @@ Changes = dict[str, Change]
 def run(context: Context) -> dict[str, Any]:
     """Search."""
     criterion = Accuracy.model_validate(context.options["accuracy"])
+    context.scratch.mkdir(parents=True, exist_ok=True)
     target = plugins.load("targets", context.options["target"])
     plan = context.read("quantize", "plan.json", QuantPlan)
     refined = context.inputs["quantize"] / "refined.npz"

@@ -28,11 +28,18 @@ def run(context: Context) -> dict[str, Any]:
     rows = encoder.encode([tuple(inputs[i]) for i in chosen])
     model = ir.load(context.inputs["float"] / "model.onnx")
     refined = context.inputs["quantize"] / "refined.npz"
+    scales = {}
     if refined.is_file():
-        refine.apply_(model, refine.load(refined), plan)
+        scales = refine.apply_(model, refine.load(refined), plan)
     statistics = observe.load(context.inputs["observe"] / "statistics.npz")
     found = sensitivity.measure(
-        model, plan, rows, encoder.pad_id, statistics, lambda done, of: context.progress("measuring sensitivity", done, of)
+        model,
+        plan,
+        rows,
+        encoder.pad_id,
+        statistics,
+        lambda done, of: context.progress("measuring sensitivity", done, of),
+        scales,
     )
     context.write("sensitivity.json", found)
     return {"values": len(found.values), "worst": found.values[0].value, "together": found.together}

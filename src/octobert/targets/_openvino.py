@@ -63,6 +63,8 @@ class OpenvinoSession:
 
         core = openvino.Core()
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
+        # By default OpenVINO quantizes float activations beside 8-bit weights to 8 bits as it runs, whatever the model says.
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
         if options.threads:
             settings["INFERENCE_NUM_THREADS"] = options.threads
         try:

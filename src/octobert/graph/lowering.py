@@ -1,0 +1,125 @@
+"""Take fused operators apart: Gelu of opset 20, and what ONNX Runtime's optimizer writes into files (`com.microsoft`).
+
+After this a norm is a norm and a linear layer a linear layer, whichever tool wrote the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.errors import ModelError
+from octobert.graph import ops
+
+FUSED = ("SkipLayerNormalization", "BiasGelu", "Gelu", "FusedMatMul", "FusedGemm")
+_DOMAIN = "com.microsoft"
+
+
+def lower_fused_(graph: ir.Graph) -> None:
+    """Write the fused operators that are known in plain ONNX, in place; others are left."""
+    for node in [n for n in graph if n.domain == _DOMAIN]:
+        if node.op_type == "SkipLayerNormalization":
+            _lower_skip_norm_(graph, node)
+        elif node.op_type in ("Gelu", "BiasGelu"):
+            _lower_bias_gelu_(graph, node)
+        elif node.op_type == "FusedMatMul":
+            _lower_fused_matmul_(graph, node)
+        elif node.op_type == "FusedGemm" and _attribute(node, "activation", "") in ("Tanh", "Relu"):
+            _lower_fused_gemm_(graph, node)
+
+
+def lower_gelu_(graph: ir.Graph) -> None:
+    """Gelu as x * (0.5 * (1 + erf(x / sqrt 2))), the form that every runtime fuses.
+
+    Raises:
+        ModelError: the approximation by tanh, which Gelu of opset 20 can be too.
+    """
+    constants = {"root_two": np.sqrt(2.0), "one": 1.0, "half": 0.5}
+    for node in [n for n in graph if n.op_type == "Gelu"]:
+        if _attribute(node, "approximate", "none") != "none":
+            raise ModelError("the activation is not supported", where=str(node.name), got="tanh-approximated Gelu in opset 20")
+        values = {
+            k: ops.shared_initializer(graph, f"octobert.gelu.{k}", np.array(v, dtype=np.float32)) for k, v in constants.items()
+        }
+        x, name = node.inputs[0], str(node.outputs[0].name)
+        div = ops.make_node("Div", [x, values["root_two"]], f"{name}.div")
+        erf = ops.make_node("Erf", div.outputs, f"{name}.erf")
+        add = ops.make_node("Add", [erf.outputs[0], values["one"]], f"{name}.add")
+        half = ops.make_node("Mul", [add.outputs[0], values["half"]], f"{name}.half")
+        product = ops.make_node("Mul", [x, half.outputs[0]], f"{name}.gelu")
+        _replace_(graph, node, [div, erf, add, half, product])
+
+
+def _lower_skip_norm_(graph: ir.Graph, node: ir.Node) -> None:
+    """output, mean, inverse deviation, sum = norm(input + bias + skip)."""
+    x, skip, gamma, beta, bias = (node.inputs[i] if i < len(node.inputs) else None for i in range(5))
+    name = str(node.outputs[0].name)
+    nodes = []
+    if bias is not None:
+        nodes.append(ops.make_node("Add", [x, bias], f"{name}.biased"))
+        x = nodes[-1].outputs[0]
+    nodes.append(ops.make_node("Add", [x, skip], f"{name}.sum"))
+    total = nodes[-1].outputs[0]
+    attributes = {"axis": -1, "epsilon": float(_attribute(node, "epsilon", 1e-12))}
+    nodes.append(ops.make_node("LayerNormalization", [total, gamma, beta], f"{name}.norm", attributes))
+    if len(node.outputs) > 3:
+        ir.convenience.replace_all_uses_with(node.outputs[3], total)
+    _replace_(graph, node, nodes)
+
+
+def _lower_bias_gelu_(graph: ir.Graph, node: ir.Node) -> None:
+    name, x = str(node.outputs[0].name), node.inputs[0]
+    nodes = []
+    if node.op_type == "BiasGelu":
+        nodes.append(ops.make_node("Add", [x, node.inputs[1]], f"{name}.biased"))
+        x = nodes[-1].outputs[0]
+    nodes.append(ops.make_node("Gelu", [x], f"{name}.plain"))
+    _replace_(graph, node, nodes)
+    lower_gelu_(graph)
+
+
+def _lower_fused_matmul_(graph: ir.Graph, node: ir.Node) -> None:
+    """alpha * A B, with the last two axes of A or B swapped where it says so; computed operands are of rank four."""
+    if any(_attribute(node, flag, 0) for flag in ("transBatchA", "transBatchB")):
+        return
+    name = str(node.outputs[0].name)
+    nodes: list[ir.Node] = []
+    operands = []
+    for value, flag in zip(node.inputs, ("transA", "transB"), strict=True):
+        constant = ops.const_array(value)
+        if not _attribute(node, flag, 0):
+            operands.append(value)
+        elif constant is not None:
+            operands.append(ops.initializer(graph, f"{name}.{flag}", np.ascontiguousarray(constant.swapaxes(-1, -2))))
+        else:
+            nodes.append(ops.make_node("Transpose", [value], f"{name}.{flag}", {"perm": [0, 1, 3, 2]}))
+            operands.append(nodes[-1].outputs[0])
+    nodes.append(ops.make_node("MatMul", operands, f"{name}.product"))
+    alpha = float(_attribute(node, "alpha", 1.0))
+    if alpha != 1.0:
+        factor = ops.initializer(graph, f"{name}.alpha", np.array(alpha, dtype=np.float32))
+        nodes.append(ops.make_node("Mul", [nodes[-1].outputs[0], factor], f"{name}.scaled"))
+    _replace_(graph, node, nodes)
+
+
+def _lower_fused_gemm_(graph: ir.Graph, node: ir.Node) -> None:
+    name = str(node.outputs[0].name)
+    kept = {k: _attribute(node, k, d) for k, d in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))}
+    gemm = ops.make_node("Gemm", list(node.inputs), f"{name}.gemm", kept)
+    _replace_(graph, node, [gemm, ops.make_node(str(_attribute(node, "activation", "")), gemm.outputs, f"{name}.activation")])
+
+
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def _replace_(graph: ir.Graph, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
+    """Put nodes where one was; the last one's output takes the place of the first output."""
+    for one in nodes:
+        one.metadata_props.update(node.metadata_props)
+    result = nodes[-1].outputs[0]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], list(nodes), list(node.outputs), [result] * len(node.outputs))
