@@ -26,6 +26,8 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/foundation.py
+	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/calibration.py
 
 clean:
 	rm -rf .venv runs

@@ -48,8 +48,12 @@ from octobert.texts import Text, TextEncoder, feeds_of
 # Name → what is merged into the recipe.
 OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
     "static": {},
-    "static, minmax": {"calibrate": "minmax"},
+    "static, no bias correction": {"refine": []},
+    "static, neither smoothed nor corrected": {"prepare": [], "refine": []},
+    "static, weight rounding": {"refine": ["weight-rounding"]},
+    "static, mse": {"calibrate": "mse"},
     "static, percentile 99.999": {"calibrate": {"percentile": {"keep": 99.999}}},
+    "dynamic": {"quantize": "dynamic"},
 }
 # Target → runtime and file.
 TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino/openvino_model.xml")}

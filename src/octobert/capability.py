@@ -84,7 +84,7 @@ def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
             found.append(f"{site.value}: {capabilities.name} does not run {kind} activations in integers")
         elif quantizer.low is None or quantizer.high is None:
             found.append(f"{site.value}: an activation needs a range")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def check(plan: QuantPlan, capabilities: Capabilities) -> None:
@@ -96,4 +96,9 @@ def check(plan: QuantPlan, capabilities: Capabilities) -> None:
     found = violations(plan, capabilities)
     if found:
         shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
-        raise PlanError(f"the plan breaks {len(found)} rules of the target", where=f"target {capabilities.name}", got=shown)
+        raise PlanError(
+            f"the plan breaks {len(found)} rules of the target",
+            where=f"target {capabilities.name}",
+            got=shown,
+            fix="choose another method, placement or type (octobert targets --json lists what the target takes)",
+        )

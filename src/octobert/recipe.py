@@ -264,7 +264,7 @@ def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
 def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
     found = []
     for one in error.errors():
-        path = ".".join(str(part) for part in one["loc"])
+        path = ".".join(str(part) for part in one["loc"]) or "options"
         if one["type"] == "extra_forbidden":
             found.append(f"{path}: unknown key; {did_you_mean(str(one['loc'][-1]), _fields(model, one['loc'][:-1]))}")
         elif one["type"] == "missing":

@@ -15,9 +15,13 @@ from octobert.ranges import Interval, Ranges
 
 WHERE = "quantize.static"
 # Q, K and V where they enter attention products, or where they are made, whichever a placement quantizes.
-_QKV = frozenset(
-    ("scores.query@attention", "scores.key@attention", "context.value@attention")
-    + ("linear.output@query", "linear.output@key", "linear.output@value")
+_QKV = (
+    "scores.query@attention",
+    "scores.key@attention",
+    "context.value@attention",
+    "linear.output@query",
+    "linear.output@key",
+    "linear.output@value",
 )
 _QKV_PARTS = ("query", "key", "value")
 

@@ -8,11 +8,11 @@ group of layers or for all of them together. Q and K are balanced against each o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from pydantic import Field
+from pydantic import field_validator
 
 from octobert.encoder import Encoder
 from octobert.graph import qdq, smoothing
@@ -34,8 +34,15 @@ class Options(Noun):
     activation: also smooth the input of the second feed-forward layer, which costs one multiplication of GELU's output.
     """
 
-    alpha: Literal["per-layer", "one"] | Annotated[float, Field(ge=0, le=1)] = "per-layer"
+    alpha: str | float = "per-layer"
     activation: bool = True
+
+    @field_validator("alpha")
+    @classmethod
+    def _known_alpha(cls, value: str | float) -> str | float:
+        if value in ("per-layer", "one") or (not isinstance(value, str) and 0 <= value <= 1):
+            return value
+        raise ValueError("alpha is a number from 0 to 1, or per-layer, or one")
 
 
 def values(graph: ir.Graph, encoder: Encoder, options: Options) -> list[str]:
