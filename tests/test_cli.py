@@ -14,7 +14,8 @@ import yaml
 from octobert import plugins
 from octobert.errors import DataError, ModelError, OctobertError, PlanError, RecipeError
 
-COMMANDS = ("run", "quantize", "evaluate", "benchmark", "predict", "inspect", "targets", "tasks", "doctor")
+_ON_MODELS = ("run", "quantize", "calibrate", "evaluate", "benchmark", "predict", "inspect")
+COMMANDS = (*_ON_MODELS, "placements", "targets", "tasks", "doctor")
 HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
 
 
@@ -36,6 +37,7 @@ def package(checkpoint, tmp_path_factory) -> Path:
         "task": "text-classification",
         "data": {"source": ".", "calibrate": {"from": "train", "samples": 16}},
         "baselines": ["ort-f32"],
+        "sensitivity": True,
         "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
@@ -105,6 +107,45 @@ def test_inspect(package) -> None:
     (found,) = json.loads(octobert("inspect", package.parent, "--json").stdout)
     assert found["target"] == "ort-cpu"
     assert found["ranges"]["provenance"]["samples"] == 16
+
+
+def test_inspect_shows_what_every_value_costs(package) -> None:
+    shown = octobert("inspect", package)
+    assert "What 8 bits cost, value by value" in shown.stdout
+    (card,) = json.loads(octobert("inspect", package, "--json").stdout)
+    values = card["sensitivity"]["values"]
+    quantized = {d["site"]["value"] for d in card["plan"]["decisions"] if d["quantizer"]}
+    assert {one["value"] for one in values} == quantized
+
+
+def test_placements_can_be_printed() -> None:
+    found = {one["name"]: one for one in json.loads(octobert("placements", "--json").stdout)}
+    assert set(found) == set(plugins.names("placements"))
+    assert found["ffn"]["kinds"] == ["linear.input@ffn_*", "linear.weight@ffn_*"]
+    one = octobert("placements", "qdqbert").stdout
+    assert "in 8 bits: linear.input, linear.weight, scores.query" in one
+    assert 'did you mean "qdqbert"' in octobert("placements", "qdqber").stderr
+
+
+def test_calibrators_side_by_side(checkpoint, pairs, tmp_path) -> None:
+    command = ("calibrate", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--out", tmp_path / "out")
+    done = octobert(*command, "--samples", 30, "--sweep", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    usable = [one for one in found["swept"] if one["problem"] is None]
+    names = [one["calibrator"] for one in found["swept"]]
+    assert names[0] == "minmax"
+    assert {n.split()[0] for n in names} == set(plugins.names("calibrators"))
+    assert all(set(one["signal_to_noise_db"]) == set(found["ranges"]) for one in usable)
+    # mse minimizes exactly this.
+    ratios = {one["calibrator"]: sum(one["signal_to_noise_db"].values()) for one in usable}
+    assert ratios["mse"] == max(ratios.values())
+    again = octobert(*command, "--samples", 30, "--calibrate", "{percentile: {keep: 99}}")
+    assert "percentile 99" in again.stdout
+    assert "reused" in again.stderr
+    dynamic = octobert(*command, "--samples", 30, "--method", "dynamic")
+    assert dynamic.returncode == RecipeError.exit_code
+    assert "the method calibrates nothing" in dynamic.stderr
 
 
 def test_evaluate(package) -> None:
