@@ -17,6 +17,7 @@ from octobert.encoder import LAYER_PARTS
 from octobert.errors import ModelError, ParityError
 from octobert.graph import canonical, capture, checkpoint, ops, parity, shapes, sites, structure
 from octobert.graph.checkpoint import digest as checkpoint_digest
+from octobert.plan import ROLES
 from octobert.results import Sizes
 from tests.tiny import batch, make_checkpoint
 
@@ -119,7 +120,7 @@ def test_every_site_is_found_once(captured) -> None:
     result = captured("bert", "sequence-classification")
     found = sites.find_sites(result.model.graph, result.encoder)
     counts = Counter(site.role for site in found)
-    assert set(counts) == set(sites.ROLES)
+    assert set(counts) == set(ROLES)
     assert counts["linear.input"] == counts["linear.weight"] == 12
     assert counts["scores.query"] == counts["context.value"] == 2
     assert counts["residual.branch"] == counts["residual.skip"] == 4

@@ -99,7 +99,7 @@ def test_out_of_time_gives_the_best_so_far_and_says_so() -> None:
     outcome = world.search(seconds=5.0)
     assert len(world.tried) == 1
     assert (outcome.met, outcome.ended) == (False, "the time was up")
-    assert World({u.name: 0.1 for u in UNITS}, allowed=0.05).search().ended == "no plan meets the criterion"
+    assert World({u.name: 0.1 for u in UNITS}, allowed=0.05).search().ended == "no plan that was tried meets it"
 
 
 def test_trials_of_an_interrupted_search_are_not_made_again() -> None:

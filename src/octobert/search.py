@@ -169,12 +169,8 @@ class _Clock:
         trials = list(self._trials.values())
         met = [t for t in trials if t.met]
         if met:
-            ended = (
-                "the time was up; what was best by then was taken"
-                if self._out_of_time
-                else "nothing faster meets the criterion"
-            )
-            return Outcome(max(met, key=lambda t: (t.saved_ms, -t.drop)), True, ended)
+            fastest = max(met, key=lambda t: (t.saved_ms, -t.drop))
+            return Outcome(fastest, True, "the time was up" if self._out_of_time else "nothing faster was found that meets it")
         rows = max(t.rows for t in trials)
         best = min((t for t in trials if t.rows == rows), key=lambda t: (t.drop, -t.saved_ms))
-        return Outcome(best, False, "the time was up" if self._out_of_time else "no plan meets the criterion")
+        return Outcome(best, False, "the time was up" if self._out_of_time else "no plan that was tried meets it")

@@ -47,10 +47,10 @@ def run(context: Context) -> dict[str, Any]:
     plan = context.read("quantize", "plan.json", QuantPlan)
     refined = context.inputs["quantize"] / "refined.npz"
     layers = refine.load(refined) if refined.is_file() else {}
+    began = time.monotonic()
     judge = Judge(context, criterion)
     units = search.units_of(plan)
     sixteen = _sixteen_bits(target.CAPABILITIES, criterion)
-    began = time.monotonic()
     saving, tokens = _savings(context, plan, layers, units, judge, sixteen)
     harm = search.harms(units, context.read("sensitivity", "sensitivity.json", Sensitivity))
     order = search.ordered(units, harm, saving)
