@@ -1,4 +1,6 @@
-"""A plan and calibration rows → what every quantized value costs.
+"""A plan and calibration rows → what every quantized value costs, before refinement.
+
+A corrected bias belongs to its 8-bit weight: beside the float weight it would be an error of its own.
 
 Writes `sensitivity.json`.
 """
@@ -10,11 +12,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert import refine, sensitivity, texts
+from octobert import sensitivity, texts
 from octobert.plan import QuantPlan
 from octobert.stages import Context, observe
 
-VERSION = 1
+VERSION = 2
 # Rows that every value is tried on: errors of outputs are averages over them, and their ranking settles early.
 ROWS = 32
 
@@ -27,10 +29,6 @@ def run(context: Context) -> dict[str, Any]:
     chosen = np.random.default_rng(int(context.options["seed"])).permutation(len(inputs))[:ROWS]
     rows = encoder.encode([tuple(inputs[i]) for i in chosen])
     model = ir.load(context.inputs["float"] / "model.onnx")
-    refined = context.inputs["quantize"] / "refined.npz"
-    scales = {}
-    if refined.is_file():
-        scales = refine.apply_(model, refine.load(refined), plan)
     statistics = observe.load(context.inputs["observe"] / "statistics.npz")
     found = sensitivity.measure(
         model,
@@ -39,7 +37,6 @@ def run(context: Context) -> dict[str, Any]:
         encoder.pad_id,
         statistics,
         lambda done, of: context.progress("measuring sensitivity", done, of),
-        scales,
     )
     context.write("sensitivity.json", found)
     return {"values": len(found.values), "worst": found.values[0].value, "together": found.together}
