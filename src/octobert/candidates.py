@@ -88,6 +88,11 @@ def float_baseline(target: str) -> str:
     return f"{_capabilities(target).runtime}-f32"
 
 
+def open_float(target: str, path: Path, head: str) -> Session:
+    """The float graph that a target's model is compared with, opened on the same runtime."""
+    return open_candidate(Candidate(name=float_baseline(target), path=str(path), head=head), 0)
+
+
 def why_not(baseline: str, *, is_checkpoint: bool) -> str | None:
     """Why a baseline cannot be run here, or None."""
     if baseline == "torch-f32":

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from pydantic import Field
 
-from octobert.plan import Noun, Site
+from octobert.plan import ATTENTION, HEAD, OUTPUTS, RESIDUAL, Noun, Site
 
 
 class Placement(Noun):
@@ -31,24 +31,11 @@ class Placement(Noun):
         return self.because.get(site.role, f"not in placement {name}")
 
 
-HEAD_FLOAT = dict.fromkeys(("head.input", "head.weight"), "heads and poolers are small, and the answer is read from them")
+HEAD_FLOAT = dict.fromkeys(HEAD, "heads and poolers are small, and the answer is read from them")
 RESIDUAL_FLOAT = dict.fromkeys(
-    ("residual.branch", "residual.skip"),
-    "residual adds carry the outliers of the stream, and run fused with LayerNorm in float",
+    RESIDUAL, "residual adds carry the outliers of the stream, and run fused with LayerNorm in float"
 )
 ATTENTION_FLOAT = dict.fromkeys(
-    ("scores.query", "scores.key", "context.probs", "context.value"),
-    "attention products are a small share of the work, and 8 bits gain no time on CPUs here",
+    ATTENTION, "attention products are a small share of the work, and 8 bits gain no time on CPUs here"
 )
-OUTPUTS_FLOAT = dict.fromkeys(
-    (
-        "linear.output",
-        "scores.output",
-        "probs.output",
-        "context.output",
-        "activation.output",
-        "residual.output",
-        "norm.output",
-    ),
-    "outputs stay float; their readers quantize what they need",
-)
+OUTPUTS_FLOAT = dict.fromkeys(OUTPUTS, "outputs stay float; their readers quantize what they need")

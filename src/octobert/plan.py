@@ -16,26 +16,21 @@ LIMITS: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255), "i
 OUTPUT = -1
 
 # What a value can be at a site; `graph.sites` says where each is found.
-ROLES = (
-    "linear.input",
-    "linear.weight",
+LINEAR = ("linear.input", "linear.weight")
+ATTENTION = ("scores.query", "scores.key", "context.probs", "context.value")
+RESIDUAL = ("residual.branch", "residual.skip")
+HEAD = ("head.input", "head.weight")
+EMBEDDING = ("embedding.weight",)
+OUTPUTS = (
     "linear.output",
-    "scores.query",
-    "scores.key",
     "scores.output",
-    "context.probs",
-    "context.value",
-    "context.output",
     "probs.output",
+    "context.output",
     "activation.output",
-    "residual.branch",
-    "residual.skip",
     "residual.output",
     "norm.output",
-    "head.input",
-    "head.weight",
-    "embedding.weight",
 )
+ROLES = (*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *EMBEDDING, *OUTPUTS)
 
 
 class Noun(BaseModel):

@@ -147,15 +147,11 @@ def _moments(
     products: bool,
 ) -> dict[str, Moments]:
     collectors = {value: MomentsCollector(width, products=products) for value, width in widths.items()}
-    parameters = {value: qdq.activation_parameters(quantizer) for value, quantizer in quantizers.items()}
 
     def take(value: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         # Poolers read one vector a row: [C] instead of [tokens, C].
         tokens = np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
-        scale, zero = parameters[value]
-        shift = np.float32(zero)
-        integers = np.clip(np.rint(tokens / scale) + shift, *quantizers[value].limits)
-        collectors[value].add(tokens, ((integers - shift) * scale).astype(np.float32))
+        collectors[value].add(tokens, qdq.rounded_activation(tokens, quantizers[value]))
 
     observe.stream(model_path, rows, pad_id, list(widths), take)
     return {value: one.moments() for value, one in collectors.items()}

@@ -42,7 +42,9 @@ def measure(
     """
     import onnxruntime as ort
 
-    weights = {s.value: ops.const_array(_input(model, s)) for s, _ in plan.quantized if s.is_weight}
+    quantizers = dict(plan.quantized)
+    nodes = {str(node.name): node for node in model.graph}
+    weights = {site.value: ops.const_array(nodes[site.node].inputs[site.input]) for site in quantizers if site.is_weight}
     outputs = [str(v.name) for v in model.graph.outputs]
     sites = switched.write_(model, plan, scales)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
@@ -65,8 +67,7 @@ def measure(
         on[number] = True
         error = _error(_run(session, outputs, feeds, on), reference)
         site = found[0]
-        quantizer = next(q for s, q in plan.quantized if s == site)
-        noise = _signal_to_noise(site, quantizer, statistics, weights)
+        noise = _signal_to_noise(site, quantizers[site], statistics, weights)
         harms.append(
             SiteHarm(
                 value=site.value,
@@ -80,10 +81,6 @@ def measure(
         )
         progress(number + 1, len(sites))
     return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(harms, key=lambda h: -h.output_error)))
-
-
-def _input(model: ir.Model, site: Site) -> ir.Value | None:
-    return next(node for node in model.graph if node.name == site.node).inputs[site.input]
 
 
 def _run(session: Any, outputs: list[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:
@@ -117,10 +114,8 @@ def _signal_to_noise(
 
 def activation_snr(statistics: TensorStatistics, quantizer: Quantizer) -> float:
     """Signal-to-noise ratio of a quantized activation in dB, from the histogram."""
-    scale, zero = qdq.activation_parameters(quantizer)
     values, counts = statistics.points()
-    codes = np.clip(np.rint(values / float(scale)) + int(zero), *quantizer.limits)
-    noise = float(np.dot((values - (codes - int(zero)) * float(scale)) ** 2, counts))
+    noise = float(np.dot((values - qdq.rounded_activation(values, quantizer)) ** 2, counts))
     return decibels(float(np.dot(values**2, counts)), noise)
 
 

@@ -82,7 +82,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         **facts.task,
         "max_length": facts.max_length,
         "target": target,
-        "method": _on_this_cpu(recipe.quantize, plugins.load("targets", target).CAPABILITIES),
+        "method": _on_this_cpu(recipe.quantize, plugins.load("targets", target).CAPABILITIES, facts.here),
         "calibrators": [one.model_dump() for one in calibrators],
     }
     return [_data_step(facts, places), *needed, Step(f"sweep/{target}", "sweep", inputs, options)]
@@ -113,6 +113,7 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
         benchmark=benchmark,
         candidates=named,
         absent={b: why for b, why in absent.items() if why is not None},
+        here=environment.current(),
     )
     return facts, places
 
@@ -130,6 +131,12 @@ class _Facts:
     benchmark: Benchmark
     candidates: list[str]
     absent: dict[str, str]
+    here: environment.Environment
+
+    @property
+    def machine(self) -> str:
+        """What figures of this machine and its runtimes are keyed by."""
+        return canonical_digest(self.here.model_dump(mode="json"))
 
     @property
     def float_step(self) -> str:
@@ -194,7 +201,7 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str], encoded: dic
     """A plan and its model for one target, searched for where the recipe has a criterion."""
     recipe = facts.recipe
     capabilities = plugins.load("targets", target).CAPABILITIES
-    given = {"method": _on_this_cpu(recipe.quantize, capabilities), "target": target, **encoded}
+    given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **encoded}
     given["refine"] = [one.model_dump() for one in recipe.refine]
     quantize = f"quantize/{target}"
     steps = [Step(quantize, "quantize", {**rows, "calibrate": "calibrate"}, given)]
@@ -203,18 +210,16 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str], encoded: dic
         steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, {"seed": recipe.seed, **encoded}))
     if recipe.accuracy is not None:
         inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
-        machine = canonical_digest(environment.current().model_dump(mode="json"))
-        wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": machine, **facts.task, **encoded}
+        wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task, **encoded}
         steps.append(Step(f"search/{target}", "search", inputs, wanted))
     steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, {"target": target}))
     return steps
 
 
-def _on_this_cpu(choice: Choice, capabilities: Capabilities) -> dict[str, Any]:
+def _on_this_cpu(choice: Choice, capabilities: Capabilities, here: environment.Environment) -> dict[str, Any]:
     """The method's options with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
     options = options_of(choice, "methods")
     if options.reduce_range == "auto":
-        here = environment.current()
         needed = capabilities.saturates_without
         reduced = bool(needed) and "avx2" in here.features and not set(needed) & set(here.features)
         options = options.model_copy(update={"reduce_range": reduced})
@@ -224,8 +229,7 @@ def _on_this_cpu(choice: Choice, capabilities: Capabilities) -> dict[str, Any]:
 def _measure_steps(facts: _Facts) -> list[Step]:
     """Evaluation of every candidate, and one benchmark of all."""
     # Figures belong to a machine and its runtimes; on another one they are measured again.
-    machine = canonical_digest(environment.current().model_dump(mode="json"))
-    common = {**facts.task, "machine": machine, "allow_pickle": facts.recipe.allow_pickle}
+    common = {**facts.task, "machine": facts.machine, "allow_pickle": facts.recipe.allow_pickle}
     place, steps = {"model": facts.model}, []
     for name in facts.candidates:
         inputs = {"capture": "capture", "data": "data"}

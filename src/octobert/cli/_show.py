@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -94,3 +96,16 @@ class ProgressLine:
     def close(self) -> None:
         """Give the terminal back."""
         self._bar.stop()
+
+
+@contextmanager
+def progress_of_run() -> Iterator[ProgressLine]:
+    """Progress of a run that can be interrupted, and goes on when it is started again."""
+    progress = ProgressLine()
+    try:
+        yield progress
+    except KeyboardInterrupt:
+        note("octobert: interrupted; the same command resumes.")
+        raise typer.Exit(130) from None
+    finally:
+        progress.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octobert.cli import _show
-from octobert.cli.quantize import MODEL_HELP, choice_of, data_of, with_option
+from octobert.cli.quantize import MODEL_HELP, choice_of, choices_of, data_of, with_option
 
 if TYPE_CHECKING:
     from octobert.results import Sweep
@@ -48,13 +48,10 @@ def command(
         "allow_pickle": allow_pickle,
     }
     if prepare is not None:
-        raw["prepare"] = [choice_of(one, "--prepare") for one in prepare if one != "none"]
+        raw["prepare"] = choices_of(prepare, "--prepare")
     recipe = recipes.parse(raw, where="command line")
-    progress = _show.ProgressLine()
-    try:
+    with _show.progress_of_run() as progress:
         found = pipeline.sweep(recipe, steps.SWEPT if sweep else (recipe.calibrate,), out, progress)
-    finally:
-        progress.close()
     if as_json:
         _show.document(found.model_dump(mode="json"))
         return

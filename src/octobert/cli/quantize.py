@@ -53,9 +53,9 @@ def command(
         "allow_pickle": allow_pickle,
     }
     if refine is not None:
-        raw["refine"] = [choice_of(one, "--refine") for one in refine if one != "none"]
+        raw["refine"] = choices_of(refine, "--refine")
     if prepare is not None:
-        raw["prepare"] = [choice_of(one, "--prepare") for one in prepare if one != "none"]
+        raw["prepare"] = choices_of(prepare, "--prepare")
     if max_drop is not None:
         raw["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
     recipe = recipes.parse(raw, where="command line")
@@ -78,6 +78,11 @@ def choice_of(text: str, option: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise RecipeError(f"{option} is not a name or YAML", got=" ".join(str(error).split())[:200]) from error
+
+
+def choices_of(texts: list[str], option: str) -> list[Any]:
+    """Several of them; `none` is none."""
+    return [choice_of(one, option) for one in texts if one != "none"]
 
 
 def with_option(choice: Any, name: str, value: Any) -> Any:

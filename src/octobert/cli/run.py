@@ -40,14 +40,8 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
             for v in verdicts:
                 typer.echo(f"{v.action:<6} {v.step:<28} {v.reason}")
         return
-    progress = _show.ProgressLine()
-    try:
+    with _show.progress_of_run() as progress:
         report = pipeline.run(recipe, out, progress)
-    except KeyboardInterrupt:
-        _show.note("octobert: interrupted; the same command resumes.")
-        raise typer.Exit(130) from None
-    finally:
-        progress.close()
     if as_json:
         _show.document(report.model_dump(mode="json"))
         _check_criterion(report)

@@ -108,10 +108,10 @@ def _refuse_half(graph: ir.Graph) -> None:
 
 
 def _set_opset_(model: ir.Model) -> None:
-    """Bring the graph to `OPSET`: older graphs by the official converter, newer ones by lowering what 18 does not have.
+    """Bring the graph to `OPSET`: older graphs by the official converter, newer ones by relabelling.
 
-    After lowering Gelu, operators of encoders differ between 18 and later opsets only in accepted types and in attributes
-    that say how to treat float8, so a newer graph is relabelled; it is run, and compared with its original, afterwards.
+    Gelu has been lowered by now. Other operators of encoders differ between 18 and later opsets only in accepted types and in
+    attributes that say how to treat float8; the graph is run, and compared with its original, afterwards.
     """
     version = model.opset_imports.get("", 0)
     if version < OPSET:
@@ -119,7 +119,6 @@ def _set_opset_(model: ir.Model) -> None:
 
         version_converter.convert_version(model, target_version=OPSET, fallback=True)
     elif version > OPSET:
-        lowering.lower_gelu_(model.graph)
         for node in model.graph:
             node.version = None
             if node.op_type == "Cast":

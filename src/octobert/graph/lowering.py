@@ -19,20 +19,25 @@ _DOMAIN = "com.microsoft"
 
 
 def lower_fused_(graph: ir.Graph) -> None:
-    """Write the fused operators that are known in plain ONNX, in place; others are left."""
+    """Write the fused operators that are known in plain ONNX, in place; others are left.
+
+    Raises:
+        ModelError: Gelu approximated by tanh.
+    """
     for node in [n for n in graph if n.domain == _DOMAIN]:
         if node.op_type == "SkipLayerNormalization":
             _lower_skip_norm_(graph, node)
-        elif node.op_type in ("Gelu", "BiasGelu"):
+        elif node.op_type == "BiasGelu":
             _lower_bias_gelu_(graph, node)
         elif node.op_type == "FusedMatMul":
             _lower_fused_matmul_(graph, node)
         elif node.op_type == "FusedGemm" and _attribute(node, "activation", "") in ("Tanh", "Relu"):
             _lower_fused_gemm_(graph, node)
+    _lower_gelu_(graph)
 
 
-def lower_gelu_(graph: ir.Graph) -> None:
-    """Gelu as x * (0.5 * (1 + erf(x / sqrt 2))), the form that every runtime fuses.
+def _lower_gelu_(graph: ir.Graph) -> None:
+    """Gelu, of opset 20 or ONNX Runtime's own, as x * (0.5 * (1 + erf(x / sqrt 2))), the form that every runtime fuses.
 
     Raises:
         ModelError: the approximation by tanh, which Gelu of opset 20 can be too.
@@ -71,14 +76,9 @@ def _lower_skip_norm_(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _lower_bias_gelu_(graph: ir.Graph, node: ir.Node) -> None:
-    name, x = str(node.outputs[0].name), node.inputs[0]
-    nodes = []
-    if node.op_type == "BiasGelu":
-        nodes.append(ops.make_node("Add", [x, node.inputs[1]], f"{name}.biased"))
-        x = nodes[-1].outputs[0]
-    nodes.append(ops.make_node("Gelu", [x], f"{name}.plain"))
-    _replace_(graph, node, nodes)
-    lower_gelu_(graph)
+    name = str(node.outputs[0].name)
+    biased = ops.make_node("Add", list(node.inputs), f"{name}.biased")
+    _replace_(graph, node, [biased, ops.make_node("Gelu", biased.outputs, f"{name}.plain")])
 
 
 def _lower_fused_matmul_(graph: ir.Graph, node: ir.Node) -> None:

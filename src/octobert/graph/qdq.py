@@ -52,6 +52,13 @@ def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]
     return np.float32(scale), np.dtype(quantizer.dtype).type(zero)
 
 
+def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
+    """Values as they are after quantization and dequantization."""
+    scale, zero = activation_parameters(quantizer)
+    shift = np.float32(zero)
+    return (np.clip(np.rint(values / scale) + shift, *quantizer.limits) - shift) * scale
+
+
 def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     """The scale of a weight, of shape () or (channels,).
 
@@ -62,7 +69,8 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     bound = np.abs(array).max(axis=axes)
     if quantizer.least == "max":
         return np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
-    errors = [((array - _rounded(array, bound * f / highest, quantizer)) ** 2).sum(axis=axes) for f in _FRACTIONS]
+    scales = [np.maximum(bound * fraction / highest, MIN_SCALE) for fraction in _FRACTIONS]
+    errors = [((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes) for scale in scales]
     best = _FRACTIONS[np.argmin(errors, axis=0)]
     return np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
 
@@ -93,12 +101,6 @@ def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarra
 def _spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
     """A scale in the shape that multiplies the array."""
     return scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
-
-
-def _rounded(array: np.ndarray, scale: np.ndarray, quantizer: Quantizer) -> np.ndarray:
-    """A weight after quantization and dequantization."""
-    spread = _spread(np.maximum(scale, MIN_SCALE), array.ndim, quantizer.axis)
-    return np.clip(np.rint(array / spread), *quantizer.limits) * spread
 
 
 def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> None:
@@ -143,9 +145,14 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
                 pairs[key] = _write_activation_(graph, node, value, quantizer)
             node.replace_input_with(site.input, pairs[key])
     _write_dynamic_(graph, nodes, dynamic)
+    set_opset_(model, plan)
+    ops.clean_(model)
+
+
+def set_opset_(model: ir.Model, plan: QuantPlan) -> None:
+    """Raise the opset where 16-bit activations need it."""
     if any(quantizer.dtype in ("int16", "uint16") for _, quantizer in plan.quantized):
         model.graph.opset_imports[""] = OPSET_16_BIT
-    ops.clean_(model)
 
 
 def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np.ndarray]:
@@ -178,10 +185,9 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
                 "a dynamic activation needs an 8-bit weight beside it", where=site.node, fix="quantize both or none"
             )
         if site.value not in quantized:
-            outputs = [ir.Value(name=f"{site.value}.{part}") for part in ("quantized", "scale", "zero_point")]
-            node = ir.node("DynamicQuantizeLinear", [matmul.inputs[0]], outputs=outputs, name=f"{site.value}.quantized")
+            node = make_dynamic(matmul.inputs[0], site.value)  # type: ignore[arg-type]
             graph.insert_before(matmul, [node])
-            quantized[site.value] = outputs
+            quantized[site.value] = list(node.outputs)
         integers, scale, zero = quantized[site.value]
         name = str(matmul.outputs[0].name)
         weight, weight_scales = dequantize.inputs[0], dequantize.inputs[1]
@@ -196,15 +202,26 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
 def _write_activation_(
     graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, *, after: bool = False
 ) -> ir.Value:
+    pair = make_pair(graph, _free(graph, str(value.name)), value, quantizer)
+    (graph.insert_after if after else graph.insert_before)(node, pair)
+    return pair[-1].outputs[0]
+
+
+def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
+    """QuantizeLinear and DequantizeLinear of an activation, with their constants; the nodes are not in the graph yet."""
     scale, zero = activation_parameters(quantizer)
-    name = _free(graph, str(value.name))
     scale_value = ops.initializer(graph, f"{name}.scale", np.array(scale))
     zero_value = ops.initializer(graph, f"{name}.zero_point", np.array(zero))
-    integer = ir.DataType.from_numpy(zero_value.const_value.numpy().dtype)
+    integer = ir.DataType.from_numpy(zero.dtype)
     quantize = ops.make_node("QuantizeLinear", [value, scale_value, zero_value], f"{name}.quantized", dtype=integer)
     dequantize = ops.make_node("DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized")
-    (graph.insert_after if after else graph.insert_before)(node, [quantize, dequantize])
-    return dequantize.outputs[0]
+    return [quantize, dequantize]
+
+
+def make_dynamic(value: ir.Value, name: str) -> ir.Node:
+    """DynamicQuantizeLinear of a value; its outputs are the integers, their scale and their zero point."""
+    outputs = [ir.Value(name=f"{name}.{part}") for part in ("quantized", "scale", "zero_point")]
+    return ir.node("DynamicQuantizeLinear", [value], outputs=outputs, name=f"{name}.quantized")
 
 
 def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, scale: np.ndarray | None) -> ir.Value:

@@ -46,8 +46,7 @@ def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -
             forms[key] = added[-1].outputs[0]
         for reader, index in readers:
             reader.replace_input_with(index, added[-1].outputs[0])
-    if any(quantizer.dtype in ("int16", "uint16") for _, quantizer in plan.quantized):
-        model.graph.opset_imports[""] = qdq.OPSET_16_BIT
+    qdq.set_opset_(model, plan)
     return sites
 
 
@@ -80,15 +79,7 @@ def _switch(
 
 
 def _fake_quantized(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
-    if quantizer.dynamic:
-        outputs = [ir.Value(name=f"{name}.{part}") for part in ("integers", "scale", "zero_point")]
-        first = ir.node("DynamicQuantizeLinear", [value], outputs=outputs, name=f"{name}.integers")
-        return [first, ops.make_node("DequantizeLinear", outputs, f"{name}.rounded")]
-    scale, zero = qdq.activation_parameters(quantizer)
-    parameters = [
-        ops.initializer(graph, f"{name}.scale", np.array(scale)),
-        ops.initializer(graph, f"{name}.zero", np.array(zero)),
-    ]
-    integer = ir.DataType.from_numpy(np.dtype(quantizer.dtype))
-    first = ops.make_node("QuantizeLinear", [value, *parameters], f"{name}.integers", dtype=integer)
-    return [first, ops.make_node("DequantizeLinear", [first.outputs[0], *parameters], f"{name}.rounded")]
+    if not quantizer.dynamic:
+        return qdq.make_pair(graph, name, value, quantizer)
+    first = qdq.make_dynamic(value, name)
+    return [first, ops.make_node("DequantizeLinear", list(first.outputs), f"{name}.dequantized")]

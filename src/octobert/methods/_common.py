@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Literal, Protocol
 
 from octobert import plugins
 from octobert.capability import Capabilities
@@ -112,6 +113,24 @@ def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
         near = did_you_mean(pattern, sorted({s.module for s in sites} if "." in pattern else words))
         raise PlanError(f'the pattern "{pattern}" matches no module', where=where, fix=near)
     return found
+
+
+class WeightOptions(Protocol):
+    """The options about weights that every planner has."""
+
+    @property
+    def per_channel(self) -> bool: ...
+    @property
+    def weight_ranges(self) -> Literal["max", "mse"]: ...
+    @property
+    def reduce_range(self) -> Literal["auto"] | bool: ...
+
+
+def weight(options: WeightOptions, capabilities: Capabilities) -> Quantizer:
+    """The quantizer of a linear layer's weight."""
+    axis = capabilities.weight_axis if options.per_channel else None
+    reduced = options.reduce_range is True
+    return Quantizer(dtype="int8", symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
 
 
 def float_because(site: Site, reason: str) -> Decision:

@@ -68,6 +68,4 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
 def _quantizer(site: Site, capabilities: Capabilities, options: Options) -> Quantizer:
     if not site.is_weight:
         return Quantizer(dtype="uint8", symmetric=False, dynamic=True)
-    axis = capabilities.weight_axis if options.per_channel else None
-    reduced = options.reduce_range is True
-    return Quantizer(dtype="int8", symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
+    return _common.weight(options, capabilities)

@@ -99,9 +99,7 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
 
 def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
     if site.is_weight:
-        axis = capabilities.weight_axis if options.per_channel else None
-        reduced = options.reduce_range is True
-        return Quantizer(dtype="int8", symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
+        return _common.weight(options, capabilities)
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")

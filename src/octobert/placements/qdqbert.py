@@ -4,18 +4,10 @@ Source: `BertLayer` of QDQBERT (transformers 4), where embeddings, LayerNorm, so
 """
 
 from octobert.placement import HEAD_FLOAT, OUTPUTS_FLOAT, Placement
+from octobert.plan import ATTENTION, LINEAR, RESIDUAL
 
 PLACEMENT = Placement(
     description="QDQBERT's 20 quantizers a layer: linear inputs and weights, Q, K, probabilities, V, inputs of residual adds",
-    kinds=(
-        "linear.input",
-        "linear.weight",
-        "scores.query",
-        "scores.key",
-        "context.probs",
-        "context.value",
-        "residual.branch",
-        "residual.skip",
-    ),
+    kinds=(*LINEAR, *ATTENTION, *RESIDUAL),
     because={**HEAD_FLOAT, **OUTPUTS_FLOAT},
 )

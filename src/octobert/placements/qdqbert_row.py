@@ -5,10 +5,9 @@ before LayerNorm, and every LayerNorm's output. The output projections of attent
 """
 
 from octobert.placement import HEAD_FLOAT, Placement
+from octobert.plan import ATTENTION
 
-_COVERED = dict.fromkeys(
-    ("linear.input", "scores.query", "scores.key", "context.probs", "context.value"), "quantized where the value is made"
-)
+_COVERED = dict.fromkeys(("linear.input", *ATTENTION), "quantized where the value is made")
 
 PLACEMENT = Placement(
     description="outputs of Q, K, V, intermediate, scores, probabilities, context, GELU, residual sums and LayerNorms; weights",

@@ -5,20 +5,10 @@ recognised whatever form it had (LayerNormalization, SkipLayerNormalization, Red
 """
 
 from octobert.placement import OUTPUTS_FLOAT, Placement
+from octobert.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 
 PLACEMENT = Placement(
     description="all matrix products, heads included, and both inputs of the residual adds that feed a LayerNorm",
-    kinds=(
-        "linear.input",
-        "linear.weight",
-        "scores.query",
-        "scores.key",
-        "context.probs",
-        "context.value",
-        "residual.branch",
-        "residual.skip",
-        "head.input",
-        "head.weight",
-    ),
+    kinds=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD),
     because=OUTPUTS_FLOAT,
 )

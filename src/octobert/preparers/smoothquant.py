@@ -116,7 +116,8 @@ def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
     low, high = min(float(smoothed.min()), 0.0), max(float(smoothed.max()), 0.0)
     best: tuple[float, np.ndarray] | None = None
     for shrink in _SHRINK:
-        rounded = _rounded(smoothed, low * shrink, high * shrink)
+        grid = Quantizer(dtype="uint8", symmetric=False, low=low * shrink, high=high * shrink)
+        rounded = qdq.rounded_activation(smoothed, grid)
         harm = float((((rounded - smoothed) ** 2) @ strength).sum())
         if best is None or harm < best[0]:
             best = harm, rounded
@@ -124,13 +125,6 @@ def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
     product = rows @ weight
     difference = best[1] @ (integers * step) - product
     return float(np.mean(difference**2) / max(float(np.mean(product**2)), _TINY**2))
-
-
-def _rounded(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Values on the 8-bit grid of an interval."""
-    scale, zero = qdq.activation_parameters(Quantizer(dtype="uint8", symmetric=False, low=low, high=high))
-    shift = np.float32(zero)
-    return (np.clip(np.rint(values / scale) + shift, 0, 255) - shift) * scale
 
 
 def _chosen(errors: Mapping[smoothing.Group, Mapping[float | None, float]], options: Options) -> dict[Any, float | None]:

@@ -52,8 +52,7 @@ def judge(
     encoder = texts.TextEncoder(folder, task.max_length)
     encoded = encoder.encode(inputs)
     name, reference = predictor.target, candidates.float_baseline(predictor.target)
-    path = folder / "onnx" / "model.onnx"
-    floating = candidates.open_candidate(candidates.Candidate(name=reference, path=str(path), head=task.head), 0)
+    floating = candidates.open_float(predictor.target, folder / "onnx" / "model.onnx", task.head)
     ours, theirs = predictor.outputs(encoded), run_rows(floating, encoded, encoder.pad_id)
     return Judgement(
         scores={n: judging.scores(task, o, inputs, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from octobert.plan import Noun
 from octobert.task import Task, build
+from octobert.texts import Encoded, Text, TextEncoder
 
 N = TypeVar("N", bound=Noun)
 
@@ -53,6 +54,13 @@ class Context:
     def read_json(self, source: str, name: str) -> Any:
         """Read JSON from an input artifact."""
         return json.loads((self.inputs[source] / name).read_text(encoding="utf-8"))
+
+
+def calibration_rows(context: Context) -> tuple[TextEncoder, list[Text], list[Encoded]]:
+    """The tokenizer of the captured model, the calibration texts, and those texts tokenized."""
+    encoder = TextEncoder(context.inputs["capture"], context.options["max_length"])
+    inputs: list[Text] = [tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]]
+    return encoder, inputs, encoder.encode(inputs)
 
 
 def task_of(options: Mapping[str, Any]) -> Task:

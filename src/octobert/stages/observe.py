@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert import observe, plugins, texts
+from octobert import observe, plugins
 from octobert.graph import sites
 from octobert.placement import Placement
 from octobert.ranges import BINS, TensorStatistics
 from octobert.results import CaptureFacts
-from octobert.stages import Context
+from octobert.stages import Context, calibration_rows
 
 VERSION = 2
 _SHOWN_CHARACTERS = 60
@@ -26,9 +26,7 @@ _SHOWN_CHARACTERS = 60
 def run(context: Context) -> dict[str, Any]:
     """Observe."""
     facts = context.read("capture", "capture.json", CaptureFacts)
-    encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
-    inputs = [tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]]
-    rows = encoder.encode(inputs)
+    encoder, inputs, rows = calibration_rows(context)
     family = plugins.load("encoders", facts.encoder).ENCODER
     path = context.inputs["float"] / "model.onnx"
     wanted = Placement(description="", kinds=tuple(context.options["kinds"]))

@@ -9,10 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octobert import observe, plugins, texts
+from octobert import observe, plugins
 from octobert.graph import ops, parity
 from octobert.results import CaptureFacts, Prepared, Preparer
-from octobert.stages import Context
+from octobert.stages import Context, calibration_rows
 from octobert.stages.capture import parity_batches
 
 VERSION = 1
@@ -24,8 +24,7 @@ def run(context: Context) -> dict[str, Any]:
     """Prepare."""
     facts = context.read("capture", "capture.json", CaptureFacts)
     source = context.inputs["capture"] / "model.onnx"
-    encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
-    rows = encoder.encode([tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]])
+    encoder, _, rows = calibration_rows(context)
     family = plugins.load("encoders", facts.encoder).ENCODER
     path = context.work / "model.onnx"
     model, before = ir.load(source), source

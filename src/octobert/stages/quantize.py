@@ -11,13 +11,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from octobert import capability, plugins, refine, texts
+from octobert import capability, plugins, refine
 from octobert.graph import ops, qdq, sites
 from octobert.plan import QuantPlan
 from octobert.ranges import Ranges
 from octobert.refinement import Change
 from octobert.results import CaptureFacts
-from octobert.stages import Context
+from octobert.stages import Context, calibration_rows
 
 VERSION = 2
 FILE = "model_quantized.onnx"
@@ -25,14 +25,9 @@ FILE = "model_quantized.onnx"
 
 def run(context: Context) -> dict[str, Any]:
     """Plan, check, refine, write."""
-    facts = context.read("capture", "capture.json", CaptureFacts)
     source = context.inputs["float"] / "model.onnx"
-    family = plugins.load("encoders", facts.encoder).ENCODER
-    method = plugins.load("methods", context.options["method"]["name"])
-    options = method.Options.model_validate(context.options["method"]["options"])
     target = plugins.load("targets", context.options["target"]).CAPABILITIES
-    ranges = context.read("calibrate", "ranges.json", Ranges)
-    plan = method.plan(sites.find_sites(ir.load(source).graph, family), ranges, target, options)
+    plan = planned(context, context.read("calibrate", "ranges.json", Ranges))
     capability.check(plan, target)
     layers = _refined(context, source, plan)
     if layers:
@@ -40,6 +35,17 @@ def run(context: Context) -> dict[str, Any]:
     size = write(source, plan, layers, context.work / FILE)
     context.write("plan.json", plan)
     return {"quantized": len(plan.quantized), "sites": len(plan.decisions), "refined": len(layers), "size_bytes": size}
+
+
+def planned(context: Context, ranges: Ranges) -> QuantPlan:
+    """The plan of the method and target in the options, for the float graph."""
+    facts = context.read("capture", "capture.json", CaptureFacts)
+    family = plugins.load("encoders", facts.encoder).ENCODER
+    method = plugins.load("methods", context.options["method"]["name"])
+    options = method.Options.model_validate(context.options["method"]["options"])
+    target = plugins.load("targets", context.options["target"]).CAPABILITIES
+    graph = ir.load(context.inputs["float"] / "model.onnx").graph
+    return method.plan(sites.find_sites(graph, family), ranges, target, options)
 
 
 def write(source: Path, plan: QuantPlan, layers: dict[str, Change], path: Path) -> int:
@@ -55,7 +61,6 @@ def _refined(context: Context, source: Path, plan: QuantPlan) -> dict[str, Chang
     chosen = [(plugins.load("refiners", one["name"]), one["options"]) for one in context.options["refine"]]
     if not chosen:
         return {}
-    encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
-    rows = encoder.encode([tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]])
+    encoder, _, rows = calibration_rows(context)
     refiners = [(refiner, refiner.Options.model_validate(options)) for refiner, options in chosen]
     return refine.refine(source, rows, encoder.pad_id, plan, refiners, context.progress)

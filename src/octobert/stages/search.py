@@ -190,9 +190,8 @@ class Judge:
             with np.load(path) as arrays:
                 stacked = {name: arrays[name] for name in arrays.files}
             return {text: {name: array[i] for name, array in stacked.items()} for i, text in enumerate(distinct)}
-        baseline = candidates.float_baseline(context.options["target"])
-        model = str(context.inputs["capture"] / "model.onnx")
-        session = candidates.open_candidate(candidates.Candidate(name=baseline, path=model, head=self._task.head), 0)
+        model = context.inputs["capture"] / "model.onnx"
+        session = candidates.open_float(context.options["target"], model, self._task.head)
         known: Outputs = {}
         self._run(session, distinct, known)
         partial = path.with_name(f"partial-{path.name}")

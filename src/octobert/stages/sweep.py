@@ -10,15 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from octobert import candidates, plugins, sensitivity, texts
 from octobert.batching import run_rows
 from octobert.errors import DataError
-from octobert.graph import sites
 from octobert.plan import QuantPlan
 from octobert.ranges import Provenance, Ranges, TensorStatistics
-from octobert.results import CaptureFacts, Sweep, Swept
+from octobert.results import Sweep, Swept
 from octobert.session import SessionOptions
 from octobert.stages import Context, observe, quantize, task_of
 from octobert.stages.calibrate import interval_of
@@ -37,9 +34,8 @@ def run(context: Context) -> dict[str, Any]:
     parts = [part["inputs"] for part in context.read_json("data", "tuning.json")]
     inputs = [tuple(t) for t in next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1])]
     rows = encoder.encode(inputs)
-    source = context.inputs["capture"] / "model.onnx"
-    baseline = candidates.Candidate(name=candidates.float_baseline(options["target"]), path=str(source), head=task.head)
-    reference = run_rows(candidates.open_candidate(baseline, 0), rows, encoder.pad_id)
+    floating = candidates.open_float(options["target"], context.inputs["capture"] / "model.onnx", task.head)
+    reference = run_rows(floating, rows, encoder.pad_id)
     statistics = observe.load(context.inputs["observe"] / "statistics.npz")
     fidelity = ""
     swept = []
@@ -77,15 +73,9 @@ def run(context: Context) -> dict[str, Any]:
 
 def _plan(context: Context, choice: dict[str, Any], statistics: dict[str, TensorStatistics]) -> QuantPlan:
     """The plan that a calibrator's ranges give."""
-    facts = context.read("capture", "capture.json", CaptureFacts)
     calibrator = plugins.load("calibrators", choice["name"])
     chosen = calibrator.Options.model_validate(choice["options"])
     intervals = {value: interval_of(calibrator, chosen, value, one) for value, one in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
     ranges = Ranges(calibrator=choice["name"], options=choice["options"], intervals=intervals, provenance=provenance)
-    method = plugins.load("methods", context.options["method"]["name"])
-    options = method.Options.model_validate(context.options["method"]["options"])
-    target = plugins.load("targets", context.options["target"]).CAPABILITIES
-    graph = ir.load(context.inputs["float"] / "model.onnx").graph
-    family = plugins.load("encoders", facts.encoder).ENCODER
-    return method.plan(sites.find_sites(graph, family), ranges, target, options)
+    return quantize.planned(context, ranges)

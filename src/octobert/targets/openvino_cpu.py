@@ -8,6 +8,7 @@ run in true f32: bf16 gains nothing beside 8-bit products and costs accuracy.
 from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
+from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.session import Session, SessionOptions
 from octobert.targets import _openvino
 
@@ -24,28 +25,8 @@ CAPABILITIES = Capabilities(
     saturates_without=("avx512_vnni", "avx_vnni", "amx_int8"),
     weights=("int8",),
     weight_axis=1,
-    roles=(
-        "linear.input",
-        "linear.weight",
-        "scores.query",
-        "scores.key",
-        "context.probs",
-        "context.value",
-        "head.input",
-        "head.weight",
-        "embedding.weight",
-    ),
-    simulated=(
-        "residual.branch",
-        "residual.skip",
-        "linear.output",
-        "scores.output",
-        "probs.output",
-        "context.output",
-        "activation.output",
-        "residual.output",
-        "norm.output",
-    ),
+    roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
+    simulated=(*RESIDUAL, *OUTPUTS),
     opset=(13, 22),
     formats=("onnx", "openvino"),
     status="run here",
