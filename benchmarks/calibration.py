@@ -1,8 +1,9 @@
 """What calibration costs on the shapes of BERT-base: time against the plain forward pass of the same rows, and peak memory.
 
-    python benchmarks/calibration.py [--out runs/foundation] [--rows 100] [--tokens 384]
+    python benchmarks/calibration.py [--out runs/foundation] [--rows 100] [--tokens 384] [--placement matmul|tensorrt]
 
-One pass observes the inputs of all linear layers; entropy, percentile and mse ranges are then all taken from what was seen. The
+One pass observes what a placement quantizes (`tensorrt` is that of the reference workflows for SQuAD: all products and residual
+adds); entropy, percentile and mse ranges are then all taken from what was seen. The
 plain pass opens the same float graph in ONNX Runtime and runs the same batches. Both are run in turn, three times; medians are
 printed. Memory is that of another process, which only calibrates.
 """
@@ -44,6 +45,7 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, default=Path("runs/foundation"))
     arguments.add_argument("--rows", type=int, default=100)
     arguments.add_argument("--tokens", type=int, default=384)
+    arguments.add_argument("--placement", default="matmul")
     arguments.add_argument("--memory", action="store_true", help="calibrate once and print the peak memory of this process")
     given = arguments.parse_args()
     graph = given.out / "bert-base.onnx"
@@ -60,7 +62,8 @@ def main() -> None:
     types = np.zeros(given.tokens, dtype=np.int64)
     rows = [Encoded(generator.integers(4, VOCABULARY, given.tokens), types, False) for _ in range(given.rows)]
     found = sites.find_sites(ir.load(graph).graph, plugins.load("encoders", "bert").ENCODER)
-    values = sorted({site.value for site in found if site.role == "linear.input"})
+    placement = plugins.load("placements", given.placement).PLACEMENT
+    values = sorted({site.value for site in found if placement.takes(site) and not site.is_weight})
 
     def plain() -> None:
         session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
@@ -80,7 +83,9 @@ def main() -> None:
         return
     times = [(seconds(plain), seconds(calibrate)) for _ in range(ROUNDS)]
     forward, whole = (statistics.median(column) for column in zip(*times, strict=True))
-    print(f"{given.rows} rows of {given.tokens} tokens, {len(values)} values, {', '.join(CALIBRATORS)}")
+    print(
+        f"{given.rows} rows of {given.tokens} tokens, {len(values)} values of placement {given.placement}, {', '.join(CALIBRATORS)}"
+    )
     print(f"plain forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times")
     subprocess.run([sys.executable, *sys.argv, "--memory"], check=True)
 

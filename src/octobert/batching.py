@@ -14,12 +14,18 @@ TOKENS_PER_BATCH = 2048
 
 
 def run_rows(
-    session: Session, rows: Sequence[Encoded], pad_id: int, on_done: Callable[[int], None] | None = None
+    session: Session,
+    rows: Sequence[Encoded],
+    pad_id: int,
+    on_done: Callable[[int], None] | None = None,
+    *,
+    per_token: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Outputs of all rows, stacked in their order.
+    """Outputs of all rows in their order: [rows, …].
 
     Args:
         on_done: called with the number of rows done after each batch.
+        per_token: the outputs have one entry a token; those of padding are left out: [tokens of all rows, …].
     """
     collected: dict[str, list[Any]] = {name: [None] * len(rows) for name in session.outputs}
     done = 0
@@ -27,8 +33,11 @@ def run_rows(
         result = session.run(feeds_of([rows[i] for i in group], pad_id))
         for name, array in result.items():
             for position, index in enumerate(group):
-                collected[name][index] = array[position]
+                own = array[position]
+                # A copy, or the whole batch with its padding would stay in memory.
+                collected[name][index] = own[: len(rows[index])].copy() if per_token else own
         done += len(group)
         if on_done:
             on_done(done)
-    return {name: np.stack(slots) if slots else np.zeros((0,)) for name, slots in collected.items()}
+    join = np.concatenate if per_token else np.stack
+    return {name: join(slots) if slots else np.zeros((0,)) for name, slots in collected.items()}

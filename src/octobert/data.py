@@ -1,8 +1,8 @@
 """Rows of the user's data: found, read, split, and kept apart.
 
 Sources are a file, a folder whose files are recognised by split name, or a hub id; formats are CSV, TSV, JSONL and Parquet,
-read by `datasets`. Files are first looked at as text, because the sets that people have are not plain: official MRPC and
-GLUE files hold raw quotes, a byte order mark, and sometimes no header.
+read by `datasets`, and those of `formats`. Files are first looked at as text, because the sets that people have are not plain:
+official MRPC and GLUE files hold raw quotes, a byte order mark, and sometimes no header.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from octobert import formats
 from octobert.artifact import file_digest, is_disk_error
 from octobert.errors import DataError, did_you_mean
 from octobert.recipe import SPLITS, Data, looks_local
@@ -27,7 +28,9 @@ from octobert.task import ROW_NUMBER, Row
 from octobert.texts import Text
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
-SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
+# CoNLL-2003 calls its development set testa.
+SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "testa"), "test": ("test",)}
 # Official files without a header, by their number of columns.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
@@ -62,8 +65,10 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     try:
         if form in ("csv", "tsv"):
             rows = _read_delimited(path, "," if form == "csv" else "\t", tuple(columns), cache.name)
+        elif form == "columns":
+            rows = formats.column_file(path, columns)
         elif form == "json":
-            rows = Dataset.from_json(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
+            rows = formats.squad(path) or Dataset.from_json(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
         else:
             rows = Dataset.from_parquet(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
     except (DatasetGenerationError, ValueError, OSError) as error:
@@ -92,21 +97,24 @@ def find_splits(source: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
         if file.suffix.lower() in FORMATS and file.is_file():
-            for split in _splits_in(file.stem):
+            for split in _splits_in(file.name):
                 found.setdefault(split, []).append(file)
     if not found:
         raise DataError(
             "no file in the folder is recognised by its name",
             where=source,
             got=", ".join(sorted(f.name for f in path.iterdir())[:8]) or "an empty folder",
-            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl or .parquet",
+            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl, .json, .parquet or .conll",
             fix="name the files: train=… validation=…",
         )
     return found
 
 
-def pick_split(found: Mapping[str, list[Path]], wanted: str, *, where: str) -> Path:
+def pick_split(found: Mapping[str, list[Path]], wanted: str, *, where: str, prefer: Sequence[str] = ()) -> Path:
     """The file of a split.
+
+    Args:
+        prefer: of several, the one that has one of these words in its name.
 
     Raises:
         DataError: there is none, or more than one.
@@ -114,6 +122,8 @@ def pick_split(found: Mapping[str, list[Path]], wanted: str, *, where: str) -> P
     if wanted not in found:
         raise DataError(f'there is no split "{wanted}"', where=where, fix=did_you_mean(wanted, found))
     files = found[wanted]
+    preferred = [file for file in files if any(word in file.name for word in prefer)]
+    files = preferred if len(preferred) == 1 else files
     if len(files) > 1:
         raise DataError(
             f"more than one file looks like the {wanted} split",
@@ -131,6 +141,7 @@ class Places:
     Args:
         calibrate, evaluate: a file, or the name of a split on the hub.
         tune: the same, where rows to search on are wanted.
+        train: the same, where a model is fine-tuned.
         hub: the data set's id, when it is one.
         alone: both are one file, whose rows are to be held apart.
         how: the choice in words, for the report.
@@ -139,23 +150,26 @@ class Places:
     calibrate: str
     evaluate: str
     tune: str | None
+    train: str | None
     hub: str | None
     alone: bool
     how: str
 
     def content(self, revision: str | None) -> list[str]:
         """What the rows depend on: digests of the files, or the exact revision on the hub."""
-        named = [place for place in (self.calibrate, self.evaluate, self.tune) if place is not None]
+        named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
         if self.hub is not None:
             return [self.hub, hub_revision(self.hub, revision), *named]
         return [file_digest(Path(place)) for place in named]
 
 
-def places(settings: Data, *, tune: bool = False) -> Places:
+def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()) -> Places:
     """Find the rows that a recipe asks for, before anything is read.
 
     Args:
         tune: rows to search on are wanted too.
+        train: rows to fine-tune on are wanted too.
+        prefer: words in the names of files that a task prefers.
 
     Raises:
         DataError: a file, folder or split is not there, or is ambiguous.
@@ -170,23 +184,32 @@ def places(settings: Data, *, tune: bool = False) -> Places:
     wanted = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
     if tune:
         wanted["tune"] = settings.tune.from_
+    if train:
+        wanted["train"] = settings.finetune.from_
     alone = set(found) == {"all"} and list(wanted.values())[:2] == ["train", "validation"]
+    if alone and train:
+        raise DataError(
+            "fine-tuning needs rows of its own",
+            where="data",
+            got=f"one file, {found['all'][0]}",
+            fix="give train=… and validation=… as two files",
+        )
     if alone:
         how = "one file: calibration rows drawn at random, all other rows evaluated"
         only = str(found["all"][0])
-        return Places(only, only, only if tune else None, None, True, how)
+        return Places(only, only, only if tune else None, None, None, True, how)
     if source is not None and not local and not found:
         how = f"{source} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}"
-        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), source, False, how)
+        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), wanted.get("train"), source, False, how)
     chosen = {}
     for key, name in wanted.items():
         is_file = Path(name).suffix.lower() in FORMATS and name not in found
-        chosen[key] = Path(name) if is_file else pick_split(found, name, where=f"data.{key}.from")
+        chosen[key] = Path(name) if is_file else pick_split(found, name, where=f"data.{key}.from", prefer=prefer)
         if not chosen[key].is_file():
             raise DataError("there is no such file", where=str(chosen[key]), fix="check the path")
     how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}"
-    tuned = str(chosen["tune"]) if tune else None
-    return Places(str(chosen["calibrate"]), str(chosen["evaluate"]), tuned, None, False, how)
+    files = {key: str(path) for key, path in chosen.items()}
+    return Places(files["calibrate"], files["evaluate"], files.get("tune"), files.get("train"), None, False, how)
 
 
 def hub_revision(name: str, revision: str | None) -> str:
@@ -236,7 +259,13 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
             fix="check the name, the split and the network",
         ) from error
     names = {k: f.names for k, f in found.features.items() if isinstance(f, datasets.ClassLabel)}
-    return [{k: names[k][v] if k in names and v >= 0 else v for k, v in row.items()} for row in found]
+    lists = {
+        k: f.feature.names for k, f in found.features.items() if isinstance(getattr(f, "feature", None), datasets.ClassLabel)
+    }
+    return [
+        {k: names[k][v] if k in names and v >= 0 else [lists[k][one] for one in v] if k in lists else v for k, v in row.items()}
+        for row in found
+    ]
 
 
 def row_digest(texts: Text) -> str:
@@ -269,21 +298,23 @@ def apart(digests: Sequence[str], others: Iterable[str]) -> list[int]:
     return [index for index, digest in enumerate(digests) if digest not in known]
 
 
-def refuse_leakage(calibration: Sequence[str], evaluation: Sequence[str]) -> None:
-    """Refuse calibration rows that are also evaluated.
+def refuse_leakage(
+    chosen: Sequence[str], evaluation: Sequence[str], *, what: str = "calibration", where: str = "data.calibrate"
+) -> None:
+    """Refuse calibration or training rows that are also evaluated.
 
     Raises:
         DataError: with how many, and the first.
     """
     evaluated = {digest: index for index, digest in enumerate(evaluation)}
-    shared = [i for i, digest in enumerate(calibration) if digest in evaluated]
+    shared = [i for i, digest in enumerate(chosen) if digest in evaluated]
     if shared:
         raise DataError(
-            f"{len(shared)} of {len(calibration)} calibration rows are also evaluated, which flatters the result",
-            where="data.calibrate",
-            got=f"for example evaluation row {evaluated[calibration[shared[0]]] + 1}",
-            expected="calibration rows from the training split, none of them evaluated",
-            fix="calibrate from other rows (data.calibrate.from, or drop_evaluated: true to leave shared rows out), "
+            f"{len(shared)} of {len(chosen)} {what} rows are also evaluated, which flatters the result",
+            where=where,
+            got=f"for example evaluation row {evaluated[chosen[shared[0]]] + 1}",
+            expected=f"{what} rows from the training split, none of them evaluated",
+            fix=f"take other rows ({where}.from, or drop_evaluated: true to leave shared rows out), "
             "or set data.allow_leakage: true and have the report say so",
         )
 
@@ -301,10 +332,7 @@ def _read_delimited(path: Path, delimiter: str, columns: tuple[str, ...], cache:
     from datasets import Dataset, Features, Value
 
     # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line for Python, but not in these formats.
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError("the file is not UTF-8", where=str(path), got=str(error), fix="convert it to UTF-8") from error
+    text = formats.decoded(path)
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     if not lines or (len(lines) == 1 and not columns):
         return []

@@ -2,48 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
+from octobert.errors import DataError
 from octobert.measure import Comparison, Score, mcnemar, paired, score
-from octobert.task import Task
-from octobert.texts import Text
-
-Outputs = Mapping[str, np.ndarray]
+from octobert.task import Outputs, Task
+from octobert.texts import Asked
 
 
-def scores(task: Task, outputs: Outputs, inputs: Sequence[Text], gold: np.ndarray, *, seed: int) -> tuple[Score, ...]:
+def scores(task: Task, outputs: Outputs, asked: Asked, gold: Sequence[Any], *, seed: int) -> tuple[Score, ...]:
     """Every metric of a task with its interval; none where the data has no gold.
 
     Raises:
-        DataError: a metric is undefined on these rows.
+        DataError: the task's first metric is undefined on these rows; others are left out where they are.
     """
     if not len(gold):
         return ()
-    items = task.items(outputs, inputs)
-    return tuple(score(name, metric, items, gold, seed=seed) for name, metric in task.metrics.items())
+    items = task.items(outputs, asked, gold)
+    found = {name: score(name, metric, items, seed=seed) for name, metric in task.metrics.items()}
+    if task.primary is not None and found[task.primary] is None:
+        raise DataError(
+            f"{task.primary} is not defined on the evaluated rows",
+            got=f"{len(gold)} rows, for example with gold {task.expected(gold[0])}",
+            fix="evaluate more rows, or rows that differ",
+        )
+    return tuple(one for one in found.values() if one is not None)
 
 
 def compare(
-    task: Task, names: tuple[str, str], outputs: tuple[Outputs, Outputs], inputs: Sequence[Text], gold: np.ndarray, *, seed: int
+    task: Task, names: tuple[str, str], outputs: tuple[Outputs, Outputs], asked: Asked, gold: Sequence[Any], *, seed: int
 ) -> Comparison:
     """One model against another on the same rows.
 
     Args:
         names: (candidate, reference).
         outputs: of the two.
-        inputs: the texts that both read.
+        asked: what both read.
         gold: what was expected; may be empty.
     """
-    fidelity = task.fidelity(*outputs, inputs)
-    ours, theirs = (task.items(one, inputs) for one in outputs)
+    fidelity = task.fidelity(*outputs, asked)
     difference = low = high = p_value = None
     if task.primary is not None and len(gold):
-        difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, gold, seed=seed)
+        ours, theirs = (task.items(one, asked, gold) for one in outputs)
+        difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, seed=seed)
         if task.primary == "accuracy":
-            p_value = mcnemar(ours, theirs, gold)
-    changed = [(i, float(gold[i]) if len(gold) else 0.0, float(theirs[i]), float(ours[i])) for i in fidelity.changed]
+            p_value = mcnemar(ours[:, 0] == ours[:, 1], theirs[:, 0] == theirs[:, 1])
+    expected = [task.expected(one) for one in gold]
     return Comparison(
         candidate=names[0],
         reference=names[1],
@@ -55,5 +60,5 @@ def compare(
         fidelity_name=fidelity.name,
         fidelity=fidelity.agreement,
         output_error=fidelity.error,
-        changed=tuple(changed),
+        changed=tuple((i, expected[i] if expected else "", before, after) for i, before, after in fidelity.changed),
     )

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from octobert.errors import DataError
 from octobert.plan import Noun
 from octobert.task import Metric
 
@@ -37,7 +36,7 @@ class Comparison(Noun):
         p_value: of "no difference": exact McNemar for accuracy, the paired bootstrap centred on zero otherwise.
         fidelity: name and value of how closely the candidate follows the reference.
         output_error: root mean square difference of the raw outputs.
-        changed: rows that came out otherwise, with what each said.
+        changed: items that came out otherwise: index, what was expected, what the reference said, what the candidate says.
     """
 
     candidate: str
@@ -50,7 +49,7 @@ class Comparison(Noun):
     fidelity_name: str
     fidelity: float
     output_error: float
-    changed: tuple[tuple[int, float, float, float], ...]
+    changed: tuple[tuple[int, str, str, str], ...]
 
 
 class Latency(Noun):
@@ -99,29 +98,19 @@ class Footprint(Noun):
     threads: int
 
 
-def score(name: str, metric: Metric, items: np.ndarray, gold: np.ndarray, *, seed: int) -> Score:
-    """A metric and its bootstrap interval.
-
-    Raises:
-        DataError: the metric is undefined on these rows.
-    """
-    value = metric(items, gold)
+def score(name: str, metric: Metric, items: np.ndarray, *, seed: int) -> Score | None:
+    """A metric and its bootstrap interval; None where it is not defined on these items."""
+    value = metric(items)
     if not np.isfinite(value):
-        raise DataError(
-            f"{name} is not defined on the evaluated rows",
-            got=f"{len(items)} rows, {len(np.unique(gold))} distinct gold values",
-            fix="evaluate more rows, or rows that differ",
-        )
-    low, high = _interval([metric(items[i], gold[i]) for i in _resamples(len(items), seed)])
+        return None
+    low, high = _interval([metric(items[i]) for i in _resamples(len(items), seed)])
     return Score(metric=name, value=value, low=low, high=high, rows=len(items))
 
 
-def paired(
-    metric: Metric, ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray, *, seed: int
-) -> tuple[float, float, float, float]:
+def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:
     """Difference of a metric on the same items: (difference, low, high, p-value)."""
-    difference = metric(ours, gold) - metric(theirs, gold)
-    draws = [metric(ours[i], gold[i]) - metric(theirs[i], gold[i]) for i in _resamples(len(ours), seed)]
+    difference = metric(ours) - metric(theirs)
+    draws = [metric(ours[i]) - metric(theirs[i]) for i in _resamples(len(ours), seed)]
     low, high = _interval(draws)
     defined = np.array(draws)[np.isfinite(draws)]
     beyond = np.sum(np.abs(defined - defined.mean()) >= abs(difference) - 1e-12)
@@ -129,11 +118,15 @@ def paired(
     return difference, low, high, p_value
 
 
-def mcnemar(ours: np.ndarray, theirs: np.ndarray, gold: np.ndarray) -> float:
-    """Exact two-sided McNemar test that two classifiers are right equally often on the same rows (McNemar 1947)."""
+def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Exact two-sided McNemar test that two classifiers are right equally often on the same rows (McNemar 1947).
+
+    Args:
+        ours, theirs: [items] whether each was right.
+    """
     from scipy.stats import binomtest
 
-    right, left = int(np.sum((ours == gold) & (theirs != gold))), int(np.sum((ours != gold) & (theirs == gold)))
+    right, left = int(np.sum(ours & ~theirs)), int(np.sum(~ours & theirs))
     return 1.0 if right + left == 0 else float(binomtest(right, right + left, 0.5).pvalue)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ class Rows(Noun):
     Args:
         from_: split name or file.
         samples: at most so many, drawn at random by the recipe's seed; when absent, 256 for calibration and all for evaluation.
-        drop_evaluated: leave out rows that are also evaluated, instead of refusing them (calibration only).
+        drop_evaluated: leave out rows that are also evaluated, instead of refusing them (calibration and fine-tuning).
     """
 
     from_: str = Field(alias="from")
@@ -57,6 +57,7 @@ class Data(Noun):
         calibrate: rows that calibration sees.
         evaluate: rows that are scored.
         tune: rows that an accuracy criterion is held against while a plan is searched for; 1,000 when not said otherwise.
+        finetune: rows that a model is fine-tuned on.
         allow_leakage: accept rows that are in both; the report says so.
     """
 
@@ -70,9 +71,10 @@ class Data(Noun):
     calibrate: Rows = Rows.model_validate({"from": "train", "samples": 256})
     evaluate: Rows = Rows.model_validate({"from": "validation"})
     tune: Rows = Rows.model_validate({"from": "train", "samples": 1000})
+    finetune: Rows = Rows.model_validate({"from": "train"})
     allow_leakage: bool = False
 
-    @field_validator("calibrate", "evaluate", "tune", mode="before")
+    @field_validator("calibrate", "evaluate", "tune", "finetune", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         return {"from": value} if isinstance(value, str) else value
@@ -120,6 +122,32 @@ class Accuracy(Noun):
         return self
 
 
+class Finetune(Noun):
+    """How a base encoder is trained for the task before anything else happens, by transformers' Trainer.
+
+    Args:
+        epochs: passes over the training rows.
+        learning_rate: at its highest.
+        batch: rows of a step.
+        accumulate: steps whose gradients are added up.
+        warmup: share of all steps in which the rate rises.
+        schedule: how it falls.
+        weight_decay: AdamW's.
+        precision: of the arithmetic; weights stay float32.
+        checkpoint_minutes: how much work an interruption may cost.
+    """
+
+    epochs: float = Field(default=2.0, gt=0)
+    learning_rate: float = Field(default=5e-5, gt=0)
+    batch: PositiveInt = 16
+    accumulate: PositiveInt = 1
+    warmup: float = Field(default=0.1, ge=0, lt=1)
+    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
+    weight_decay: float = Field(default=0.01, ge=0)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    checkpoint_minutes: float = Field(default=5.0, gt=0)
+
+
 class Benchmark(Noun):
     """What is timed.
 
@@ -144,6 +172,7 @@ class Recipe(Noun):
     allow_pickle: bool = False
     task: Choice
     data: Data
+    finetune: Finetune | None = None
     prepare: tuple[Choice, ...] = (Choice(name="smoothquant"),)
     calibrate: Choice = Choice(name="minmax")
     quantize: Choice = Choice(name="static")
@@ -172,8 +201,12 @@ def looks_local(name: str, suffixes: Container[str]) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix.lower() in suffixes
 
 
-def load(path: Path) -> Recipe:
+def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
     """Read a recipe file.
+
+    Args:
+        changes: parts that are to be otherwise, as `path=value` with a value in YAML: `benchmark.batch=[1, 8]`; paths in them
+            are relative to the working directory.
 
     Raises:
         RecipeError: not there, not YAML, or wrong; with every mistake.
@@ -188,7 +221,35 @@ def load(path: Path) -> Recipe:
         raise RecipeError("the recipe is not YAML", where=str(path), got=" ".join(str(error).split())[:300]) from error
     if not isinstance(raw, dict):
         raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
+    for change in changes:
+        _change(raw, change)
     return parse(raw, where=str(path), base=path.parent)
+
+
+def _change(raw: dict[str, Any], change: str) -> None:
+    """Set one part of a recipe, `data.calibrate.samples=50`; parts on the way are made where there are none."""
+    name, equals, text = change.partition("=")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError("the value is not YAML", where=f"--set {name}", got=text) from error
+    *way, last = name.strip().split(".")
+    if not equals or not last:
+        raise RecipeError("a change is a path, an equals sign and a value", where="--set", got=change, expected="seed=1")
+    place = raw
+    for index, part in enumerate(way):
+        inner = place.get(part)
+        # `task: squad` and `data: ./folder` are short for what can hold more.
+        if isinstance(inner, str):
+            inner = {"source": inner} if part == "data" and index == 0 else {inner: {}}
+        if inner is not None and not isinstance(inner, dict):
+            where = ".".join(way[: index + 1])
+            raise RecipeError("the recipe has no part of that name in it", where=f"--set {name}", got=f"{where}: {inner!r}")
+        place[part] = inner = dict(inner or {})
+        place = inner
+    # A path on the command line is relative to where the command is typed, not to the recipe.
+    is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix) and Path(value).exists()
+    place[last] = os.path.abspath(value) if is_path else value
 
 
 def parse(raw: dict[str, Any], *, where: str = "recipe", base: Path | None = None) -> Recipe:
@@ -248,6 +309,8 @@ def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
     else:
         name, options = value, {}
     known = plugins.names(family)
+    # The way files are named, and what a data set calls itself: squad_v2.
+    name = name.replace("_", "-") if isinstance(name, str) else name
     if name not in known:
         shown = f'there is no {key} "{name}"' if isinstance(name, str) else "write a name, or one name with its options"
         problems.append(f"{key}: {shown}; {did_you_mean(str(name), known)}")
@@ -296,7 +359,7 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
 
     data = recipe.data
     moved: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
-    for key in ("calibrate", "evaluate", "tune"):
+    for key in ("calibrate", "evaluate", "tune", "finetune"):
         rows: Rows = getattr(data, key)
         moved[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
     return recipe.model_copy(update={"model": local(recipe.model), "data": data.model_copy(update=moved)})

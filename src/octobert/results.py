@@ -193,6 +193,7 @@ class DataFacts(Noun):
     leaked_rows: int
     dropped_rows: int
     tuning_rows: int = 0
+    training_rows: int = 0
 
 
 class TaskFacts(Noun):

@@ -1,6 +1,6 @@
 """A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
 
-    data ─┐
+    data ─ [finetune] ─┐
           ├─ prepare ─ observe ─ calibrate ─ quantize/T ─ [sensitivity/T ─ search/T] ─ export/T ─┐
     capture ─────────────────────────────────────────────────────────────────────────────────────┤
                                                       package/T ─ report ─ evaluate/C, benchmark ┘
@@ -10,6 +10,7 @@ T runs over targets, C over candidates (baselines and targets). Sensitivity and 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,13 @@ def steps_of(recipe: Recipe) -> list[Step]:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
     facts, places = _facts_of(recipe, tune=recipe.accuracy is not None)
-    return [_data_step(facts, places), *_model_steps(facts, places.how), *_measure_steps(facts), *_result_steps(facts)]
+    return [
+        _data_step(facts, places),
+        *_finetune_steps(facts),
+        *_model_steps(facts, places.how),
+        *_measure_steps(facts),
+        *_result_steps(facts),
+    ]
 
 
 def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
@@ -80,12 +87,11 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
     inputs = {"capture": "capture", "data": "data", "float": facts.float_step, "observe": "observe"}
     options = {
         **facts.task,
-        "max_length": facts.max_length,
         "target": target,
         "method": _on_this_cpu(recipe.quantize, plugins.load("targets", target).CAPABILITIES, facts.here),
         "calibrators": [one.model_dump() for one in calibrators],
     }
-    return [_data_step(facts, places), *needed, Step(f"sweep/{target}", "sweep", inputs, options)]
+    return [_data_step(facts, places), *_finetune_steps(facts), *needed, Step(f"sweep/{target}", "sweep", inputs, options)]
 
 
 def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
@@ -96,11 +102,12 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
     """
     source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
     folder = checkpoint.side_folder(source)
-    labels = _labels(folder)
+    prefer = getattr(plugins.load("tasks", recipe.task.name), "FILES", ())
+    places = data.places(recipe.data, tune=tune, train=recipe.finetune is not None, prefer=prefer)
+    labels = _labels(recipe, source, places)
     task = build(recipe.task.name, recipe.task.options, labels)
     benchmark = within(recipe.benchmark, longest(folder))
     _check(recipe, source, task, benchmark)
-    places = data.places(recipe.data, tune=tune)
     absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
     named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
     facts = _Facts(
@@ -109,7 +116,6 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
         model_digest=checkpoint.digest(source),
         task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
         head=task.head,
-        max_length=task.max_length,
         benchmark=benchmark,
         candidates=named,
         absent={b: why for b, why in absent.items() if why is not None},
@@ -127,7 +133,6 @@ class _Facts:
     model_digest: str
     task: dict[str, Any]
     head: str
-    max_length: int | None
     benchmark: Benchmark
     candidates: list[str]
     absent: dict[str, str]
@@ -142,6 +147,11 @@ class _Facts:
     def float_step(self) -> str:
         """The step whose graph is quantized."""
         return "prepare" if self.recipe.prepare else "capture"
+
+    @property
+    def trained(self) -> dict[str, str]:
+        """The step whose checkpoint takes the place of the user's."""
+        return {"finetune": "finetune"} if self.recipe.finetune is not None else {}
 
     def chosen(self, target: str) -> str:
         """The step whose plan a target gets."""
@@ -162,10 +172,24 @@ def _data_step(facts: _Facts, places: data.Places) -> Step:
         "calibrate": {**settings.calibrate.model_dump(by_alias=True), "from": ""},
         "evaluate": {**settings.evaluate.model_dump(by_alias=True), "from": ""},
         "tune": {**settings.tune.model_dump(by_alias=True), "from": ""} if places.tune is not None else None,
+        "finetune": {**settings.finetune.model_dump(by_alias=True), "from": ""} if places.train is not None else None,
         "allow_leakage": settings.allow_leakage,
     }
-    named = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune}
+    named = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune, "train": places.train}
     return Step("data", "data", {}, options, {name: place for name, place in named.items() if place is not None})
+
+
+def _finetune_steps(facts: _Facts) -> list[Step]:
+    """Training of the base model, where the recipe asks for it."""
+    if facts.recipe.finetune is None:
+        return []
+    options = {
+        **facts.task,
+        "finetune": facts.recipe.finetune.model_dump(),
+        "model_digest": facts.model_digest,
+        "allow_pickle": facts.recipe.allow_pickle,
+    }
+    return [Step("finetune", "finetune", {"data": "data"}, options, {"model": facts.model})]
 
 
 def _model_steps(facts: _Facts, how: str) -> list[Step]:
@@ -174,7 +198,6 @@ def _model_steps(facts: _Facts, how: str) -> list[Step]:
     method = plugins.load("methods", recipe.quantize.name)
     targets = [plugins.load("targets", name).CAPABILITIES for name in recipe.targets]
     kinds = method.observed_kinds(options_of(recipe.quantize, "methods"), targets)
-    encoded = {"max_length": facts.max_length}
     captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": recipe.allow_pickle}
     ranged = {
         "calibrator": recipe.calibrate.model_dump(),
@@ -183,34 +206,34 @@ def _model_steps(facts: _Facts, how: str) -> list[Step]:
         "allow_leakage": recipe.data.allow_leakage,
     }
     rows = {"capture": "capture", "data": "data"}
-    steps = [Step("capture", "capture", {}, captured, {"model": facts.model})]
+    steps = [Step("capture", "capture", facts.trained, captured, {"model": facts.model})]
     if recipe.prepare:
-        prepared = {"prepare": [one.model_dump() for one in recipe.prepare], "seed": recipe.seed, **encoded}
+        prepared = {"prepare": [one.model_dump() for one in recipe.prepare], **facts.task}
         steps.append(Step("prepare", "prepare", rows, prepared))
     rows = {**rows, "float": facts.float_step}
     steps += [
-        Step("observe", "observe", rows, {"kinds": list(kinds), **encoded}),
+        Step("observe", "observe", rows, {"kinds": list(kinds), **facts.task}),
         Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
     ]
     for target in recipe.targets:
-        steps += _target_steps(facts, target, rows, encoded)
+        steps += _target_steps(facts, target, rows)
     return steps
 
 
-def _target_steps(facts: _Facts, target: str, rows: dict[str, str], encoded: dict[str, Any]) -> list[Step]:
+def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step]:
     """A plan and its model for one target, searched for where the recipe has a criterion."""
     recipe = facts.recipe
     capabilities = plugins.load("targets", target).CAPABILITIES
-    given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **encoded}
+    given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **facts.task}
     given["refine"] = [one.model_dump() for one in recipe.refine]
     quantize = f"quantize/{target}"
     steps = [Step(quantize, "quantize", {**rows, "calibrate": "calibrate"}, given)]
     if recipe.sensitivity or recipe.accuracy is not None:
         inputs = {**rows, "quantize": quantize, "observe": "observe"}
-        steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, {"seed": recipe.seed, **encoded}))
+        steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, {**facts.task}))
     if recipe.accuracy is not None:
         inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
-        wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task, **encoded}
+        wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task}
         steps.append(Step(f"search/{target}", "search", inputs, wanted))
     steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, {"target": target}))
     return steps
@@ -232,11 +255,12 @@ def _measure_steps(facts: _Facts) -> list[Step]:
     common = {**facts.task, "machine": facts.machine, "allow_pickle": facts.recipe.allow_pickle}
     place, steps = {"model": facts.model}, []
     for name in facts.candidates:
-        inputs = {"capture": "capture", "data": "data"}
+        inputs = {"capture": "capture", "data": "data", **facts.trained}
         if name in facts.recipe.targets:
             inputs[f"export/{name}"] = f"export/{name}"
         steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
-    inputs = {"capture": "capture", "data": "data", **{f"export/{t}": f"export/{t}" for t in facts.recipe.targets}}
+    inputs = {"capture": "capture", "data": "data", **facts.trained}
+    inputs |= {f"export/{t}": f"export/{t}" for t in facts.recipe.targets}
     options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
     return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
 
@@ -277,11 +301,32 @@ def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> No
     if source.is_dir():
         checkpoint.encoder_of(checkpoint.read_config(source), where=str(source / "config.json"))
         checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
-        checkpoint.check_head(source, task.head)
+        if recipe.finetune is None:
+            checkpoint.check_head(source, task.head)
+    if recipe.finetune is not None:
+        _check_finetune(source, task)
     if recipe.accuracy is not None:
         _check_criterion(recipe, task)
     check_length(task.max_length, folder)
     check_lengths(benchmark, longest(folder))
+
+
+def _check_finetune(source: Path, task: Task) -> None:
+    """Refuse what cannot be trained."""
+    if not source.is_dir():
+        raise RecipeError(
+            "only a checkpoint can be fine-tuned", where="model", got=str(source), fix="give the PyTorch checkpoint"
+        )
+    if task.head == "embedding":
+        fix = "train them with a library for that first, and leave finetune out"
+        raise RecipeError("embeddings are not fine-tuned here", where="finetune", fix=fix)
+    if not train_installed():
+        raise RecipeError("fine-tuning needs accelerate", where="finetune", fix="pip install 'octobert[train]'")
+
+
+def train_installed() -> bool:
+    """Whether transformers' Trainer has what it needs."""
+    return importlib.util.find_spec("accelerate") is not None
 
 
 def _check_criterion(recipe: Recipe, task: Task) -> None:
@@ -301,8 +346,21 @@ def _check_criterion(recipe: Recipe, task: Task) -> None:
         )
 
 
-def _labels(folder: Path) -> tuple[str, ...]:
-    """Class names as the model's config states them; none where it states none."""
+def _labels(recipe: Recipe, source: Path, places: data.Places) -> tuple[str, ...]:
+    """Class names: as the model's config states them, or for a model that gets a new head, as the training rows have them."""
+    folder = checkpoint.side_folder(source)
+    blank = build(recipe.task.name, recipe.task.options, ())
+    if recipe.finetune is None or (source.is_dir() and checkpoint.has_head(source, blank.head)):
+        return _stated_labels(folder)
+    if blank.labels or places.train is None:
+        return blank.labels
+    settings = recipe.data
+    place = {"hub": places.hub, "config": settings.config, "revision": settings.revision, "columns": settings.columns}
+    where, rows = data.read(places.train, **place)  # type: ignore[arg-type]
+    return blank.labels_in(rows, where=where)
+
+
+def _stated_labels(folder: Path) -> tuple[str, ...]:
     if not (folder / "config.json").is_file():
         return ()
     names = checkpoint.read_config(folder).get("id2label") or {}

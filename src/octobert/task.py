@@ -1,9 +1,9 @@
 """What a task is: which texts go into the model, what is expected of them, and how answers are judged.
 
-A row of a data set is a dict of columns. `inputs` gives the texts that the model reads, one tuple per model row (two texts
-form a pair); `gold` what is expected, one per judged item; `items` turns outputs into one judged quantity per item, such as
-the predicted class, the cosine of a pair or the rank of the right document. Metrics are functions of items and gold, which
-is what lets every metric have an interval and a paired comparison by resampling the same items.
+A row of a data set is a dict of columns. `inputs` gives the texts of rows; `encode` the rows of tokens that the model reads for
+them, one or several windows a text; `gold` what is expected of each judged item; `items` turns outputs and gold into the
+figures of each item that every metric can be computed from, such as the predicted class and the right one, or an answer's F1.
+Metrics are functions of items alone, which is what lets every metric have an interval and a paired comparison by resampling.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 
 from octobert import plugins
 from octobert.errors import DataError, did_you_mean
-from octobert.texts import Text
+from octobert.texts import Asked, Encoded, Text, TextEncoder
 
 Row = Mapping[str, Any]
-Metric = Callable[[np.ndarray, np.ndarray], float]
+Outputs = Mapping[str, np.ndarray]
+Metric = Callable[[np.ndarray], float]
 # A column that rows read for a run carry: their place in the file they came from.
 ROW_NUMBER = "__row__"
 
@@ -31,42 +32,74 @@ class Fidelity:
     Args:
         agreement: what counts as following, in [0, 1], and what it is called.
         error: root mean square difference of the outputs.
-        changed: items that came out otherwise.
+        changed: items that came out otherwise: (index, what the other said, what this one says).
     """
 
     name: str
     agreement: float
     error: float
-    changed: tuple[int, ...]
+    changed: tuple[tuple[int, str, str], ...]
 
 
 class Task(Protocol):
-    """One task with its options bound."""
+    """One task with its options bound.
+
+    Outputs are [rows, …], or where `per_token` is true [tokens of all rows, …], rows one after another.
+    """
 
     head: str
     labels: tuple[str, ...]
     max_length: int | None
     primary: str | None
     metrics: Mapping[str, Metric]
+    per_token: bool
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
-        """The texts of rows, in order; possibly several model rows for one data row."""
+        """The texts of rows, in order; possibly several for one data row."""
         ...
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
-        """What is expected, one number per item; empty for unlabelled data."""
+    def parse(self, given: Any, *, where: str) -> Text:
+        """What a user asks a finished model, as a text of this task."""
         ...
 
-    def items(self, outputs: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> np.ndarray:
-        """One judged quantity per item, from the outputs of all model rows, and the texts they came from."""
+    def identity(self, text: Text) -> Text:
+        """What a text must not share with one that is evaluated, if it is calibrated or trained on."""
         ...
 
-    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> Fidelity:
+    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+        """The rows of tokens that the model reads for texts."""
+        ...
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[Any]:
+        """What is expected, as plain data, one entry per item; empty for unlabelled data."""
+        ...
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """The classes that a model for such rows needs, in the order of its logits; none where the head has no classes."""
+        ...
+
+    def targets(self, asked: Asked, gold: Sequence[Any]) -> list[dict[str, Any]]:
+        """What training wants of each row of tokens: arguments of the model's forward, per-token ones as arrays.
+
+        Raises:
+            DataError: nothing can be learned from this gold.
+        """
+        ...
+
+    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[Any]) -> np.ndarray:
+        """[items, figures]: all that the metrics need of each item."""
+        ...
+
+    def expected(self, gold: Any) -> str:
+        """One entry of gold as a person would say it."""
+        ...
+
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
         """How closely outputs follow reference outputs."""
         ...
 
-    def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
-        """What a user is told about model row `index`."""
+    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
+        """What a user is told about text `index`, which was given as `given`."""
         ...
 
 
@@ -119,3 +152,50 @@ def text_of(row: Row, column: str, index: int, *, where: str) -> str:
             "the text is empty", where=place_of(row, column, index, where=where), fix="remove the row or fill it in"
         )
     return text
+
+
+def check_texts(found: Sequence[str], *, where: str) -> None:
+    """Refuse texts that hold nothing, or half a character.
+
+    Raises:
+        DataError: with the text.
+    """
+    for text in found:
+        if not text.strip():
+            raise DataError("the text is empty", where=where, got=repr(tuple(found))[:100])
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            got = ascii(tuple(found))[:100]
+            raise DataError("the text is not Unicode", where=where, got=got, fix="decode it from its own encoding first")
+
+
+class WholeTexts:
+    """What tasks have in common that read each text, or pair of texts, as one row and answer with one vector."""
+
+    per_token = False
+
+    def parse(self, given: Any, *, where: str) -> Text:
+        """A text or a pair of texts.
+
+        Raises:
+            DataError: it is neither, is empty, or is not Unicode.
+        """
+        found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (tuple, list)) else ()
+        if not 1 <= len(found) <= 2 or not all(isinstance(text, str) for text in found):
+            raise DataError("the input is neither a text nor a pair of texts", where=where, got=repr(given)[:100])
+        check_texts(found, where=where)
+        return found
+
+    def identity(self, text: Text) -> Text:
+        """All of it."""
+        return text
+
+    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+        """One row for every text; what is longer than the model takes is cut."""
+        rows: list[Sequence[Encoded]] = [[row] for row in encoder.encode(texts)]
+        return Asked(texts, rows)
+
+
+def output_error(ours: Outputs, reference: Outputs) -> float:
+    """Root mean square difference of all outputs."""
+    squares = [np.square(ours[name].astype(np.float64) - reference[name]).reshape(-1) for name in ours]
+    return float(np.sqrt(np.mean(np.concatenate(squares))))

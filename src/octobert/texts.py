@@ -17,6 +17,7 @@ from octobert.encoder import family_of
 from octobert.errors import ModelError
 from octobert.session import Feeds
 
+# One text, two that form a pair, or the words of one.
 Text = tuple[str, ...]
 # transformers writes this for "no limit".
 _NO_LIMIT = 10**9
@@ -32,6 +33,56 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model is asked: texts, and for each of them the rows of tokens that the model reads, one or several windows."""
+
+    texts: Sequence[Text]
+    rows: Sequence[Sequence[Encoded]]
+
+    @property
+    def flat(self) -> list[Encoded]:
+        """All rows, in the order of their texts."""
+        return [row for rows in self.rows for row in rows]
+
+    def some(self, indices: Sequence[int]) -> Asked:
+        """Some of the texts."""
+        return Asked([self.texts[i] for i in indices], [self.rows[i] for i in indices])
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The tokens of one text alone, uncut, without special tokens.
+
+    Args:
+        ids: [tokens].
+        spans: [tokens, 2] the characters of the text that each token stands for.
+    """
+
+    ids: np.ndarray
+    spans: np.ndarray
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens around one text, or around a pair: [CLS] … [SEP] … [SEP] in BERT.
+
+    Args:
+        special: ids before the first text, between the two (pairs only), and after the last.
+        special_types: their segment ids.
+        types: segment id of each text.
+    """
+
+    special: tuple[np.ndarray, ...]
+    special_types: tuple[np.ndarray, ...]
+    types: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many special tokens there are."""
+        return sum(map(len, self.special))
 
 
 class TextEncoder:
@@ -71,6 +122,30 @@ class TextEncoder:
             Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
             for e in self._tokenizer.encode_batch(inputs)
         ]
+
+    def pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        """The tokens of texts, with their places in the texts."""
+        self._tokenizer.no_truncation()
+        try:
+            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        finally:
+            self._tokenizer.enable_truncation(self.max_length)
+        return [Pieces(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in found]
+
+    def frame(self, texts: int) -> Frame:
+        """The special tokens that this tokenizer puts around one text or two, read off an example."""
+        example = self._tokenizer.encode("a", "a" if texts == 2 else None)
+        ids, types, owners = (
+            np.array(a) for a in (example.ids, example.type_ids, [-1 if o is None else o for o in example.sequence_ids])
+        )
+        edges = [0]
+        for text in range(texts):
+            inside = np.flatnonzero(owners == text)
+            edges += [int(inside[0]), int(inside[-1]) + 1]
+        edges.append(len(ids))
+        gaps = [slice(edges[i], edges[i + 1]) for i in range(0, len(edges), 2)]
+        segments = tuple(int(types[edges[2 * text + 1]]) for text in range(texts))
+        return Frame(tuple(ids[gap] for gap in gaps), tuple(types[gap] for gap in gaps), segments)
 
 
 def check_length(max_length: int | None, folder: Path) -> None:
@@ -121,6 +196,11 @@ def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> 
         group.append(index)
     if group:
         yield group
+
+
+def split(outputs: np.ndarray, rows: Sequence[Encoded]) -> list[np.ndarray]:
+    """Outputs [tokens of all rows, …] row by row."""
+    return np.split(outputs, np.cumsum([len(row) for row in rows])[:-1])
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:

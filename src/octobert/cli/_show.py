@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from octobert.artifact import Artifact
     from octobert.pipeline import Step
 
+CACHE_HELP = "Folder where the runtime keeps what it compiled, so that it opens faster the next time."
+RUNTIME_LOG_HELP = "Have the runtime say what it does, on stderr."
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.")
 
 

@@ -94,4 +94,5 @@ def _shapes(settings: Benchmark, directories: list[Path], data: Path | None) -> 
     task = build(facts.name, facts.options, facts.labels)
     encoder = TextEncoder(directories[0], task.max_length)
     texts = task.inputs(rows_of.read_file(data), where=str(data)) if data else []
-    return timing.shapes_of(settings, encoder.encode(texts), encoder.pad_id, vocabulary, seed=0)
+    rows = task.encode(encoder, texts).flat
+    return timing.shapes_of(settings, rows, encoder.pad_id, vocabulary, seed=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,36 +17,75 @@ def command(
     directory: Annotated[Path, typer.Argument(help="A packaged directory, OUT/<target>.")],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines of stdin.")] = None,
     pair: Annotated[bool, typer.Option("--pair", help="Texts come in twos; lines of stdin hold two, split by a tab.")] = False,
+    question: Annotated[list[str] | None, typer.Option(help="A question about the context; give it several times.")] = None,
+    context: Annotated[str | None, typer.Option(help="The context of the questions, of any length.")] = None,
+    context_file: Annotated[Path | None, typer.Option(help="A text file that holds the context.")] = None,
+    cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
+    runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Predict with a finished model; needs neither torch nor transformers."""
-    from octobert.errors import DataError
     from octobert.runtime.predictor import load
 
-    given = texts or _lines()
-    inputs: list[str | tuple[str, ...]] = list(given)
-    if pair and texts:
-        if len(given) % 2:
-            raise DataError("pairs need an even number of texts", got=str(len(given)), fix="give two texts for each pair")
-        inputs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
-    elif pair:
-        inputs = [tuple(line.split("\t")) for line in given]
-        for number, one in enumerate(inputs, start=1):
-            if len(one) != 2:
-                raise DataError("the line does not hold two texts split by a tab", where=f"stdin, line {number}", got=repr(one))
-    answers = load(directory)(inputs)
+    asked = question is not None or context is not None or context_file is not None
+    inputs = _questions(question, context, context_file, texts) if asked else _texts(texts, pair=pair)
+    answers = load(directory, cache=cache, runtime_log=runtime_log)(inputs)
     if any("truncated" in answer for answer in answers):
         _show.note("octobert: some texts were longer than the model takes, and were cut.")
     if as_json:
         _show.document([{"input": i, **a} for i, a in zip(inputs, answers, strict=True)])
         return
     for one, answer in zip(inputs, answers, strict=True):
-        text = " ⇄ ".join(one) if isinstance(one, tuple) else one
-        if "label" in answer:
-            typer.echo(f"{answer['label']}\t{answer['score']:.4f}\t{text}")
-        else:
-            shown = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
-            typer.echo(f"[{shown}, …] ({len(answer['embedding'])})\t{text}")
+        typer.echo(_line(one, answer))
+
+
+def _line(one: str | tuple[str, ...], answer: dict[str, Any]) -> str:
+    """An answer as a line: what the model says first, what it was asked last."""
+    text = " ⇄ ".join(one) if isinstance(one, tuple) else one
+    if "answer" in answer:
+        place = "" if answer["start"] is None else f"{answer['start']}–{answer['end']}"
+        return f"{answer['answer'] or '(no answer)'}\t{answer['score']:.4f}\t{place}\t{one[0]}"
+    if "entities" in answer:
+        found = ", ".join(f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})" for e in answer["entities"])
+        return f"{found or '(nothing)'}\t{text}"
+    if "label" in answer:
+        return f"{answer['label']}\t{answer['score']:.4f}\t{text}"
+    shown = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
+    return f"[{shown}, …] ({len(answer['embedding'])})\t{text}"
+
+
+def _questions(
+    questions: list[str] | None, context: str | None, file: Path | None, texts: list[str] | None
+) -> list[tuple[str, ...]]:
+    """Every question with the context."""
+    from octobert.errors import DataError
+    from octobert.formats import decoded
+
+    if not questions or (context is None) == (file is None) or texts:
+        got = "texts as arguments" if texts else "no question" if not questions else "two contexts" if context else "no context"
+        raise DataError("a question needs one context", got=got, fix="give --question and either --context or --context-file")
+    if file is not None and not file.is_file():
+        raise DataError("there is no such file", where=str(file), fix="check the path")
+    whole = context if context is not None else decoded(file)  # type: ignore[arg-type]
+    return [(question, whole) for question in questions]
+
+
+def _texts(texts: list[str] | None, *, pair: bool) -> list[str | tuple[str, ...]]:
+    """Texts or pairs, from the command line or from stdin."""
+    from octobert.errors import DataError
+
+    given = texts or _lines()
+    if not pair:
+        return list(given)
+    if texts:
+        if len(given) % 2:
+            raise DataError("pairs need an even number of texts", got=str(len(given)), fix="give two texts for each pair")
+        return [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
+    pairs = [tuple(line.split("\t")) for line in given]
+    for number, one in enumerate(pairs, start=1):
+        if len(one) != 2:
+            raise DataError("the line does not hold two texts split by a tab", where=f"stdin, line {number}", got=repr(one))
+    return list(pairs)
 
 
 def _lines() -> list[str]:

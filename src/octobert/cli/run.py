@@ -19,13 +19,16 @@ NAME = "run"
 def command(
     recipe: Annotated[Path, typer.Argument(help="A recipe, YAML or JSON.")],
     out: Annotated[Path | None, typer.Option(help="Output directory; default: the recipe's name below ./runs.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a part of the recipe: data.calibrate.samples=50; several times.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be reused and what would run.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Carry out a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
     from octobert.recipe import load
 
-    carry_out(load(recipe), out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
+    carry_out(load(recipe, changes=settings or ()), out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
 
 
 def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:

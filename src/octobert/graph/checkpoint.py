@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def check_head(folder: Path, head: str) -> None:
     Raises:
         ModelError: the config names another architecture.
     """
-    stated = (read_config(folder).get("architectures") or [""])[0]
+    stated = _architecture(folder)
     wanted = _AUTO[head].removeprefix("AutoModel")
     if wanted and stated and not stated.endswith(wanted):
         raise ModelError(
@@ -135,6 +136,15 @@ def check_head(folder: Path, head: str) -> None:
             expected=f"an architecture that ends in {wanted}",
             fix="fine-tune it for the task first, or choose the task it was trained for",
         )
+
+
+def has_head(folder: Path, head: str) -> bool:
+    """Whether a checkpoint states that it was trained for a head."""
+    return _architecture(folder).endswith(_AUTO[head].removeprefix("AutoModel") or "Model")
+
+
+def _architecture(folder: Path) -> str:
+    return str((read_config(folder).get("architectures") or [""])[0])
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
@@ -174,25 +184,8 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold all weights of this head.
     """
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(f"capturing a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
-    safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
-    import torch
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     extra = {} if attention is None else {"attn_implementation": attention}
-    try:
-        # transformers loads in the dtype that was saved (often fp16); everything here is measured against float32.
-        model, info = getattr(transformers, _AUTO[head]).from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=safe, output_loading_info=True, **extra
-        )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(
-            "transformers cannot load the checkpoint", where=str(folder), got=str(error).strip().splitlines()[0][:300]
-        ) from error
+    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, **extra)
     missing = sorted(k for k in info["missing_keys"] if "pooler" not in k or head == "sequence-classification")
     if missing:
         raise ModelError(
@@ -202,6 +195,55 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
             fix="fine-tune it for the task first, or choose the task it was trained for",
         )
     return model.eval()
+
+
+def load_base(folder: Path, head: str, labels: Sequence[str], *, allow_pickle: bool = False, seed: int = 0) -> Any:
+    """A PyTorch model in float32 to be trained for a head, which is new unless the checkpoint has it.
+
+    Args:
+        labels: class names, where the head has classes.
+        seed: of a new head's weights.
+
+    Raises:
+        ModelError: torch or transformers is missing, or the checkpoint does not hold the encoder's weights.
+    """
+    extra: dict[str, Any] = {"ignore_mismatched_sizes": True}
+    if labels:
+        extra |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, seed=seed, **extra)
+    prefix = f"{model.base_model_prefix}."
+    missing = sorted(k for k in info["missing_keys"] if k.startswith(prefix) and "pooler" not in k)
+    if missing:
+        what = "the checkpoint does not hold the encoder's weights"
+        raise ModelError(what, where=str(folder), got=f"missing {', '.join(missing[:4])}", fix="check the checkpoint")
+    return model
+
+
+def _from_pretrained(folder: Path, head: str, *, allow_pickle: bool, seed: int = 0, **extra: Any) -> tuple[Any, Any]:
+    """(model in float32, what transformers says about loading it).
+
+    Raises:
+        ModelError: torch or transformers is missing, or the checkpoint cannot be loaded.
+    """
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"opening a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
+    safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    try:
+        # transformers loads in the dtype that was saved (often fp16); everything here is measured against float32.
+        return getattr(transformers, _AUTO[head]).from_pretrained(
+            folder, dtype=torch.float32, use_safetensors=safe, output_loading_info=True, **extra
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelError(
+            "transformers cannot load the checkpoint", where=str(folder), got=str(error).strip().splitlines()[0][:300]
+        ) from error
 
 
 def forward_arguments(model: Any) -> frozenset[str]:

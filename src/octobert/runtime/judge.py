@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from octobert import candidates, data, judging, texts
 from octobert.batching import run_rows
 from octobert.measure import Comparison, Score
@@ -48,15 +46,16 @@ def judge(
     where, rows = _rows(source, split, columns)
     if samples:
         rows = [rows[i] for i in data.sample(len(rows), samples, seed)]
-    inputs, gold = task.inputs(rows, where=where), np.array(task.gold(rows, where=where))
+    gold = task.gold(rows, where=where)
     encoder = texts.TextEncoder(folder, task.max_length)
-    encoded = encoder.encode(inputs)
+    asked = task.encode(encoder, task.inputs(rows, where=where))
     name, reference = predictor.target, candidates.float_baseline(predictor.target)
     floating = candidates.open_float(predictor.target, folder / "onnx" / "model.onnx", task.head)
-    ours, theirs = predictor.outputs(encoded), run_rows(floating, encoded, encoder.pad_id)
+    ours = predictor.outputs(asked.flat)
+    theirs = run_rows(floating, asked.flat, encoder.pad_id, per_token=task.per_token)
     return Judgement(
-        scores={n: judging.scores(task, o, inputs, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},
-        comparison=judging.compare(task, (name, reference), (ours, theirs), inputs, gold, seed=seed),
+        scores={n: judging.scores(task, o, asked, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},
+        comparison=judging.compare(task, (name, reference), (ours, theirs), asked, gold, seed=seed),
     )
 
 

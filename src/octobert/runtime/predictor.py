@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ class Predictor:
     Args:
         folder: a packaged directory, `OUT/<target>`.
         threads: of one inference; 0 lets the runtime choose.
+        cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
+        runtime_log: the runtime says on stderr what it does.
 
     Raises:
         ModelError: the folder is no packaged directory.
@@ -33,7 +35,9 @@ class Predictor:
         [{'label': 'equivalent', 'score': 0.97}]
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
+    def __init__(
+        self, folder: str | Path, *, threads: int = 0, cache: str | Path | None = None, runtime_log: bool = False
+    ) -> None:
         self.folder = Path(folder)
         self.card = read_card(self.folder)
         facts = self.card.task
@@ -46,34 +50,46 @@ class Predictor:
                 f"the target {self.target} cannot run here", where=str(folder), got=probe.missing, fix=probe.install
             )
         self._encoder = texts.TextEncoder(self.folder, self.task.max_length)
-        self._session = target.open_session(target.model_file(self.folder), SessionOptions(threads=threads))
+        self._session = target.open_session(
+            target.model_file(self.folder),
+            SessionOptions(threads=threads, cache=str(cache) if cache else None, log=runtime_log),
+        )
 
-    def __call__(self, inputs: str | Iterable[str | Sequence[str]]) -> list[dict[str, Any]]:
-        """Answers to texts, or to pairs of texts, in order.
+    def __call__(self, inputs: Any) -> list[dict[str, Any]]:
+        """Answers to what is asked, in order.
+
+        Args:
+            inputs: one text or a list. For classification and embeddings of texts, or of pairs of texts; for question answering
+                of (question, context) pairs or {"question", "context"}; for tagging of texts or lists of words.
 
         Returns:
-            For classification {"label", "score"}, for embeddings {"embedding"}; each with "truncated": true when the
-            text was longer than the model takes.
+            For classification {"label", "score"}; for embeddings {"embedding"}; for question answering {"answer", "score",
+            "start", "end"}, characters of the context, with other answers under "others"; for tagging {"words", "tags",
+            "entities"}. Each has "truncated": true where something was longer than the model takes.
 
         Raises:
-            DataError: an input that is neither a text nor a pair of texts.
+            DataError: an input that is none of these.
         """
+        if isinstance(inputs, (str, Mapping)):
+            inputs = [inputs]
         if not isinstance(inputs, Iterable):
             raise DataError("the input is neither a text nor a list of texts", got=repr(inputs)[:100])
-        given = [inputs] if isinstance(inputs, str) else list(inputs)
-        rows = self._encoder.encode([_text(one, index) for index, one in enumerate(given)])
-        outputs = self.outputs(rows)
-        answers = [self.task.answer(outputs, index) for index in range(len(rows))]
-        return [{**a, "truncated": True} if row.truncated else a for a, row in zip(answers, rows, strict=True)]
+        given = list(inputs)
+        texts = [self.task.parse(one, where=f"input {index + 1}") for index, one in enumerate(given)]
+        asked = self.task.encode(self._encoder, texts)
+        outputs = self.outputs(asked.flat)
+        answers = [self.task.answer(outputs, asked, index, one) for index, one in enumerate(given)]
+        cut = [any(row.truncated for row in rows) for rows in asked.rows]
+        return [{**answer, "truncated": True} if short else answer for answer, short in zip(answers, cut, strict=True)]
 
     def outputs(self, rows: Sequence[texts.Encoded]) -> dict[str, np.ndarray]:
         """Raw outputs of tokenized rows, in order; rows run in batches of similar length, without fixed padding."""
-        return run_rows(self._session, rows, self._encoder.pad_id)
+        return run_rows(self._session, rows, self._encoder.pad_id, per_token=self.task.per_token)
 
 
-def load(folder: str | Path, *, threads: int = 0) -> Predictor:
-    """Open a packaged directory."""
-    return Predictor(folder, threads=threads)
+def load(folder: str | Path, *, threads: int = 0, cache: str | Path | None = None, runtime_log: bool = False) -> Predictor:
+    """Open a packaged directory; the arguments are those of `Predictor`."""
+    return Predictor(folder, threads=threads, cache=cache, runtime_log=runtime_log)
 
 
 def read_card(folder: Path) -> Card:
@@ -92,17 +108,3 @@ def read_card(folder: Path) -> Card:
     except ValueError as error:
         got = str(error).strip().splitlines()[0]
         raise ModelError("octobert.json cannot be read", where=str(path), got=got, fix="package the model again") from error
-
-
-def _text(one: str | Sequence[str], index: int) -> texts.Text:
-    found = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else ()
-    where = f"input {index + 1}"
-    if not 1 <= len(found) <= 2 or not all(isinstance(text, str) for text in found):
-        raise DataError("the input is neither a text nor a pair of texts", where=where, got=repr(one)[:100])
-    if not all(text.strip() for text in found):
-        raise DataError("the text is empty", where=where, got=repr(one)[:100])
-    if any("\ud800" <= c <= "\udfff" for text in found for c in text):
-        raise DataError(
-            "the text is not Unicode", where=where, got=ascii(one)[:100], fix="decode it from its own encoding first"
-        )
-    return found

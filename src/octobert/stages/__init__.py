@@ -7,16 +7,18 @@ artifacts in `context.inputs` and the options it was keyed by, and writes into `
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from octobert.plan import Noun
 from octobert.task import Task, build
-from octobert.texts import Encoded, Text, TextEncoder
+from octobert.texts import Asked, TextEncoder
 
 N = TypeVar("N", bound=Noun)
+# Where the fine-tuning stage puts what it made.
+CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,33 @@ class Context:
         return json.loads((self.inputs[source] / name).read_text(encoding="utf-8"))
 
 
-def calibration_rows(context: Context) -> tuple[TextEncoder, list[Text], list[Encoded]]:
-    """The tokenizer of the captured model, the calibration texts, and those texts tokenized."""
-    encoder = TextEncoder(context.inputs["capture"], context.options["max_length"])
-    inputs: list[Text] = [tuple(t) for t in context.read_json("data", "calibration.json")["inputs"]]
-    return encoder, inputs, encoder.encode(inputs)
+def encoder_of(context: Context) -> TextEncoder:
+    """The tokenizer of the captured model, at the task's length."""
+    return TextEncoder(context.inputs["capture"], task_of(context.options).max_length)
+
+
+def ask(context: Context, encoder: TextEncoder, inputs: Sequence[Sequence[str]]) -> Asked:
+    """What the model reads for texts that a stage has stored."""
+    return task_of(context.options).encode(encoder, [tuple(text) for text in inputs])
+
+
+def calibration(context: Context) -> tuple[TextEncoder, Asked]:
+    """The tokenizer of the captured model, and what the model reads for the calibration rows."""
+    encoder = encoder_of(context)
+    return encoder, ask(context, encoder, context.read_json("data", "calibration.json")["inputs"])
+
+
+def evaluation(context: Context, encoder: TextEncoder) -> tuple[Asked, list[Any]]:
+    """What the model reads for the evaluated rows, and what is expected."""
+    stored = context.read_json("data", "evaluation.json")
+    return ask(context, encoder, stored["inputs"]), stored["gold"]
+
+
+def model_of(context: Context) -> Path:
+    """The checkpoint or ONNX file that the run is about: what fine-tuning made, or what the user named."""
+    if "finetune" in context.inputs:
+        return context.inputs["finetune"] / CHECKPOINT
+    return Path(context.locations["model"])
 
 
 def task_of(options: Mapping[str, Any]) -> Task:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from octobert import candidates, environment, texts, timing
+from octobert import candidates, environment, timing
 from octobert.measure import Footprint, Latency
 from octobert.plan import Noun
 from octobert.recipe import Benchmark
-from octobert.stages import Context, task_of
+from octobert.stages import Context, encoder_of, evaluation, task_of
 from octobert.stages.evaluate import model_path
 
-VERSION = 1
+VERSION = 2
 # Rows of the user's data that are timed; more would only repeat the same lengths.
 DATA_ROWS = 256
 
@@ -36,18 +36,18 @@ def run(context: Context) -> dict[str, Any]:
     named = [
         candidates.Candidate(
             name=n,
-            path=str(model_path(n, context.inputs, context.locations)),
+            path=str(model_path(n, context)),
             head=task.head,
             allow_pickle=bool(context.options["allow_pickle"]),
         )
         for n in context.options["candidates"]
     ]
-    encoder = texts.TextEncoder(context.inputs["capture"], task.max_length)
-    evaluation = context.read_json("data", "evaluation.json")["inputs"]
+    encoder = encoder_of(context)
+    asked, _ = evaluation(context, encoder)
     vocabulary = int(context.read_json("capture", "config.json").get("vocab_size", 1000))
     seed = int(context.options["seed"])
-    chosen = np.random.default_rng(seed).permutation(len(evaluation))[:DATA_ROWS]
-    rows = encoder.encode([tuple(evaluation[i]) for i in chosen])
+    chosen = np.random.default_rng(seed).permutation(len(asked.flat))[:DATA_ROWS]
+    rows = [asked.flat[i] for i in chosen]
     shapes = timing.shapes_of(settings, rows, encoder.pad_id, vocabulary, seed)
     latencies, footprints = timing.measure(
         named, shapes, repeats=settings.repeats, threads=settings.threads, seed=seed, on_progress=context.progress

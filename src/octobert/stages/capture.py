@@ -5,13 +5,12 @@ Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {encoder
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from octobert.graph import capture, checkpoint, ops
 from octobert.results import CaptureFacts
 from octobert.session import Feeds
-from octobert.stages import Context
+from octobert.stages import Context, model_of
 from octobert.texts import TextEncoder, feeds_of, save_tokenizer
 
 VERSION = 1
@@ -35,7 +34,7 @@ _BATCHES = ((0,), (1, 2), (0, 3, 4), (5,), (6,), (6, 7), tuple(range(8)))
 
 def run(context: Context) -> dict[str, Any]:
     """Capture."""
-    source = Path(context.locations["model"])
+    source = model_of(context)
     folder = checkpoint.side_folder(source)
     save_tokenizer(folder, context.work)
     config = folder / "config.json"

@@ -2,7 +2,8 @@
 in the end; kept apart.
 
 Writes `calibration.json` {inputs, digest}, `evaluation.json` {inputs, gold, digest}, and `tuning.json` where a search is
-wanted: growing parts of its rows, [{inputs, gold}], so that what is clearly bad is seen to be on few.
+wanted: growing parts of its rows, [{inputs, gold}], so that what is clearly bad is seen to be on few; `training.json` {inputs,
+gold} where a model is fine-tuned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from octobert.stages import Context, task_of
 from octobert.task import Row, Task
 from octobert.texts import Text
 
-VERSION = 2
+VERSION = 3
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
 
@@ -60,6 +61,7 @@ def run(context: Context) -> dict[str, Any]:
             kept = data.apart(_digests(task, tuning, place), [*known, *chosen])
             tuning = [tuning[kept[i]] for i in data.sample(len(kept), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
+    trained = _write_training(context, task, known, tuning) if options["finetune"] else 0
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})
@@ -68,6 +70,7 @@ def run(context: Context) -> dict[str, Any]:
         "calibration_rows": len(rows),
         "evaluation_rows": len(evaluated),
         "tuning_rows": len(tuning),
+        "training_rows": trained,
         "source": options["how"],
         "leaked_rows": len(set(chosen) & set(known)),
         "dropped_rows": dropped,
@@ -97,6 +100,23 @@ def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> N
     context.write_json("tuning.json", parts)
 
 
+def _write_training(context: Context, task: Task, evaluated: Sequence[str], tuning: Sequence[Row]) -> int:
+    """The rows to fine-tune on, none of which a search is held against; how many."""
+    options = context.options
+    wanted = Rows.model_validate(options["finetune"])
+    place, rows = _load(context, "train")
+    foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if wanted.drop_evaluated else [])]
+    kept = data.apart(_digests(task, rows, place), foreign)
+    chosen = data.sample(len(kept), wanted.samples, int(options["seed"])) if wanted.samples else range(len(kept))
+    rows = [rows[kept[i]] for i in chosen]
+    if not rows:
+        raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
+    if not options["allow_leakage"]:
+        data.refuse_leakage(_digests(task, rows, place), evaluated, what="training", where="data.finetune")
+    context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
+    return len(rows)
+
+
 def _load(context: Context, part: str) -> tuple[str, list[Row]]:
     """(where the rows are, the rows), for "calibrate" or "evaluate"."""
     given = {key: context.options[key] for key in ("hub", "config", "revision", "columns")}
@@ -109,5 +129,7 @@ def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:
         return []
     inputs = task.inputs(rows, where=where)
     per_row = len(inputs) // len(rows)
-    texts: list[Text] = [tuple(t for k in range(per_row) for t in inputs[k * len(rows) + i]) for i in range(len(rows))]
+    texts: list[Text] = [
+        tuple(t for k in range(per_row) for t in task.identity(inputs[k * len(rows) + i])) for i in range(len(rows))
+    ]
     return [data.row_digest(text) for text in texts]

@@ -5,19 +5,18 @@ Writes `outputs.npz` (rows in input order) and `scores.json`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from octobert import candidates, judging, plugins, texts
+from octobert import candidates, judging, plugins
 from octobert.batching import run_rows
 from octobert.measure import Score
 from octobert.plan import Noun
-from octobert.stages import Context, task_of
+from octobert.stages import Context, encoder_of, evaluation, model_of, task_of
 
-VERSION = 1
+VERSION = 2
 
 
 class Scores(Noun):
@@ -30,27 +29,33 @@ def run(context: Context) -> dict[str, Any]:
     """Evaluate."""
     task = task_of(context.options)
     name = context.options["candidate"]
-    encoder = texts.TextEncoder(context.inputs["capture"], task.max_length)
-    evaluation = context.read_json("data", "evaluation.json")
-    inputs, gold = [tuple(t) for t in evaluation["inputs"]], np.array(evaluation["gold"])
-    rows = encoder.encode(inputs)
-    path = model_path(name, context.inputs, context.locations)
+    encoder = encoder_of(context)
+    asked, gold = evaluation(context, encoder)
+    rows = asked.flat
+    path = model_path(name, context)
     pickle = bool(context.options["allow_pickle"])
     candidate = candidates.Candidate(name=name, path=str(path), head=task.head, allow_pickle=pickle)
     session = candidates.open_candidate(candidate, 0)
-    outputs = run_rows(session, rows, encoder.pad_id, lambda done: context.progress(f"evaluating {name}", done, len(rows)))
+    outputs = run_rows(
+        session,
+        rows,
+        encoder.pad_id,
+        lambda done: context.progress(f"evaluating {name}", done, len(rows)),
+        per_token=task.per_token,
+    )
     np.savez(context.work / "outputs.npz", **outputs)  # type: ignore[arg-type]
-    scores = judging.scores(task, outputs, inputs, gold, seed=int(context.options["seed"]))
+    scores = judging.scores(task, outputs, asked, gold, seed=int(context.options["seed"]))
     context.write("scores.json", Scores(scores=scores))
     truncated = sum(row.truncated for row in rows)
     primary = next((s.value for s in scores if s.metric == task.primary), None)
-    return {"candidate": name, "precision": session.precision, "rows": len(rows), "truncated": truncated, "primary": primary}
+    facts = {"candidate": name, "precision": session.precision, "truncated": truncated, "primary": primary}
+    return {**facts, "texts": len(asked.texts), "rows": len(rows)}
 
 
-def model_path(name: str, inputs: Mapping[str, Path], locations: Mapping[str, str]) -> Path:
+def model_path(name: str, context: Context) -> Path:
     """The file or folder that a candidate opens."""
     if name == "torch-f32":
-        return Path(locations["model"])
+        return model_of(context)
     if name in candidates.BASELINES:
-        return inputs["capture"] / "model.onnx"
-    return plugins.load("targets", name).model_file(inputs[f"export/{name}"])
+        return context.inputs["capture"] / "model.onnx"
+    return plugins.load("targets", name).model_file(context.inputs[f"export/{name}"])

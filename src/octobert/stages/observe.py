@@ -17,7 +17,7 @@ from octobert.graph import sites
 from octobert.placement import Placement
 from octobert.ranges import BINS, TensorStatistics
 from octobert.results import CaptureFacts
-from octobert.stages import Context, calibration_rows
+from octobert.stages import Context, calibration
 
 VERSION = 2
 _SHOWN_CHARACTERS = 60
@@ -26,7 +26,9 @@ _SHOWN_CHARACTERS = 60
 def run(context: Context) -> dict[str, Any]:
     """Observe."""
     facts = context.read("capture", "capture.json", CaptureFacts)
-    encoder, inputs, rows = calibration_rows(context)
+    encoder, asked = calibration(context)
+    rows = asked.flat
+    texts = [text for text, own in zip(asked.texts, asked.rows, strict=True) for _ in own]
     family = plugins.load("encoders", facts.encoder).ENCODER
     path = context.inputs["float"] / "model.onnx"
     wanted = Placement(description="", kinds=tuple(context.options["kinds"]))
@@ -37,12 +39,13 @@ def run(context: Context) -> dict[str, Any]:
         rows,
         encoder.pad_id,
         values,
-        name_of=lambda i: f'calibration row {i + 1}, "{inputs[i][0][:_SHOWN_CHARACTERS]}"',
+        name_of=lambda i: f'calibration row {i + 1}, "{texts[i][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
     save(statistics, context.work / "statistics.npz")
     observed = {
-        "samples": len(rows),
+        "samples": len(asked.texts),
+        "rows": len(rows),
         "tokens": sum(map(len, rows)),
         "truncated": sum(r.truncated for r in rows),
         "values": len(values),

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octobert import observe, plugins
 from octobert.graph import ops, parity
 from octobert.results import CaptureFacts, Prepared, Preparer
-from octobert.stages import Context, calibration_rows
+from octobert.stages import Context, calibration
 from octobert.stages.capture import parity_batches
 
 VERSION = 1
@@ -24,7 +24,7 @@ def run(context: Context) -> dict[str, Any]:
     """Prepare."""
     facts = context.read("capture", "capture.json", CaptureFacts)
     source = context.inputs["capture"] / "model.onnx"
-    encoder, _, rows = calibration_rows(context)
+    encoder, asked = calibration(context)
     family = plugins.load("encoders", facts.encoder).ENCODER
     path = context.work / "model.onnx"
     model, before = ir.load(source), source
@@ -35,12 +35,12 @@ def run(context: Context) -> dict[str, Any]:
         options = preparer.Options.model_validate(choice["options"])
         samples = observe.sample(
             before,
-            rows,
+            asked.flat,
             encoder.pad_id,
             preparer.values(model.graph, family, options),
             tokens=SAMPLED_TOKENS,
             seed=int(context.options["seed"]),
-            on_rows=lambda n: context.progress("sampling", n, len(rows)),
+            on_rows=lambda n: context.progress("sampling", n, len(asked.flat)),
         )
         steps = preparer.prepare_(model, family, samples, options, lambda n, of, name=name: context.progress(name, n, of))
         done.append(Preparer(name=name, options=options.model_dump(), groups=tuple(steps)))

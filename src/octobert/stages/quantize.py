@@ -17,7 +17,7 @@ from octobert.plan import QuantPlan
 from octobert.ranges import Ranges
 from octobert.refinement import Change
 from octobert.results import CaptureFacts
-from octobert.stages import Context, calibration_rows
+from octobert.stages import Context, calibration
 
 VERSION = 2
 FILE = "model_quantized.onnx"
@@ -61,6 +61,6 @@ def _refined(context: Context, source: Path, plan: QuantPlan) -> dict[str, Chang
     chosen = [(plugins.load("refiners", one["name"]), one["options"]) for one in context.options["refine"]]
     if not chosen:
         return {}
-    encoder, _, rows = calibration_rows(context)
+    encoder, asked = calibration(context)
     refiners = [(refiner, refiner.Options.model_validate(options)) for refiner, options in chosen]
-    return refine.refine(source, rows, encoder.pad_id, plan, refiners, context.progress)
+    return refine.refine(source, asked.flat, encoder.pad_id, plan, refiners, context.progress)

@@ -11,11 +11,11 @@ from octobert.measure import Comparison
 from octobert.plan import QuantPlan
 from octobert.ranges import Ranges
 from octobert.results import CaptureFacts, Prepared, RangeFacts, Report, Search, Sensitivity, TaskFacts
-from octobert.stages import Context, task_of
+from octobert.stages import Context, encoder_of, evaluation, task_of
 from octobert.stages.benchmark import Timings
 from octobert.stages.evaluate import Scores
 
-VERSION = 2
+VERSION = 3
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -58,8 +58,7 @@ def run(context: Context) -> dict[str, Any]:
 def _compared(context: Context) -> list[Comparison]:
     """Every target with the float model of its own runtime, and every other baseline with ONNX Runtime's."""
     task, seed = task_of(context.options), int(context.options["seed"])
-    evaluation = context.read_json("data", "evaluation.json")
-    gold, inputs = np.array(evaluation["gold"]), [tuple(t) for t in evaluation["inputs"]]
+    asked, gold = evaluation(context, encoder_of(context))
     outputs = {}
     for name in context.options["candidates"]:
         with np.load(context.inputs[f"evaluate/{name}"] / "outputs.npz") as arrays:
@@ -69,5 +68,5 @@ def _compared(context: Context) -> list[Comparison]:
         reference = "ort-f32" if name in candidates.BASELINES else candidates.float_baseline(name)
         if reference in outputs and reference != name:
             pair = (outputs[name], outputs[reference])
-            found.append(judging.compare(task, (name, reference), pair, inputs, gold, seed=seed))
+            found.append(judging.compare(task, (name, reference), pair, asked, gold, seed=seed))
     return found

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from octobert import candidates, plugins, refine, search, texts, timing
+from octobert import candidates, plugins, refine, search, timing
 from octobert.artifact import link_or_copy
 from octobert.batching import run_rows
 from octobert.capability import Capabilities
@@ -26,9 +26,9 @@ from octobert.recipe import Accuracy
 from octobert.refinement import Change
 from octobert.results import Search, Sensitivity, Trial
 from octobert.session import Session, SessionOptions
-from octobert.stages import Context, quantize, task_of
+from octobert.stages import Context, encoder_of, quantize, task_of
 from octobert.task import Task
-from octobert.texts import Encoded, Text
+from octobert.texts import Asked, Encoded, Text
 
 VERSION = 1
 # Rounds in which the kinds of units are timed against each other.
@@ -37,6 +37,7 @@ _TRIALS, _TIMINGS, _FLOAT = "trials.jsonl", "timings.json", "float.npz"
 
 Outputs = dict[Text, dict[str, np.ndarray]]
 Changes = dict[str, Change]
+Part = tuple[list[Text], list[Any]]
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -117,21 +118,22 @@ class Judge:
         self._task: Task = task_of(context.options)
         self._seed = int(context.options["seed"])
         self.metric = criterion.metric or str(self._task.primary)
-        self._parts = [
-            ([tuple(t) for t in part["inputs"]], np.array(part["gold"])) for part in context.read_json("data", "tuning.json")
+        self._parts: list[Part] = [
+            ([tuple(t) for t in part["inputs"]], part["gold"]) for part in context.read_json("data", "tuning.json")
         ]
         if not len(self._parts[-1][1]):
             raise DataError(
                 "the rows to search on have no gold", where="data.tune", fix="give labelled rows, or leave out accuracy"
             )
-        encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
+        encoder = encoder_of(context)
         self._pad_id = encoder.pad_id
         distinct = list(dict.fromkeys(text for inputs, _ in self._parts for text in inputs))
-        self._encoded: dict[Text, Encoded] = dict(zip(distinct, encoder.encode(distinct), strict=True))
+        asked = self._task.encode(encoder, distinct)
+        self._rows: dict[Text, Sequence[Encoded]] = dict(zip(distinct, asked.rows, strict=True))
         self.rows = len(self._parts[-1][1])
-        self.median_tokens = int(np.median([len(row) for row in self._encoded.values()]))
+        self.median_tokens = int(np.median([len(row) for row in asked.flat]))
         self._float = self._float_outputs(context, distinct)
-        self.float_value = self._value(*self._parts[-1], self._float)
+        self.float_value = self._value(self._parts[-1], self._float)
         self._check()
 
     def judge(self, session: Session) -> tuple[int, float, float]:
@@ -139,11 +141,11 @@ class Judge:
         known: Outputs = {}
         value = drop = 0.0
         rows = 0
-        for number, (inputs, gold) in enumerate(self._parts):
-            self._run(session, [t for t in dict.fromkeys(inputs) if t not in known], known)
-            value, rows = self._value(inputs, gold, known), len(gold)
-            drop = self._value(inputs, gold, self._float) - value
-            if number < len(self._parts) - 1 and self._hopeless(inputs, gold, known):
+        for number, part in enumerate(self._parts):
+            self._run(session, [t for t in dict.fromkeys(part[0]) if t not in known], known)
+            value, rows = self._value(part, known), len(part[1])
+            drop = self._value(part, self._float) - value
+            if number < len(self._parts) - 1 and self._hopeless(part, known):
                 break
         return rows, value, drop
 
@@ -165,37 +167,44 @@ class Judge:
     def _allowed(self, float_value: float) -> float:
         return (self._criterion.max_drop or 0.0) * (abs(float_value) if self._criterion.relative else 1.0)
 
-    def _hopeless(self, inputs: list[Text], gold: np.ndarray, outputs: Outputs) -> bool:
+    def _hopeless(self, part: Part, outputs: Outputs) -> bool:
         """Whether even the upper end of the interval of the difference is below what is allowed."""
         metric = self._task.metrics[self.metric]
-        ours, theirs = (self._items(inputs, o) for o in (outputs, self._float))
-        _, _, high, _ = paired(metric, ours, theirs, gold, seed=self._seed)
-        return self._criterion.max_drop is not None and high < -self._allowed(metric(theirs, gold))
+        ours, theirs = (self._items(part, o) for o in (outputs, self._float))
+        _, _, high, _ = paired(metric, ours, theirs, seed=self._seed)
+        return self._criterion.max_drop is not None and high < -self._allowed(metric(theirs))
 
-    def _value(self, inputs: list[Text], gold: np.ndarray, outputs: Outputs) -> float:
-        return float(self._task.metrics[self.metric](self._items(inputs, outputs), gold))
+    def _value(self, part: Part, outputs: Outputs) -> float:
+        return float(self._task.metrics[self.metric](self._items(part, outputs)))
 
-    def _items(self, inputs: list[Text], outputs: Outputs) -> np.ndarray:
-        names = outputs[inputs[0]]
-        return self._task.items({name: np.stack([outputs[t][name] for t in inputs]) for name in names}, inputs)
+    def _items(self, part: Part, outputs: Outputs) -> np.ndarray:
+        inputs, gold = part
+        asked = Asked(inputs, [self._rows[t] for t in inputs])
+        joined = {name: np.concatenate([outputs[t][name] for t in inputs]) for name in outputs[inputs[0]]}
+        return self._task.items(joined, asked, gold)
 
     def _run(self, session: Session, wanted: Sequence[Text], known: Outputs) -> None:
-        stacked = run_rows(session, [self._encoded[t] for t in wanted], self._pad_id)
-        for index, text in enumerate(wanted):
-            known[text] = {name: array[index] for name, array in stacked.items()}
+        rows = [row for text in wanted for row in self._rows[text]]
+        joined = run_rows(session, rows, self._pad_id, per_token=self._task.per_token)
+        known.update(self._apart(joined, wanted))
+
+    def _apart(self, joined: Mapping[str, np.ndarray], wanted: Sequence[Text]) -> Outputs:
+        """Outputs text by text."""
+        sizes = [sum(map(len, self._rows[t])) if self._task.per_token else len(self._rows[t]) for t in wanted]
+        parts = {name: np.split(array, np.cumsum(sizes)[:-1]) for name, array in joined.items()}
+        return {text: {name: parts[name][i] for name in parts} for i, text in enumerate(wanted)}
 
     def _float_outputs(self, context: Context, distinct: list[Text]) -> Outputs:
         path = context.scratch / _FLOAT
         if path.is_file():
             with np.load(path) as arrays:
-                stacked = {name: arrays[name] for name in arrays.files}
-            return {text: {name: array[i] for name, array in stacked.items()} for i, text in enumerate(distinct)}
+                return self._apart({name: arrays[name] for name in arrays.files}, distinct)
         model = context.inputs["capture"] / "model.onnx"
         session = candidates.open_float(context.options["target"], model, self._task.head)
         known: Outputs = {}
         self._run(session, distinct, known)
         partial = path.with_name(f"partial-{path.name}")
-        np.savez(partial, **{name: np.stack([known[t][name] for t in distinct]) for name in known[distinct[0]]})  # type: ignore[arg-type]
+        np.savez(partial, **{name: np.concatenate([known[t][name] for t in distinct]) for name in known[distinct[0]]})  # type: ignore[arg-type]
         partial.rename(path)
         return known
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert import sensitivity, texts
+from octobert import sensitivity
 from octobert.plan import QuantPlan
-from octobert.stages import Context, observe
+from octobert.stages import Context, calibration, observe
 
 VERSION = 2
 # Rows that every value is tried on: errors of outputs are averages over them, and their ranking settles early.
@@ -24,16 +24,15 @@ ROWS = 32
 def run(context: Context) -> dict[str, Any]:
     """Measure."""
     plan = context.read("quantize", "plan.json", QuantPlan)
-    encoder = texts.TextEncoder(context.inputs["capture"], context.options["max_length"])
-    inputs = context.read_json("data", "calibration.json")["inputs"]
-    chosen = np.random.default_rng(int(context.options["seed"])).permutation(len(inputs))[:ROWS]
-    rows = encoder.encode([tuple(inputs[i]) for i in chosen])
+    encoder, asked = calibration(context)
+    rows = asked.flat
+    chosen = np.random.default_rng(int(context.options["seed"])).permutation(len(rows))[:ROWS]
     model = ir.load(context.inputs["float"] / "model.onnx")
     statistics = observe.load(context.inputs["observe"] / "statistics.npz")
     found = sensitivity.measure(
         model,
         plan,
-        rows,
+        [rows[i] for i in chosen],
         encoder.pad_id,
         statistics,
         lambda done, of: context.progress("measuring sensitivity", done, of),

@@ -10,14 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from octobert import candidates, plugins, sensitivity, texts
+from octobert import candidates, plugins, sensitivity
 from octobert.batching import run_rows
 from octobert.errors import DataError
 from octobert.plan import QuantPlan
 from octobert.ranges import Provenance, Ranges, TensorStatistics
 from octobert.results import Sweep, Swept
 from octobert.session import SessionOptions
-from octobert.stages import Context, observe, quantize, task_of
+from octobert.stages import Context, ask, encoder_of, observe, quantize, task_of
 from octobert.stages.calibrate import interval_of
 from octobert.task import Fidelity
 
@@ -29,13 +29,12 @@ def run(context: Context) -> dict[str, Any]:
     """Sweep."""
     options, task = context.options, task_of(context.options)
     target = plugins.load("targets", options["target"])
-    encoder = texts.TextEncoder(context.inputs["capture"], options["max_length"])
+    encoder = encoder_of(context)
     # The parts of the tuning rows grow; the first that is large enough will do.
     parts = [part["inputs"] for part in context.read_json("data", "tuning.json")]
-    inputs = [tuple(t) for t in next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1])]
-    rows = encoder.encode(inputs)
+    asked = ask(context, encoder, next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]))
     floating = candidates.open_float(options["target"], context.inputs["capture"] / "model.onnx", task.head)
-    reference = run_rows(floating, rows, encoder.pad_id)
+    reference = run_rows(floating, asked.flat, encoder.pad_id, per_token=task.per_token)
     statistics = observe.load(context.inputs["observe"] / "statistics.npz")
     fidelity = ""
     swept = []
@@ -50,8 +49,9 @@ def run(context: Context) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
             path = Path(folder) / quantize.FILE
             quantize.write(context.inputs["float"] / "model.onnx", plan, {}, path)
-            outputs = run_rows(target.open_session(path, SessionOptions()), rows, encoder.pad_id)
-        followed: Fidelity = task.fidelity(outputs, reference, inputs)
+            session = target.open_session(path, SessionOptions())
+            outputs = run_rows(session, asked.flat, encoder.pad_id, per_token=task.per_token)
+        followed: Fidelity = task.fidelity(outputs, reference, asked)
         fidelity = followed.name
         quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
         noise = {value: sensitivity.activation_snr(statistics[value], quantizer) for value, quantizer in quantizers.items()}
@@ -63,7 +63,7 @@ def run(context: Context) -> dict[str, Any]:
         target=options["target"],
         fidelity=fidelity,
         calibration_rows=int(context.read_json("observe", "observed.json")["samples"]),
-        judged_rows=len(inputs),
+        judged_rows=len(asked.texts),
         ranges=seen,
         swept=tuple(swept),
     )

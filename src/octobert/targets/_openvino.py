@@ -65,6 +65,10 @@ class OpenvinoSession:
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
         # By default OpenVINO quantizes float activations beside 8-bit weights to 8 bits as it runs, whatever the model says.
         settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
+        if options.cache:
+            settings["CACHE_DIR"] = options.cache
+        if options.log:
+            settings["LOG_LEVEL"] = "LOG_DEBUG"
         if options.threads:
             settings["INFERENCE_NUM_THREADS"] = options.threads
         try:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from octobert import environment
+from octobert.artifact import canonical_digest, file_digest
 from octobert.capability import Probe
 from octobert.errors import TargetError
 from octobert.session import Feeds, SessionOptions
@@ -35,11 +37,12 @@ class OrtSession:
         import onnxruntime as ort
 
         settings = ort.SessionOptions()
-        settings.log_severity_level = 3
+        settings.log_severity_level = 0 if options.log else 3
         if options.threads:
             settings.intra_op_num_threads = options.threads
+        opened = _cached(path, Path(options.cache), settings) if options.cache else path
         try:
-            self._session: Any = ort.InferenceSession(str(path), settings, providers=[provider])
+            self._session: Any = ort.InferenceSession(str(opened), settings, providers=[provider])
         except Exception as error:  # onnxruntime has no public base class for its errors
             raise TargetError(
                 "onnxruntime cannot open the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
@@ -52,6 +55,21 @@ class OrtSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         results = self._session.run(None, {name: feeds[name] for name in self.inputs})
         return dict(zip(self.outputs, results, strict=True))
+
+
+def _cached(path: Path, folder: Path, settings: Any) -> Path:
+    """The optimized form of a model, to open as it is where it is there already; otherwise `settings` will write it."""
+    import onnxruntime as ort
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # What the optimizer makes depends on its version and on the CPU.
+    key = canonical_digest([file_digest(path), ort.__version__, environment.current().features])[:16]
+    found = folder / f"{path.stem}-{key}.onnx"
+    if found.is_file():
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return found
+    settings.optimized_model_filepath = str(found)
+    return path
 
 
 def _default_threads() -> int:

@@ -10,41 +10,41 @@ from typing import Any
 import numpy as np
 
 from octobert.errors import DataError
-from octobert.task import ROW_NUMBER, Fidelity, Metric, Row, need_columns, place_of, text_of
-from octobert.texts import Text
+from octobert.task import ROW_NUMBER, Fidelity, Metric, Outputs, Row, WholeTexts, need_columns, output_error, place_of, text_of
+from octobert.texts import Asked, Text
 
 
-def accuracy(items: np.ndarray, gold: np.ndarray) -> float:
+def accuracy(items: np.ndarray) -> float:
     """Share of right answers."""
-    return float(np.mean(items == gold))
+    return float(np.mean(items[:, 0] == items[:, 1]))
 
 
-def f1(items: np.ndarray, gold: np.ndarray) -> float:
+def f1(items: np.ndarray) -> float:
     """F1 of class 1, as GLUE scores MRPC and QQP; 0 where it is undefined."""
-    true = np.sum((items == 1) & (gold == 1))
-    either = np.sum(items == 1) + np.sum(gold == 1)
+    true = np.sum((items[:, 0] == 1) & (items[:, 1] == 1))
+    either = np.sum(items[:, 0] == 1) + np.sum(items[:, 1] == 1)
     return float(2 * true / either) if either else 0.0
 
 
-def macro_f1(items: np.ndarray, gold: np.ndarray) -> float:
+def macro_f1(items: np.ndarray) -> float:
     """Mean F1 over the classes that occur."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(gold, items, average="macro", zero_division=0.0))
+    return float(f1_score(items[:, 1], items[:, 0], average="macro", zero_division=0.0))
 
 
-def matthews(items: np.ndarray, gold: np.ndarray) -> float:
+def matthews(items: np.ndarray) -> float:
     """Matthews correlation, as GLUE scores CoLA."""
     from sklearn.metrics import matthews_corrcoef
 
-    return float(matthews_corrcoef(gold, items))
+    return float(matthews_corrcoef(items[:, 1], items[:, 0]))
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews}
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(WholeTexts):
     """One or two text columns, one label column.
 
     Args:
@@ -67,21 +67,32 @@ class Classification:
         columns = self._text_columns(rows, where)
         return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
 
-    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
-        present = [name for name in self.label if rows and name in rows[0]]
-        column = present[0] if present else self.label[0]
-        need_columns(rows, [column], where=where)
-        return [float(self._class_of(row[column], place_of(row, column, i, where=where))) for i, row in enumerate(rows)]
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
+        column = self._label_column(rows, where)
+        return [self._class_of(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows)]
 
-    def items(self, outputs: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> np.ndarray:
-        return outputs["logits"].argmax(axis=-1)
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """The classes that occur, in order; by their numbers where they are numbers."""
+        column = self._label_column(rows, where)
+        found = {str(row[column]).strip().removesuffix(".0") for row in rows}
+        return tuple(sorted(found, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
 
-    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> Fidelity:
-        same = self.items(ours, inputs) == self.items(reference, inputs)
-        error = np.sqrt(np.mean((ours["logits"] - reference["logits"]) ** 2))
-        return Fidelity("agreement", float(np.mean(same)), float(error), tuple(map(int, np.flatnonzero(~same))))
+    def targets(self, asked: Asked, gold: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"labels": label} for label in gold]
 
-    def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[int]) -> np.ndarray:
+        """[items, 2]: predicted class, right class."""
+        return np.stack([outputs["logits"].argmax(axis=-1), np.asarray(gold)], axis=1)
+
+    def expected(self, gold: int) -> str:
+        return self._name(gold)
+
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
+        after, before = ours["logits"].argmax(axis=-1), reference["logits"].argmax(axis=-1)
+        changed = [(int(i), self._name(int(before[i])), self._name(int(after[i]))) for i in np.flatnonzero(after != before)]
+        return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed))
+
+    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
         logits = outputs["logits"][index].astype(np.float64)
         shares = np.exp(logits - logits.max())
         shares /= shares.sum()
@@ -90,6 +101,12 @@ class Classification:
 
     def _name(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
+
+    def _label_column(self, rows: Sequence[Row], where: str) -> str:
+        present = [name for name in self.label if rows and name in rows[0]]
+        column = present[0] if present else self.label[0]
+        need_columns(rows, [column], where=where)
+        return column
 
     def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
         group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from octobert.errors import DataError
-from octobert.task import Fidelity, Metric, Row, need_columns, place_of, text_of
-from octobert.texts import Text
+from octobert.task import Fidelity, Metric, Outputs, Row, WholeTexts, need_columns, output_error, place_of, text_of
+from octobert.texts import Asked, Text
 
 Form = Literal["pairs", "retrieval", "texts"]
 MRR_DEPTH = 10
@@ -23,26 +23,26 @@ _CHUNK = 512
 OUTPUT = "sentence_embedding"
 
 
-def spearman(items: np.ndarray, gold: np.ndarray) -> float:
+def spearman(items: np.ndarray) -> float:
     """Rank correlation of cosines and gold scores, ties averaged."""
     from scipy.stats import spearmanr
 
-    return float(spearmanr(items, gold).statistic)
+    return float(spearmanr(items[:, 0], items[:, 1]).statistic)
 
 
-def mrr(items: np.ndarray, gold: np.ndarray) -> float:
+def mrr(items: np.ndarray) -> float:
     """Mean reciprocal rank of the right document, 0 beyond rank 10."""
-    return float(np.mean(np.where(items <= MRR_DEPTH, 1.0 / items, 0.0)))
+    return float(np.mean(np.where(items[:, 0] <= MRR_DEPTH, 1.0 / items[:, 0], 0.0)))
 
 
-def recall_at_1(items: np.ndarray, gold: np.ndarray) -> float:
+def recall_at_1(items: np.ndarray) -> float:
     """Share of queries whose document is first."""
-    return float(np.mean(items <= 1))
+    return float(np.mean(items[:, 0] <= 1))
 
 
-def recall_at_10(items: np.ndarray, gold: np.ndarray) -> float:
+def recall_at_10(items: np.ndarray) -> float:
     """Share of queries whose document is among the first ten."""
-    return float(np.mean(items <= MRR_DEPTH))
+    return float(np.mean(items[:, 0] <= MRR_DEPTH))
 
 
 METRICS: dict[Form, dict[str, Metric]] = {
@@ -53,7 +53,7 @@ METRICS: dict[Form, dict[str, Metric]] = {
 
 
 @dataclass(frozen=True)
-class Embedding:
+class Embedding(WholeTexts):
     """Text columns, and how their embeddings are judged.
 
     Args:
@@ -89,15 +89,28 @@ class Embedding:
         need_columns(rows, [self.score], where=where)
         return [self._number(row[self.score], place_of(row, self.score, i, where=where)) for i, row in enumerate(rows)]
 
-    def items(self, outputs: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> np.ndarray:
-        vectors = _unit(outputs[OUTPUT])
-        if self.form == "texts":
-            return np.zeros(0)
-        first, second = np.split(vectors, 2)
-        if self.form == "pairs":
-            return np.sum(first * second, axis=-1)
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        return ()
+
+    def targets(self, asked: Asked, gold: Sequence[float]) -> list[dict[str, Any]]:
+        raise DataError(
+            "embeddings are not fine-tuned here", where="finetune", fix="train them with sentence-transformers first"
+        )
+
+    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[float]) -> np.ndarray:
+        """[items, 2]: cosine and gold score of pairs; [items, 1]: ranks."""
+        if self.form == "retrieval":
+            return self._ranks(outputs, asked)[:, None]
+        first, second = np.split(_unit(outputs[OUTPUT]), 2)
+        return np.stack([np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64)], axis=1)
+
+    def expected(self, gold: float) -> str:
+        return f"{gold:g}"
+
+    def _ranks(self, outputs: Outputs, asked: Asked) -> np.ndarray:
+        first, second = np.split(_unit(outputs[OUTPUT]), 2)
         # Documents that several queries share are one document.
-        _, kept, document = np.unique([t[0] for t in inputs[len(first) :]], return_index=True, return_inverse=True)
+        _, kept, document = np.unique([t[0] for t in asked.texts[len(first) :]], return_index=True, return_inverse=True)
         distinct = second[kept].T
         ranks = []
         for start in range(0, len(first), _CHUNK):
@@ -107,15 +120,15 @@ class Embedding:
             ranks.append(np.sum(block >= own, axis=1))
         return np.concatenate(ranks)
 
-    def fidelity(self, ours: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], inputs: Sequence[Text]) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
         cosine = np.sum(_unit(ours[OUTPUT]) * _unit(reference[OUTPUT]), axis=-1)
-        error = float(np.sqrt(np.mean((ours[OUTPUT] - reference[OUTPUT]) ** 2)))
-        changed: tuple[int, ...] = ()
+        changed: list[tuple[int, str, str]] = []
         if self.form == "retrieval":
-            changed = tuple(map(int, np.flatnonzero(self.items(ours, inputs) != self.items(reference, inputs))))
-        return Fidelity("mean cosine", float(cosine.mean()), error, changed)
+            after, before = self._ranks(ours, asked), self._ranks(reference, asked)
+            changed = [(int(i), f"rank {before[i]}", f"rank {after[i]}") for i in np.flatnonzero(after != before)]
+        return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
         return {"embedding": outputs[OUTPUT][index].tolist()}
 
     def _number(self, value: Any, place: str) -> float:

@@ -1,0 +1,122 @@
+"""Files that are no plain tables, SQuAD's nested JSON and CoNLL's columns: each becomes rows, or an error with its place."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octobert.errors import DataError
+from octobert.task import Row
+
+# Files of one token a line; some data sets have the split's name for a suffix.
+COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", ".valid", ".test", ".testa", ".testb")
+_DOCUMENT = "-DOCSTART-"
+_CONLL_2003 = ("tokens", "pos_tags", "chunk_tags", "ner_tags")
+
+
+def decoded(path: Path) -> str:
+    """The text of a file, without a byte order mark.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError("the file is not UTF-8", where=str(path), got=str(error), fix="convert it to UTF-8") from error
+
+
+def squad(path: Path) -> list[Row] | None:
+    """The questions of an official SQuAD file, 1.1 or 2.0; None where the file is something else.
+
+    Returns:
+        rows of id, title, context, question, answers [{"text", "answer_start"}], is_impossible.
+
+    Raises:
+        DataError: it is of that form, but a part is missing.
+    """
+    try:
+        whole = json.loads(decoded(path))
+    except ValueError:
+        return None  # one object a line
+    articles = whole.get("data") if isinstance(whole, dict) else None
+    if not isinstance(articles, list) or not all(isinstance(a, dict) and "paragraphs" in a for a in articles):
+        return None
+    return [row for number, article in enumerate(articles, start=1) for row in _questions(path, number, article)]
+
+
+def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[Row]:
+    for index, paragraph in enumerate(article["paragraphs"], start=1):
+        where = f'{path}, article {number} ("{article.get("title", "")}"), paragraph {index}'
+        context = _part(paragraph, "context", str, where)
+        for count, question in enumerate(_part(paragraph, "qas", list, where), start=1):
+            place = f"{where}, question {count}"
+            yield {
+                "id": question.get("id"),
+                "title": article.get("title"),
+                "context": context,
+                "question": _part(question, "question", str, place),
+                "answers": [
+                    {key: one[key] for key in ("text", "answer_start") if key in one} for one in question.get("answers") or []
+                ],
+                "is_impossible": bool(question.get("is_impossible", False)),
+            }
+
+
+def _part(whole: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    value = whole.get(name)
+    if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
+        got = "nothing" if value is None else repr(value)[:60]
+        raise DataError(f'there is no "{name}"', where=where, got=got, expected=f"a {kind.__name__}", fix="correct the file")
+    return value
+
+
+def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
+    """The sentences of a file with one token a line, columns between tabs or spaces, an empty line after each sentence.
+
+    Args:
+        columns: names; by default `tokens`, the four of CoNLL-2003 where there are four, and `tags` for the last.
+
+    Raises:
+        DataError: a line with another number of columns.
+    """
+    text = decoded(path)
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    split = "\t" if any("\t" in line for line in lines) else None
+    fields = [[f.strip() for f in line.split(split)] if line.strip() else [] for line in lines]
+    widths = Counter(len(f) for f in fields if f and f[0] != _DOCUMENT)
+    width = widths.most_common(1)[0][0] if widths else 0
+    if width < 2 or (columns and len(columns) != width):
+        expected = (
+            f"columns {', '.join(columns)}" if columns else "a word and its tag on every line, an empty line between sentences"
+        )
+        raise DataError("the file is no column file", where=str(path), got=f"{width} columns", expected=expected)
+    names = tuple(columns) or (_CONLL_2003 if width == len(_CONLL_2003) else _names(width))
+    return list(_sentences(path, fields, names))
+
+
+def _names(width: int) -> tuple[str, ...]:
+    return ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
+
+
+def _sentences(path: Path, fields: Sequence[list[str]], names: Sequence[str]) -> Iterator[Row]:
+    sentence: list[list[str]] = []
+    for number, own in enumerate([*fields, []], start=1):
+        if own and own[0] == _DOCUMENT:
+            continue
+        if own and len(own) == len(names):
+            sentence.append(own)
+        elif own and not own[0].startswith("#"):
+            raise DataError(
+                "the line has another number of columns than the others",
+                where=f"{path}, line {number}",
+                got=str(len(own)),
+                expected=str(len(names)),
+                fix="correct the line",
+            )
+        elif not own and sentence:
+            yield {name: [token[i] for token in sentence] for i, name in enumerate(names)}
+            sentence = []

@@ -1,0 +1,96 @@
+"""Entities from tags, counted as seqeval (and the CoNLL evaluation script before it) counts them.
+
+A tag is `O`, or a letter and a type: B begins, I goes on, E ends, S is alone. Tags that contradict each other still make
+entities: an `I` that follows another type, or nothing, begins one. So IOB1, IOB2 and IOBES all mean what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+Entity = tuple[str, int, int]
+# Columns of the counts of a sentence.
+RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS = range(5)
+_LETTERS = ("B", "I", "E", "S")
+
+
+def parted(tag: str) -> tuple[str, str]:
+    """(letter, type): `B-PER` is ("B", "PER"); a tag without a letter, such as NOUN, goes on with its own type."""
+    letter, dash, kind = tag.partition("-")
+    if tag == "O":
+        return "O", ""
+    if dash and letter in _LETTERS:
+        return letter, kind
+    return (tag, "_") if tag in _LETTERS else ("I", tag)
+
+
+def kind_of(tag: str) -> str:
+    """The type of a tag; O for O."""
+    letter, kind = parted(tag)
+    return kind if letter != "O" else "O"
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """(type, first word, last word) of every entity, in order."""
+    found: list[Entity] = []
+    open_at, before, kind_before = -1, "O", ""
+    for index, tag in enumerate([*tags, "O"]):
+        letter, kind = parted(tag)
+        goes_on = letter in ("I", "E") and before in ("B", "I") and kind == kind_before
+        if open_at >= 0 and not goes_on:
+            found.append((kind_before, open_at, index - 1))
+            open_at = -1
+        if letter != "O" and not goes_on:
+            open_at = index
+        before, kind_before = letter, kind
+    return found
+
+
+def iob2(tags: Sequence[str]) -> list[str]:
+    """The same entities, each beginning with B; tags that are not of that form stay as they are."""
+    letters = {parted(tag)[0] for tag in tags if "-" in tag}
+    if not letters or letters & {"E", "S"} or any("-" not in tag and tag != "O" for tag in tags):
+        return list(tags)
+    found = ["O"] * len(tags)
+    for kind, first, last in entities(tags):
+        found[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
+    return found
+
+
+def labels_of(tags: set[str]) -> tuple[str, ...]:
+    """The labels of a model that says such tags: both B and I of every type, whichever the data happens to have."""
+    if all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags):
+        kinds = sorted({tag[2:] for tag in tags if tag != "O"})
+        return ("O", *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
+    return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
+
+
+def counts(tags: Sequence[str], right: Sequence[str]) -> tuple[int, int, int, int, int]:
+    """(entities that are right, predicted, expected; words tagged right, words) of one sentence."""
+    ours, theirs = set(entities(tags)), set(entities(right))
+    same = sum(kind_and_letter == other for kind_and_letter, other in zip(tags, right, strict=True))
+    return len(ours & theirs), len(ours), len(theirs), same, len(right)
+
+
+def _share(top: int, bottom: int) -> Callable[[np.ndarray], float]:
+    def metric(items: np.ndarray) -> float:
+        total = items[:, bottom].sum()
+        return float(items[:, top].sum() / total) if total else 0.0
+
+    return metric
+
+
+def f1(items: np.ndarray) -> float:
+    """Micro-averaged F1 of entities; 0 where there are none on either side, as seqeval has it."""
+    total = items[:, PREDICTED].sum() + items[:, EXPECTED].sum()
+    return float(2 * items[:, RIGHT].sum() / total) if total else 0.0
+
+
+METRICS: Mapping[str, Callable[[np.ndarray], float]] = {
+    "f1": f1,
+    "precision": _share(RIGHT, PREDICTED),
+    "recall": _share(RIGHT, EXPECTED),
+    "accuracy": _share(RIGHT_TAGS, TAGS),
+}

@@ -1,0 +1,107 @@
+"""The metrics of SQuAD, as its evaluation scripts define them for 1.1 (Rajpurkar et al. 2016) and 2.0 (2018).
+
+An answer is normalized (lower case, no punctuation, no English articles, single spaces) and compared with every gold answer;
+the best counts. Exact match is equality; F1 is that of the two bags of words. All figures here are in [0, 1].
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Columns of the figures of a question.
+EXACT, F1, ANSWERABLE, NULL_MINUS_BEST, BEST_EXACT, BEST_F1, SAYS = range(7)
+
+
+def normalized(answer: str) -> str:
+    """An answer as it is compared."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact(answer: str, gold: str) -> float:
+    """1 where the two are the same once normalized."""
+    return float(normalized(answer) == normalized(gold))
+
+
+def f1(answer: str, gold: str, *, empty: float) -> float:
+    """F1 of the words of the two.
+
+    Args:
+        empty: what two answers without words score; the scripts differ: 0 in 1.1, 1 in 2.0.
+    """
+    ours, theirs = normalized(answer).split(), normalized(gold).split()
+    if not ours and not theirs:
+        return empty
+    same = sum((Counter(ours) & Counter(theirs)).values())
+    if not same:
+        return 0.0
+    precision, recall = 1.0 * same / len(ours), 1.0 * same / len(theirs)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def judge(answer: str, golds: Sequence[str], *, unanswerable: bool) -> tuple[float, float]:
+    """(exact match, F1) of an answer to one question.
+
+    Args:
+        golds: acceptable answers; none where the question has no answer.
+        unanswerable: by the rules of 2.0: golds without words do not count, and no golds means that "" is right.
+    """
+    if unanswerable:
+        golds = [gold for gold in golds if normalized(gold)] or [""]
+    empty = float(unanswerable)
+    return max(exact(answer, gold) for gold in golds), max(f1(answer, gold, empty=empty) for gold in golds)
+
+
+def _mean(column: int, where: bool | None = None) -> Callable[[np.ndarray], float]:
+    def metric(items: np.ndarray) -> float:
+        chosen = items if where is None else items[items[:, ANSWERABLE] == where]
+        return float(np.mean(chosen[:, column])) if len(chosen) else float("nan")
+
+    return metric
+
+
+def _best(column: int, part: int) -> Callable[[np.ndarray], float]:
+    return lambda items: best_threshold(items, column)[part]
+
+
+def best_threshold(items: np.ndarray, column: int) -> tuple[float, float]:
+    """(mean, threshold): the best that one threshold on these very questions could reach, and that threshold.
+
+    Args:
+        column: `BEST_EXACT` or `BEST_F1`, of the best answer that is not "no answer".
+
+    A question is answered where its null score exceeds its best answer's by no more than the threshold.
+    """
+    order = np.argsort(items[:, NULL_MINUS_BEST], kind="stable")
+    one = items[order]
+    # Answering a question instead of leaving it: gains its score, or loses a right "no answer".
+    gains = np.where(one[:, ANSWERABLE] == 1, one[:, column], -one[:, SAYS])
+    reached = np.cumsum(gains)
+    # Questions with equal scores are answered together.
+    last = np.append(one[1:, NULL_MINUS_BEST] != one[:-1, NULL_MINUS_BEST], True)
+    reached = np.where(last, reached, -np.inf)
+    unanswered = float(np.sum(items[:, ANSWERABLE] == 0))
+    top = int(np.argmax(reached))
+    if reached[top] <= 0:
+        return unanswered / len(items), float(one[0, NULL_MINUS_BEST]) - 1.0
+    return (unanswered + float(reached[top])) / len(items), float(one[top, NULL_MINUS_BEST])
+
+
+METRICS: Mapping[str, Callable[[np.ndarray], float]] = {"f1": _mean(F1), "exact": _mean(EXACT)}
+METRICS_2_0: Mapping[str, Callable[[np.ndarray], float]] = {
+    **METRICS,
+    "HasAns_f1": _mean(F1, True),
+    "HasAns_exact": _mean(EXACT, True),
+    "NoAns_f1": _mean(F1, False),
+    "NoAns_exact": _mean(EXACT, False),
+    "best_f1": _best(BEST_F1, 0),
+    "best_f1_threshold": _best(BEST_F1, 1),
+    "best_exact": _best(BEST_EXACT, 0),
+    "best_exact_threshold": _best(BEST_EXACT, 1),
+}

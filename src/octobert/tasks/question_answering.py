@@ -1,0 +1,27 @@
+"""Extractive question answering on any data with questions, contexts and answers."""
+
+from __future__ import annotations
+
+from octobert.tasks._answering import Answering, WindowOptions
+
+DESCRIPTION = "find the answer to a question in a context; exact match and F1, with or without unanswerable questions"
+
+
+class Options(WindowOptions):
+    """Args:
+    question, context, answers: columns.
+    unanswerable: a question may have no answer, as in SQuAD 2.0.
+    null_score_diff_threshold: "no answer" is said where its score exceeds the best answer's by more.
+    """
+
+    question: str = "question"
+    context: str = "context"
+    answers: str = "answers"
+    unanswerable: bool = False
+    null_score_diff_threshold: float = 0.0
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Answering:
+    """The task; `labels` has no meaning here."""
+    columns = (options.question, options.context, options.answers)
+    return Answering(columns, options, options.unanswerable, options.null_score_diff_threshold)

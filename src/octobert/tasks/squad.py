@@ -1,0 +1,18 @@
+"""SQuAD 1.1: every question has an answer in its context. The official JSON files, or the hub's form."""
+
+from __future__ import annotations
+
+from octobert.tasks._answering import Answering, WindowOptions
+
+DESCRIPTION = "SQuAD 1.1: every question has an answer; exact match and F1"
+# Which of several files of one split is meant, in a folder that holds both versions.
+FILES = ("v1.1",)
+
+
+class Options(WindowOptions):
+    """The windows, and nothing else: columns and rules are the data set's."""
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Answering:
+    """The task; `labels` has no meaning here."""
+    return Answering(("question", "context", "answers"), options, unanswerable=False, threshold=0.0)

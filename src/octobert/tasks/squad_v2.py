@@ -1,0 +1,23 @@
+"""SQuAD 2.0: a question may have no answer. The official JSON files, or the hub's form."""
+
+from __future__ import annotations
+
+from octobert.tasks._answering import Answering, WindowOptions
+
+DESCRIPTION = "SQuAD 2.0: questions may have no answer; exact match and F1, of answerable and unanswerable ones too"
+# Which of several files of one split is meant, in a folder that holds both versions.
+FILES = ("v2.0",)
+
+
+class Options(WindowOptions):
+    """Args:
+    null_score_diff_threshold: "no answer" is said where its score exceeds the best answer's by more. The metrics
+        `best_f1_threshold` and `best_exact_threshold` say what would have been best on the evaluated rows.
+    """
+
+    null_score_diff_threshold: float = 0.0
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Answering:
+    """The task; `labels` has no meaning here."""
+    return Answering(("question", "context", "answers"), options, True, options.null_score_diff_threshold)

@@ -1,0 +1,282 @@
+"""Token classification: a tag for every word, entities from the tags; CoNLL column files, or lists of words and of tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from octobert.errors import DataError
+from octobert.plan import Noun
+from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, did_you_mean, need_columns, output_error, place_of
+from octobert.tasks import _entities
+from octobert.texts import Asked, Pieces, Text, TextEncoder, split
+from octobert.windows import NOWHERE, windows
+
+DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
+_WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
+_WORD = re.compile(r"\w+|[^\w\s]")
+# What a model that predicts nothing of a word says.
+OUTSIDE = "O"
+IGNORED = -100
+
+
+class Options(Noun):
+    """Args:
+    words: the column with lists of words; found by the usual names when absent.
+    tags: the column with lists of tags, likewise.
+    labels: tags in the order of the logits; the model's own when absent.
+    metric: the metric that decides.
+    max_length: tokens of a window; the model's own limit when absent.
+    doc_stride: tokens from the start of a window to that of the next, for sentences that are longer.
+    """
+
+    words: str | None = None
+    tags: str | None = None
+    labels: tuple[str, ...] = ()
+    metric: str = "f1"
+    max_length: int | None = Field(default=None, ge=8)
+    doc_stride: int | None = Field(default=None, ge=1)
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, value: str) -> str:
+        if value not in _entities.METRICS:
+            raise ValueError(f"there is no such metric; {did_you_mean(value, _entities.METRICS)}")
+        return value
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Tagging:
+    """The task for a model with these tags.
+
+    Raises:
+        DataError: the options name another number of tags than the model has.
+    """
+    if options.labels and labels and len(options.labels) != len(labels):
+        raise DataError(
+            "the task has another number of labels than the model has classes",
+            where="task.labels",
+            got=f"{len(options.labels)} ({', '.join(options.labels)})",
+            expected=f"{len(labels)} ({', '.join(labels)})",
+            fix="name one label per class, in the order of the logits",
+        )
+    return Tagging(
+        words=(options.words,) if options.words else _WORDS,
+        tags=(options.tags,) if options.tags else _TAGS,
+        labels=options.labels or labels,
+        primary=options.metric,
+        max_length=options.max_length,
+        stride=options.doc_stride,
+    )
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """A column of words and a column of tags.
+
+    Args:
+        words, tags: candidate columns; the first that the data has is used.
+        labels: tags in the order of the logits.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    labels: tuple[str, ...]
+    primary: str
+    max_length: int | None
+    stride: int | None
+    head: str = "token-classification"
+    per_token: bool = True
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        return _entities.METRICS
+
+    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
+        column = _column(rows, self.words, where)
+        return [tuple(_list(row, column, i, where)) for i, row in enumerate(rows)]
+
+    def parse(self, given: Any, *, where: str) -> Text:
+        """A text, which is split into words and signs, or a list of words.
+
+        Raises:
+            DataError: it is neither, or is empty.
+        """
+        if isinstance(given, str):
+            check_texts([given], where=where)
+            return tuple(_WORD.findall(given))
+        if not isinstance(given, (list, tuple)) or not given or not all(isinstance(word, str) for word in given):
+            raise DataError("the input is neither a text nor a list of words", where=where, got=repr(given)[:100])
+        check_texts([" ".join(given)], where=where)
+        return tuple(given)
+
+    def identity(self, text: Text) -> Text:
+        """All words."""
+        return text
+
+    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+        """Words are tokenized as one text with spaces between, as the model knew them in pre-training."""
+        frame, length = encoder.frame(1), encoder.max_length
+        room = length - frame.size
+        stride = self.stride or (room + 1) // 2
+        if stride >= room:
+            expected = f"less than the {room} tokens of text in a window"
+            raise DataError("windows would not overlap", where="doc_stride", got=str(stride), expected=expected, fix="lower it")
+        pieces = encoder.pieces([" ".join(words) for words in texts])
+        aligned = [_aligned(words, own) for words, own in zip(texts, pieces, strict=True)]
+        return Asked(texts, [windows(frame, own, length=length, stride=stride) for own in aligned])
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
+        """The tags of each sentence, in IOB2 where they are a form of it."""
+        words, tags = _column(rows, self.words, where), _column(rows, self.tags, where)
+        found = []
+        for index, row in enumerate(rows):
+            own = [self._name(tag, place_of(row, tags, index, where=where)) for tag in _list(row, tags, index, where)]
+            count = len(row[words])
+            if len(own) != count:
+                place = place_of(row, tags, index, where=where)
+                raise DataError(
+                    "a sentence has another number of tags than words", where=place, got=str(len(own)), expected=str(count)
+                )
+            found.append(_entities.iob2(own))
+        self._check_types(found, where)
+        return found
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """O first, then B- and I- of each type; or all tags as they are."""
+        return _entities.labels_of({tag for tags in self.gold(rows, where=where) for tag in tags})
+
+    def targets(self, asked: Asked, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """The tag's index at the first token of each word, `IGNORED` elsewhere."""
+        index = {label: i for i, label in enumerate(self.labels)}
+        found = []
+        for rows, tags in zip(asked.rows, gold, strict=True):
+            unknown = sorted(set(tags) - set(index))
+            if unknown:
+                raise DataError(
+                    "a tag is none of the model's", where="finetune", got=unknown[0], expected=", ".join(self.labels)
+                )
+            for row in rows:
+                places = row.spans[:, 0]  # type: ignore[attr-defined]
+                found.append({"labels": np.array([IGNORED if word == NOWHERE else index[tags[word]] for word in places])})
+        return found
+
+    def predictions(self, outputs: Outputs, asked: Asked) -> list[tuple[list[str], list[float]]]:
+        """(tags, their probabilities) of every text; a word that the tokenizer drops is outside."""
+        logits, found, at = split(outputs["logits"], asked.flat), [], 0
+        for words, rows in zip(asked.texts, asked.rows, strict=True):
+            tags, shares = [OUTSIDE] * len(words), [0.0] * len(words)
+            for row in rows:
+                own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
+                wide = logits[at][own].astype(np.float64)
+                likely = np.exp(wide - wide.max(axis=-1, keepdims=True))
+                likely /= likely.sum(axis=-1, keepdims=True)
+                for place, share in zip(own, likely, strict=True):
+                    word = int(row.spans[place, 0])  # type: ignore[attr-defined]
+                    tags[word], shares[word] = self._label(int(share.argmax())), float(share.max())
+                at += 1
+            found.append((tags, shares))
+        return found
+
+    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[Sequence[str]]) -> np.ndarray:
+        """[sentences, 5]: the counts of `_entities`."""
+        predicted = self.predictions(outputs, asked)
+        return np.array(
+            [_entities.counts(tags, right) for (tags, _), right in zip(predicted, gold, strict=True)], dtype=np.float64
+        )
+
+    def expected(self, gold: Sequence[str]) -> str:
+        return _shown(gold)
+
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
+        """Agreement is the share of words with the same tag."""
+        after, before = ([tags for tags, _ in self.predictions(o, asked)] for o in (ours, reference))
+        same = sum(a == b for one, other in zip(after, before, strict=True) for a, b in zip(one, other, strict=True))
+        total = sum(map(len, after))
+        changed = [(i, _shown(b), _shown(a)) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
+        return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed))
+
+    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
+        """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
+        before = sum(len(row) for own in asked.rows[:index] for row in own)
+        own = {name: array[before : before + sum(map(len, asked.rows[index]))] for name, array in outputs.items()}
+        tags, shares = self.predictions(own, asked.some([index]))[0]
+        words = asked.texts[index]
+        text = given if isinstance(given, str) else " ".join(words)
+        places, at = [], 0
+        for word in words:
+            at = text.index(word, at)
+            places.append((at, at + len(word)))
+            at += len(word)
+        entities = []
+        for kind, first, last in _entities.entities(tags):
+            start, end = places[first][0], places[last][1]
+            score = float(np.mean(shares[first : last + 1]))
+            entities.append({"type": kind, "text": text[start:end], "start": start, "end": end, "score": score})
+        return {"words": list(words), "tags": tags, "entities": entities}
+
+    def _label(self, index: int) -> str:
+        return self.labels[index] if index < len(self.labels) else str(index)
+
+    def _name(self, tag: Any, place: str) -> str:
+        """A tag by its name, or by its index in the model's labels."""
+        if isinstance(tag, str):
+            return tag.strip()
+        if isinstance(tag, (int, np.integer)) and 0 <= tag < len(self.labels):
+            return self.labels[int(tag)]
+        raise DataError("a tag is neither a name nor the index of one", where=place, got=repr(tag), fix="name the tags as text")
+
+    def _check_types(self, gold: Sequence[Sequence[str]], where: str) -> None:
+        """Refuse gold of types that the model can never say: most often labels of another data set, or in other words."""
+        if not self.labels:
+            return
+        ours = {_entities.kind_of(label) for label in self.labels}
+        foreign = sorted({_entities.kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE})
+        if foreign:
+            raise DataError(
+                "the data has tags that the model cannot say",
+                where=where,
+                got=", ".join(foreign),
+                expected=", ".join(sorted(ours)),
+                fix="name the model's labels in the order of its logits (task.token-classification.labels)",
+            )
+
+
+def _aligned(words: Sequence[str], pieces: Pieces) -> Pieces:
+    """Tokens with the word that each begins; tokens inside a word begin none."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
+    text = " ".join(words)
+    spans = np.full((len(pieces.ids), 2), NOWHERE, dtype=np.int64)
+    last = NOWHERE
+    for index, (start, end) in enumerate(pieces.spans.tolist()):
+        while start < end and text[start].isspace():
+            start += 1
+        word = int(np.searchsorted(starts, start, side="right")) - 1
+        if end > start and word > last:
+            spans[index], last = (word, word + 1), word
+    return Pieces(pieces.ids, spans)
+
+
+def _shown(tags: Sequence[str]) -> str:
+    """`PER 0-1, LOC 4-4`."""
+    return ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)) or "(nothing)"
+
+
+def _column(rows: Sequence[Row], candidates: Sequence[str], where: str) -> str:
+    found = next((name for name in candidates if rows and name in rows[0]), candidates[0])
+    need_columns(rows, [found], where=where)
+    return found
+
+
+def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
+    value = row[column]
+    if not isinstance(value, (list, tuple)) or not len(value):
+        place = place_of(row, column, index, where=where)
+        raise DataError(
+            "the cell is not a list of words or tags", where=place, got=repr(value)[:100], fix="give one entry a word"
+        )
+    return list(value)
