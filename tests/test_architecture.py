@@ -23,7 +23,7 @@ LAYERS = (
     ("measure", "results"),
     ("graph",),
     ("encoders", "preparers", "calibrators", "placements", "methods", "refiners", "targets", "tasks"),
-    ("data", "observe", "refine", "sensitivity", "search", "batching", "judging", "candidates", "timing"),
+    ("data", "observe", "refine", "sensitivity", "search", "batching", "judging", "candidates", "timing", "tables"),
     ("runtime", "executors"),
     ("stages",),
     ("report",),
