@@ -360,6 +360,85 @@ def test_weights_per_tensor_have_one_scale(float_path, found, measured, float_lo
     assert relative_error(outputs_of(tmp_path / "tensor.onnx", feeds_of(encoded(), 0)), float_logits) < LOOSE
 
 
+PAIRED = [
+    {},
+    {"per_channel": False},
+    {"weight_ranges": "mse"},
+    {"reduce_range": True},
+    {"fuse_qkv": True, "per_channel": False},
+    {"placement": "qdqbert"},
+    {"placement": ("linear.*", "head.*")},
+]
+
+
+def in_both_forms(float_path, found, measured, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
+    """The same plan with weights as integers, and as floats behind a pair; `integers.onnx` and `pair.onnx`."""
+    models = []
+    for form in ("integers", "pair"):
+        chosen = static.Options(**options, weight_form=form)
+        models.append(ir.load(float_path))
+        plan = static.plan(found, measured, capabilities("ort-cpu"), chosen)
+        capability.check(plan, capabilities("ort-cpu"))
+        qdq.write(models[-1], plan, scales)
+        ops.save(models[-1], folder / f"{form}.onnx")
+        onnx.checker.check_model(str(folder / f"{form}.onnx"), full_check=True)
+    return models[0], models[1]
+
+
+def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> int:
+    """ONNX Runtime quantizes the floats of a graph to the integers of the other; how many weights there are."""
+    names = [n.name for n in pair.graph if n.op_type == "QuantizeLinear" and n.inputs[0].is_initializer()]
+    model = onnx.load(folder / "pair.onnx")
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session, feeds = ort.InferenceSession(model.SerializeToString(), settings), feeds_of(encoded(), 0)
+    found = session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})
+    for name, theirs in zip(names, found, strict=True):
+        assert theirs.dtype == np.int8
+        np.testing.assert_array_equal(theirs, constant(integers, name), err_msg=name)
+    return len(names)
+
+
+@pytest.mark.parametrize("options", PAIRED, ids=str)
+def test_a_weight_behind_a_pair_has_the_same_integers(float_path, found, measured, tmp_path, options) -> None:
+    integers, pair = in_both_forms(float_path, found, measured, tmp_path, options)
+    weights = [s for s in found if s.role in ("linear.weight", "head.weight")]
+    assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * ("head.*" not in options.get("placement", ()))
+    axes = [n.attributes["axis"].value for n in pair.graph if n.op_type == "QuantizeLinear" and "axis" in n.attributes]
+    assert axes == ([] if options.get("per_channel") is False else [1] * len(axes))
+    # The table of the embeddings stays integers.
+    assert constant(pair, "embeddings.word_embeddings.weight.quantized").dtype == np.int8
+    ours, theirs = (outputs_of(tmp_path / f"{form}.onnx", feeds_of(encoded(), 0)) for form in ("pair", "integers"))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.7])
+def test_a_pair_takes_the_scale_that_was_chosen(float_path, found, measured, tmp_path, factor) -> None:
+    """Also where the interval is narrower than the weights, which QuantizeLinear would take to -128."""
+    graph = ir.load(float_path).graph
+    weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in found if s.role == "linear.weight"}
+    scales = {n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()}
+    integers, pair = in_both_forms(float_path, found, measured, tmp_path, {}, scales)
+    assert assert_same_integers(integers, pair, tmp_path) == 12
+    name = next(iter(weights))
+    np.testing.assert_array_equal(constant(pair, f"{name}.scale"), scales[name])
+    assert (constant(integers, f"{name}.quantized").min() == -127) == (factor < 1)
+
+
+def test_the_form_of_weights_is_the_targets_unless_chosen(found, measured) -> None:
+    def forms(table: Capabilities, **options: str) -> set[bool]:
+        plan = static.plan(found, measured, table, static.Options(**options))
+        return {quantizer.pair for site, quantizer in plan.quantized if site.role == "linear.weight"}
+
+    table = capabilities("ort-cpu")
+    folding = table.model_copy(update={"weight_form": "pair"})
+    assert [forms(table), forms(folding)] == [{False}, {True}]
+    assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [{False}, {True}]
+    plan = static.plan(found, measured, folding, static.Options(placement="qdqbert"))
+    assert not any(q.pair for s, q in plan.quantized if s.role != "linear.weight")
+
+
 @pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
 @pytest.mark.parametrize("method", [static, dynamic])
 def test_reduced_weights_have_seven_bits(model, found, measured, method, reduce_range, highest) -> None:
@@ -555,6 +634,7 @@ def test_a_switch_alone_is_the_plan_of_its_sites(float_path, found, measured, tm
         {"fuse_qkv": True},
         pytest.param({"fuse_qkv": True, "per_channel": False}),
         pytest.param({"activations": "uint16"}),
+        {"weight_form": "pair"},
     ],
     ids=str,
 )

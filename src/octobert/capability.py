@@ -22,6 +22,7 @@ class Capabilities(Noun):
         saturates_without: CPU features of which one is needed for exact products of 8-bit numbers on x86.
         symmetric_int8: roles whose activations default to symmetric int8 instead.
         weights: accepted weight types.
+        weight_form: weights lie in the file as integers, or as floats behind a Quantize/Dequantize pair.
         weight_axis: the axis of a [in, out] weight that may have its own scale each, None for per-tensor only.
         roles: site roles that the runtime computes in integers.
         simulated: roles that are accepted, but dequantized and computed in float.
@@ -40,6 +41,7 @@ class Capabilities(Noun):
     saturates_without: tuple[str, ...] = ()
     symmetric_int8: tuple[str, ...] = ()
     weights: tuple[Literal["int8", "uint8"], ...]
+    weight_form: Literal["integers", "pair"] = "integers"
     weight_axis: int | None
     roles: tuple[str, ...]
     simulated: tuple[str, ...] = ()

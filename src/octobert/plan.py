@@ -83,6 +83,8 @@ class Quantizer(Noun):
         reduced: one bit less, for products that would saturate.
         least: how a weight's interval is chosen: all of it fits (`max`), or the least squared error (`mse`).
         shared: weights with the same word here have one interval in common.
+        pair: the weight stays float in the file and passes through a Quantize/Dequantize pair, for runtimes that fold it
+            themselves. Its integers are the same.
     """
 
     dtype: DType
@@ -94,6 +96,7 @@ class Quantizer(Noun):
     reduced: bool = False
     least: Literal["max", "mse"] = "max"
     shared: str | None = None
+    pair: bool = False
 
     @property
     def limits(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ Forms written:
     activation   x → QuantizeLinear → DequantizeLinear → operator; sites that share a value and a quantizer share the pair
     output       the same pair behind the operator; everything that read the value reads the pair
     weight       int8 initializer → DequantizeLinear(axis) → operator
+    weight pair  float initializer → QuantizeLinear(axis) → DequantizeLinear(axis) → operator
     dynamic      x → DynamicQuantizeLinear, once for all its readers → MatMulInteger → Cast → Mul with both scales
     embedding    Gather over the int8 table and over its scales, Cast, Mul: only the rows that are read are dequantized
 Operators that a plan leaves alone keep reading the float value.
@@ -227,13 +228,23 @@ def make_dynamic(value: ir.Value, name: str) -> ir.Node:
 def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, scale: np.ndarray | None) -> ir.Value:
     integers, scale = quantize_weight(value.const_value.numpy(), quantizer, scale)
     name = str(value.name)
-    weight = ops.initializer(graph, f"{name}.quantized", integers)
     scale_value = ops.initializer(graph, f"{name}.scale", scale)
     zero_value = ops.initializer(graph, f"{name}.zero_point", np.zeros_like(scale, dtype=quantizer.dtype))
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
-    dequantize = ops.make_node("DequantizeLinear", [weight, scale_value, zero_value], f"{name}.dequantized", attributes)
-    graph.insert_before(node, [dequantize])
-    return dequantize.outputs[0]
+    nodes: list[ir.Node] = []
+    if quantizer.pair:
+        # Not the weight as it was, but what its integers stand for: whoever quantizes that gets these very integers, however
+        # it rounds halves, and though QuantizeLinear knows nothing of narrower limits (`least: mse`, 7 bits, symmetric int8).
+        exact = integers * _spread(scale, integers.ndim, quantizer.axis)
+        weight = ops.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
+        inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(integers.dtype)
+        nodes.append(ops.make_node("QuantizeLinear", inputs, f"{name}.quantized", attributes, dtype=integer))
+        weight = nodes[0].outputs[0]
+    else:
+        weight = ops.initializer(graph, f"{name}.quantized", integers)
+    nodes.append(ops.make_node("DequantizeLinear", [weight, scale_value, zero_value], f"{name}.dequantized", attributes))
+    graph.insert_before(node, nodes)
+    return nodes[-1].outputs[0]
 
 
 def _write_embedding_(graph: ir.Graph, gather: ir.Node, quantizer: Quantizer) -> None:

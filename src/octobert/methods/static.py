@@ -32,6 +32,8 @@ class Options(Noun):
     activations: integer type of activations; `auto` takes the target's default for each role. 16 bits keep 8-bit weights.
     per_channel: one scale per output channel of a weight, or one per weight.
     weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
+    weight_form: weights are written as integers, or as floats behind a Quantize/Dequantize pair, which some runtimes want
+        to fold themselves; `auto` takes the target's. The integers are the same; embeddings are always integers.
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
     fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
     clip_gelu: upper end of the range of GELU's output.
@@ -44,6 +46,7 @@ class Options(Noun):
     activations: Literal["auto", "uint8", "int8", "uint16", "int16"] = "auto"
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
+    weight_form: Literal["auto", "integers", "pair"] = "auto"
     reduce_range: Literal["auto"] | bool = "auto"
     fuse_qkv: bool = False
     clip_gelu: float | None = Field(default=None, gt=0)
@@ -99,7 +102,8 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
 
 def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
     if site.is_weight:
-        return _common.weight(options, capabilities)
+        form = capabilities.weight_form if options.weight_form == "auto" else options.weight_form
+        return _common.weight(options, capabilities).model_copy(update={"pair": form == "pair"})
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")
