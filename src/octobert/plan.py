@@ -116,12 +116,17 @@ class Decision(Noun):
 
 
 class QuantPlan(Noun):
-    """Every decision about one graph, for one target."""
+    """Every decision about one graph, for one target.
+
+    Args:
+        float_parts: the type of everything that is not quantized (see `graph.half`).
+    """
 
     method: str
     placement: str
     target: str
     decisions: tuple[Decision, ...]
+    float_parts: Literal["float32", "float16"] = "float32"
 
     @property
     def quantized(self) -> tuple[tuple[Site, Quantizer], ...]:

@@ -7,7 +7,8 @@ Forms written:
     weight pair  float initializer → QuantizeLinear(axis) → DequantizeLinear(axis) → operator
     dynamic      x → DynamicQuantizeLinear, once for all its readers → MatMulInteger → Cast → Mul with both scales
     embedding    Gather over the int8 table and over its scales, Cast, Mul: only the rows that are read are dequantized
-Operators that a plan leaves alone keep reading the float value.
+Operators that a plan leaves alone keep reading the float value. Where the plan wants float16 for all that, `half` converts the
+finished graph; weights and tables are rounded with scales that float16 can hold.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.errors import PlanError
-from octobert.graph import ops
+from octobert.graph import half, ops
 from octobert.plan import OUTPUT, Quantizer, QuantPlan, Site
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
@@ -112,6 +113,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
 
     Raises:
         PlanError: the plan quantizes nothing, or names something that is not in the graph.
+        ModelError: the plan wants float16, and the graph does not fit it.
     """
     if not plan.quantized:
         raise PlanError(
@@ -122,7 +124,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
         )
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
-    scales = {**shared_scales(nodes, plan), **(scales or {})}
+    scales, halves = {**shared_scales(nodes, plan), **(scales or {})}, plan.float_parts == "float16"
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
     # Outputs last: until then every reader still reads the value by its own name.
@@ -134,10 +136,14 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
             raise PlanError("the plan does not fit the graph", where=site.node, fix="plan again from this graph")
         if quantizer.dynamic:
             dynamic.append(site)
-        elif site.role == "embedding.weight":
-            _write_embedding_(graph, node, quantizer)
         elif site.is_weight:
-            node.replace_input_with(site.input, _write_weight_(graph, node, value, quantizer, scales.get(site.value)))
+            array = value.const_value.numpy()
+            scale = scales[site.value] if site.value in scales else weight_scale(array, quantizer)
+            rounded = quantize_weight(array, quantizer, half.rounded_scale(scale) if halves else scale)
+            if site.role == "embedding.weight":
+                _write_embedding_(graph, node, *rounded)
+            else:
+                node.replace_input_with(site.input, _write_weight_(graph, node, str(value.name), quantizer, *rounded))
         elif site.input == OUTPUT:
             _write_output_(graph, node, value, quantizer)
         else:
@@ -148,6 +154,8 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     _write_dynamic_(graph, nodes, dynamic)
     set_opset_(model, plan)
     ops.clean_(model)
+    if halves:
+        half.halve_(model)
 
 
 def set_opset_(model: ir.Model, plan: QuantPlan) -> None:
@@ -225,9 +233,9 @@ def make_dynamic(value: ir.Value, name: str) -> ir.Node:
     return ir.node("DynamicQuantizeLinear", [value], outputs=outputs, name=f"{name}.quantized")
 
 
-def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, scale: np.ndarray | None) -> ir.Value:
-    integers, scale = quantize_weight(value.const_value.numpy(), quantizer, scale)
-    name = str(value.name)
+def _write_weight_(
+    graph: ir.Graph, node: ir.Node, name: str, quantizer: Quantizer, integers: np.ndarray, scale: np.ndarray
+) -> ir.Value:
     scale_value = ops.initializer(graph, f"{name}.scale", scale)
     zero_value = ops.initializer(graph, f"{name}.zero_point", np.zeros_like(scale, dtype=quantizer.dtype))
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
@@ -247,10 +255,9 @@ def _write_weight_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Q
     return nodes[-1].outputs[0]
 
 
-def _write_embedding_(graph: ir.Graph, gather: ir.Node, quantizer: Quantizer) -> None:
+def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, scale: np.ndarray) -> None:
     """table[ids] as int8 rows times their own scale; the result takes the place of the float Gather."""
     table, ids = gather.inputs
-    integers, scale = quantize_weight(table.const_value.numpy(), quantizer)
     name, output = str(table.name), gather.outputs[0]
     rows = ops.initializer(graph, f"{name}.quantized", integers)
     row_scales = ops.initializer(graph, f"{name}.scale", scale.reshape(-1, 1))

@@ -37,6 +37,7 @@ class Options(Noun):
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
     fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
     clip_gelu: upper end of the range of GELU's output.
+    float_parts: the type of what stays float; `float16` is for GPUs, CPUs widen it again.
     embeddings: store the word embedding table as int8 rows, or leave it float.
     disable, enable: patterns of modules (`encoder.layer.0.*`), with a role if wanted (`*.query:linear.input`), or words of
         their paths (`intermediate`); what is enabled is quantized whatever the placement and `disable` say.
@@ -50,6 +51,7 @@ class Options(Noun):
     reduce_range: Literal["auto"] | bool = "auto"
     fuse_qkv: bool = False
     clip_gelu: float | None = Field(default=None, gt=0)
+    float_parts: Literal["float32", "float16"] = "float32"
     embeddings: Literal["int8", "float"] = "int8"
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
@@ -97,7 +99,13 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
             decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
     if options.fuse_qkv:
         decisions = _fused(decisions)
-    return QuantPlan(method="static", placement=name, target=capabilities.name, decisions=tuple(decisions))
+    return QuantPlan(
+        method="static",
+        placement=name,
+        target=capabilities.name,
+        decisions=tuple(decisions),
+        float_parts=options.float_parts,
+    )
 
 
 def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
