@@ -83,9 +83,8 @@ def main() -> None:
         return
     times = [(seconds(plain), seconds(calibrate)) for _ in range(ROUNDS)]
     forward, whole = (statistics.median(column) for column in zip(*times, strict=True))
-    print(
-        f"{given.rows} rows of {given.tokens} tokens, {len(values)} values of placement {given.placement}, {', '.join(CALIBRATORS)}"
-    )
+    what = f"{len(values)} values of placement {given.placement}"
+    print(f"{given.rows} rows of {given.tokens} tokens, {what}, {', '.join(CALIBRATORS)}")
     print(f"plain forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times")
     subprocess.run([sys.executable, *sys.argv, "--memory"], check=True)
 

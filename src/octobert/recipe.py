@@ -165,7 +165,11 @@ class Benchmark(Noun):
 
 
 class Recipe(Noun):
-    """All that a run depends on."""
+    """All that a run depends on.
+
+    Args:
+        measure: evaluate and time every model; otherwise they are only made.
+    """
 
     model: str
     revision: str | None = None
@@ -180,6 +184,7 @@ class Recipe(Noun):
     sensitivity: bool = False
     accuracy: Accuracy | None = None
     targets: tuple[str, ...] = Field(default=("ort-cpu",), min_length=1)
+    measure: bool = True
     baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)

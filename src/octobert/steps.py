@@ -22,7 +22,7 @@ from octobert.capability import Capabilities
 from octobert.errors import RecipeError, TargetError, did_you_mean
 from octobert.graph import checkpoint
 from octobert.recipe import Benchmark, Choice, Recipe, options_of
-from octobert.task import Task, build
+from octobert.task import Task, build, files_of
 from octobert.texts import check_length, longest
 from octobert.timing import check_lengths, within
 
@@ -102,8 +102,7 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
     """
     source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
     folder = checkpoint.side_folder(source)
-    prefer = getattr(plugins.load("tasks", recipe.task.name), "FILES", ())
-    places = data.places(recipe.data, tune=tune, train=recipe.finetune is not None, prefer=prefer)
+    places = data.places(recipe.data, tune=tune, train=recipe.finetune is not None, prefer=files_of(recipe.task.name))
     labels = _labels(recipe, source, places)
     task = build(recipe.task.name, recipe.task.options, labels)
     benchmark = within(recipe.benchmark, longest(folder))
@@ -252,6 +251,8 @@ def _on_this_cpu(choice: Choice, capabilities: Capabilities, here: environment.E
 def _measure_steps(facts: _Facts) -> list[Step]:
     """Evaluation of every candidate, and one benchmark of all."""
     # Figures belong to a machine and its runtimes; on another one they are measured again.
+    if not facts.recipe.measure:
+        return []
     common = {**facts.task, "machine": facts.machine, "allow_pickle": facts.recipe.allow_pickle}
     place, steps = {"model": facts.model}, []
     for name in facts.candidates:
@@ -268,8 +269,8 @@ def _measure_steps(facts: _Facts) -> list[Step]:
 def _result_steps(facts: _Facts) -> list[Step]:
     """The report of all, and a package for every target."""
     targets = facts.recipe.targets
-    inputs = {name: name for name in ("capture", "data", "calibrate", "benchmark")}
-    inputs |= {f"quantize/{t}": facts.chosen(t) for t in targets} | {f"evaluate/{c}": f"evaluate/{c}" for c in facts.candidates}
+    inputs = {name: name for name in ("capture", "data", "calibrate")} | {f"quantize/{t}": facts.chosen(t) for t in targets}
+    inputs |= {step.name: step.name for step in _measure_steps(facts)}
     if facts.recipe.prepare:
         inputs["prepare"] = "prepare"
     for target in targets:
@@ -278,7 +279,7 @@ def _result_steps(facts: _Facts) -> list[Step]:
     gathered = {
         **facts.task,
         "recipe": facts.recipe.model_dump(mode="json", by_alias=True),
-        "candidates": facts.candidates,
+        "candidates": facts.candidates if facts.recipe.measure else [],
         "targets": list(targets),
         "model_digest": facts.model_digest,
         "absent": facts.absent,

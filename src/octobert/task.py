@@ -113,6 +113,11 @@ def build(name: str, options: Mapping[str, Any], labels: Sequence[str]) -> Task:
     return module.build(module.Options.model_validate(options), tuple(labels))
 
 
+def files_of(name: str) -> tuple[str, ...]:
+    """Words in the names of the files that a task means, where a folder holds several versions of its data set."""
+    return getattr(plugins.load("tasks", name), "FILES", ())
+
+
 def need_columns(rows: Sequence[Row], columns: Sequence[str], *, where: str) -> None:
     """Check that every column is there.
 

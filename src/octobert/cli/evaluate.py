@@ -19,13 +19,24 @@ def command(
     split: Annotated[str, typer.Option(help="Which split of a folder.")] = "validation",
     samples: Annotated[int | None, typer.Option(min=1, help="Score at most so many rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For sampling and intervals.")] = 0,
+    cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
+    runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Score a finished model on data, paired with its float model on the same rows."""
     from octobert.report.summary import probability
     from octobert.runtime.judge import judge
 
-    result = judge(directory, data, split=split, columns=_show.split_names(columns), samples=samples, seed=seed)
+    result = judge(
+        directory,
+        data,
+        split=split,
+        columns=_show.split_names(columns),
+        samples=samples,
+        seed=seed,
+        cache=cache,
+        runtime_log=runtime_log,
+    )
     if as_json:
         _show.document(result.model_dump(mode="json"))
         return

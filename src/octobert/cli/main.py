@@ -8,7 +8,20 @@ import sys
 import typer
 
 from octobert import __version__
-from octobert.cli import benchmark, calibrate, doctor, evaluate, inspect, placements, predict, quantize, run, targets, tasks
+from octobert.cli import (
+    benchmark,
+    calibrate,
+    doctor,
+    evaluate,
+    inspect,
+    placements,
+    predict,
+    quantize,
+    run,
+    tables,
+    targets,
+    tasks,
+)
 from octobert.errors import OctobertError
 
 app = typer.Typer(
@@ -18,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (quantize, run, predict, evaluate, benchmark, calibrate, inspect, placements, targets, tasks, doctor):
+for command in (quantize, run, predict, evaluate, benchmark, calibrate, inspect, placements, tables, targets, tasks, doctor):
     app.command(name=command.NAME)(command.command)
 
 

@@ -30,6 +30,7 @@ class Options(Noun):
     """Args:
     placement: name of a file in `placements/`, or kinds of sites written out; `auto` takes what the target runs fastest.
     activations: integer type of activations; `auto` takes the target's default for each role. 16 bits keep 8-bit weights.
+    symmetric: zero points of activations are in the middle of the type, or free; `auto` as for `activations`.
     per_channel: one scale per output channel of a weight, or one per weight.
     weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
     weight_form: weights are written as integers, or as floats behind a Quantize/Dequantize pair, which some runtimes want
@@ -45,6 +46,7 @@ class Options(Noun):
 
     placement: str | tuple[str, ...] = "auto"
     activations: Literal["auto", "uint8", "int8", "uint16", "int16"] = "auto"
+    symmetric: Literal["auto"] | bool = "auto"
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
     weight_form: Literal["auto", "integers", "pair"] = "auto"
@@ -125,16 +127,15 @@ def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: 
 
 
 def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[DType, bool]:
-    if options.activations == "auto" and role in capabilities.symmetric_int8:
-        return "int8", True
-    if options.activations == "auto":
-        return capabilities.activations[0]
     accepted = capabilities.activations + capabilities.simulated_activations
-    for dtype, symmetric in accepted:
-        if dtype == options.activations:
+    preferred: tuple[tuple[DType, bool], ...] = (("int8", True),) if role in capabilities.symmetric_int8 else ()
+    for dtype, symmetric in preferred + accepted:
+        if options.activations in ("auto", dtype) and options.symmetric in ("auto", symmetric):
             return dtype, symmetric
+    wanted = {"auto": "", "True": "symmetric ", "False": "asymmetric "}[str(options.symmetric)]
+    wanted += "" if options.activations == "auto" else f"{options.activations} "
     raise PlanError(
-        f"{capabilities.name} does not run {options.activations} activations in integers",
+        f"{capabilities.name} does not run {wanted}activations in integers",
         where=f"{WHERE}.activations",
         expected=", ".join(f"{d}{' symmetric' if s else ''}" for d, s in accepted),
         fix="use auto",

@@ -16,6 +16,8 @@ def render(report: Report) -> RenderableType:
     notes = [Text(f"• {sentence}") for sentence in summary.verdicts(report)]
     notes += [Text(f"! {sentence}", style="yellow") for sentence in summary.warnings(report)]
     timed = [line.timed for line in summary.lines(report)]
+    if not report.footprints:
+        return Group(Text("Nothing was measured (measure: false)."), *notes)
     return Group(quality(report), latency_table(timed, summary.shapes(report.latencies)), *notes)
 
 
@@ -23,7 +25,8 @@ def quality(report: Report) -> Table:
     """Scores, agreement with float, size and memory of every candidate."""
     lines = summary.lines(report)
     metrics = list(dict.fromkeys(s.metric for line in lines for s in line.scores))
-    table = Table(title="Quality, with 95 % intervals", title_justify="left")
+    title = f"Quality on {report.data.evaluation_rows:,} rows, with 95 % intervals"
+    table = Table(title=title, title_justify="left")
     table.add_column("model")
     table.add_column("precision")
     for metric in metrics:

@@ -11,7 +11,7 @@ from octobert.measure import Comparison, Score
 from octobert.plan import Noun
 from octobert.recipe import Data
 from octobert.runtime.predictor import Predictor
-from octobert.task import Row
+from octobert.task import Row, files_of
 
 
 class Judgement(Noun):
@@ -29,6 +29,8 @@ def judge(
     columns: Sequence[str] = (),
     samples: int | None = None,
     seed: int = 0,
+    cache: str | Path | None = None,
+    runtime_log: bool = False,
 ) -> Judgement:
     """Evaluate a packaged directory.
 
@@ -36,14 +38,15 @@ def judge(
         source: a file, a folder in which `split` is found, or a hub id.
         columns: column names, for a file without a header.
         samples: score at most so many rows, drawn at random.
+        cache, runtime_log: see `Predictor`.
 
     Raises:
         DataError: the rows cannot be used.
         ModelError: the folder is no packaged directory.
     """
-    predictor = Predictor(folder)
+    predictor = Predictor(folder, cache=cache, runtime_log=runtime_log)
     task = predictor.task
-    where, rows = _rows(source, split, columns)
+    where, rows = _rows(source, split, columns, prefer=files_of(predictor.card.task.name))
     if samples:
         rows = [rows[i] for i in data.sample(len(rows), samples, seed)]
     gold = task.gold(rows, where=where)
@@ -59,9 +62,9 @@ def judge(
     )
 
 
-def _rows(source: str, split: str, columns: Sequence[str]) -> tuple[str, list[Row]]:
+def _rows(source: str, split: str, columns: Sequence[str], *, prefer: Sequence[str]) -> tuple[str, list[Row]]:
     """(where the rows are, the rows)."""
     if Path(source).is_file():
         return data.read(source, hub=None, config=None, revision=None, columns=columns)
-    places = data.places(Data.model_validate({"source": source, "calibrate": split, "evaluate": split}))
+    places = data.places(Data.model_validate({"source": source, "calibrate": split, "evaluate": split}), prefer=prefer)
     return data.read(places.evaluate, hub=places.hub, config=None, revision=None, columns=columns)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert import candidates, judging
+from octobert import candidates, environment, judging
 from octobert.measure import Comparison
 from octobert.plan import QuantPlan
 from octobert.ranges import Ranges
@@ -23,7 +23,7 @@ def run(context: Context) -> dict[str, Any]:
     options, task = context.options, task_of(context.options)
     named: list[str] = options["candidates"]
     ranges = context.read("calibrate", "ranges.json", Ranges)
-    timings = context.read("benchmark", "timings.json", Timings)
+    timings = _timings(context)
     report = Report(
         recipe=options["recipe"],
         task=TaskFacts(**options["task"], labels=task.labels, head=task.head, primary=task.primary),
@@ -55,8 +55,17 @@ def run(context: Context) -> dict[str, Any]:
     return {"comparisons": len(report.comparisons)}
 
 
+def _timings(context: Context) -> Timings:
+    """What the benchmark found; nothing where there was none."""
+    if "benchmark" in context.inputs:
+        return context.read("benchmark", "timings.json", Timings)
+    return Timings(latencies=(), footprints=(), environment=environment.current())
+
+
 def _compared(context: Context) -> list[Comparison]:
     """Every target with the float model of its own runtime, and every other baseline with ONNX Runtime's."""
+    if not context.options["candidates"]:
+        return []
     task, seed = task_of(context.options), int(context.options["seed"])
     asked, gold = evaluation(context, encoder_of(context))
     outputs = {}
