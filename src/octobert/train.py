@@ -54,6 +54,7 @@ def finetune(
         ModelError: the base cannot be loaded, accelerate is missing, or the loss became NaN.
     """
     torch_model = checkpoint.load_base(base, head, labels, allow_pickle=allow_pickle, seed=seed)
+    import torch
     import transformers
     from transformers.trainer_utils import get_last_checkpoint
 
@@ -71,6 +72,7 @@ def finetune(
             lr_scheduler_type=settings.schedule,
             weight_decay=settings.weight_decay,
             bf16=settings.precision == "bfloat16",
+            use_cpu=not torch.cuda.is_available(),
             # Rows of similar length together: padding is work for nothing.
             train_sampling_strategy="group_by_length",
             remove_unused_columns=False,

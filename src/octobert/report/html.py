@@ -27,10 +27,10 @@ def page(report: Report) -> str:
         report=report,
         lines=lines,
         shapes=summary.shapes(report.latencies),
-        metrics=list(dict.fromkeys(s.metric for line in lines for s in line.scores)),
+        metrics=summary.metrics(report),
+        beside=summary.metrics(report)[: 1 if len(summary.metrics(report)) > summary.BESIDE else None],
         verdicts=summary.verdicts(report),
         warnings=summary.warnings(report),
         counts={t: {r: c for r, c in plan.counts().items() if c[0]} for t, plan in report.plans.items()},
         recipe=as_yaml(Recipe.model_validate(report.recipe)),
-        labels=report.task.labels,
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octobert.measure import Comparison, Footprint, Latency, Score
 from octobert.recipe import BASELINES
 from octobert.results import Report, Search
+
+# So many metrics stand beside a model's other figures; more have a table of their own.
+BESIDE = 4
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class Line:
     footprint: Footprint
 
 
+def metrics(report: Report) -> list[str]:
+    """The metrics in order."""
+    return list(dict.fromkeys(score.metric for scores in report.scores.values() for score in scores))
+
+
 def shapes(latencies: Sequence[Latency]) -> list[Shape]:
     """The timed shapes in order."""
     return list(dict.fromkeys(Shape(one.batch, one.sequence) for one in latencies))
@@ -81,9 +89,12 @@ def lines(report: Report) -> list[Line]:
     """All candidates, baselines first."""
     compared = {c.candidate: c for c in report.comparisons}
     reference = {name: c.reference for name, c in compared.items() if name not in BASELINES}
+    timings = timed(report.latencies, report.footprints, reference)
+    half = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
+    timings = [replace(one, precision="int8 + f16") if one.name in half else one for one in timings]
     return [
         Line(one.name, one.quantized, one.precision, report.scores[one.name], compared.get(one.name), one, footprint)
-        for one, footprint in zip(timed(report.latencies, report.footprints, reference), report.footprints, strict=True)
+        for one, footprint in zip(timings, report.footprints, strict=True)
     ]
 
 

@@ -18,13 +18,16 @@ def render(report: Report) -> RenderableType:
     timed = [line.timed for line in summary.lines(report)]
     if not report.footprints:
         return Group(Text("Nothing was measured (measure: false)."), *notes)
-    return Group(quality(report), latency_table(timed, summary.shapes(report.latencies)), *notes)
+    more = [scores(report)] if len(summary.metrics(report)) > summary.BESIDE else []
+    return Group(quality(report), *more, latency_table(timed, summary.shapes(report.latencies)), *notes)
 
 
 def quality(report: Report) -> Table:
     """Scores, agreement with float, size and memory of every candidate."""
     lines = summary.lines(report)
-    metrics = list(dict.fromkeys(s.metric for line in lines for s in line.scores))
+    metrics = summary.metrics(report)
+    # Many metrics have a table of their own.
+    metrics = metrics[:1] if len(metrics) > summary.BESIDE else metrics
     title = f"Quality on {report.data.evaluation_rows:,} rows, with 95 % intervals"
     table = Table(title=title, title_justify="left")
     table.add_column("model")
@@ -47,6 +50,19 @@ def quality(report: Report) -> Table:
             f"{footprint.load_ms:.0f}",
             style="bold" if line.quantized else "",
         )
+    return table
+
+
+def scores(report: Report) -> Table:
+    """Every metric of every candidate, one a row."""
+    lines = summary.lines(report)
+    table = Table(title="Scores, with 95 % intervals", title_justify="left")
+    table.add_column("metric")
+    for line in lines:
+        table.add_column(line.name, justify="right")
+    for metric in summary.metrics(report):
+        found = [next((summary.score_text(s) for s in line.scores if s.metric == metric), "") for line in lines]
+        table.add_row(metric, *found)
     return table
 
 
