@@ -16,7 +16,7 @@ from octobert.errors import DataError
 from octobert.plan import Noun
 from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, need_columns, output_error, place_of, text_of
 from octobert.tasks import _squad
-from octobert.texts import Asked, Frame, Text, TextEncoder, split
+from octobert.texts import Asked, Frame, Pieces, Text, TextEncoder, split
 from octobert.windows import NOWHERE, Window, windows
 
 # What the reference workflows use; each shrinks where the model's own length is less.
@@ -142,7 +142,7 @@ class Answering:
         frame = encoder.frame(2)
         length, stride, most = self._window(encoder, frame)
         distinct = list(dict.fromkeys(context for _, context in texts))
-        contexts = dict(zip(distinct, encoder.pieces(distinct), strict=True))
+        contexts = {c: _visible(c, own) for c, own in zip(distinct, encoder.pieces(distinct), strict=True)}
         rows = []
         for (_, context), question in zip(texts, encoder.pieces([q.strip() for q, _ in texts]), strict=True):
             ids = question.ids[:most]
@@ -205,21 +205,21 @@ class Answering:
                 found.append({"start_positions": first, "end_positions": last})
         return found
 
-    def predictions(self, outputs: Outputs, asked: Asked) -> list[Prediction]:
-        """The best answers to every question."""
+    def predictions(self, outputs: Outputs, asked: Asked, keep: int) -> list[Prediction]:
+        """The best answers to every question, so many of each at most."""
         rows = asked.flat
         starts, ends = split(outputs["start_logits"], rows), split(outputs["end_logits"], rows)
         found, at = [], 0
         for (_, context), own in zip(asked.texts, asked.rows, strict=True):
             scored: list[tuple[float, int, int]] = []
             for index, row in enumerate(own):
-                scored += self._scored(row, starts[at + index], ends[at + index])
+                scored += self._scored(row, starts[at + index], ends[at + index], keep)
             null = min(float(starts[at + i][0] + ends[at + i][0]) for i in range(len(own)))
-            found.append(Prediction(self._distinct(context, scored), null))
+            found.append(Prediction(_distinct(context, scored, keep), null))
             at += len(own)
         return found
 
-    def _scored(self, row: Any, starts: np.ndarray, ends: np.ndarray) -> list[tuple[float, int, int]]:
+    def _scored(self, row: Any, starts: np.ndarray, ends: np.ndarray, keep: int) -> list[tuple[float, int, int]]:
         """(score, first character, end) of the best spans of one window."""
         held = row.spans[:, 0] != NOWHERE
         count = self.options.n_best
@@ -229,25 +229,11 @@ class Answering:
         # Sums in float64, so that the order of answers does not hang on the last bit of a float32 sum.
         scores = starts[first].astype(np.float64)[:, None] + ends[last].astype(np.float64)[None, :]
         scores = np.where((lengths >= 1) & (lengths <= self.options.max_answer_length), scores, -np.inf)
-        order = np.argsort(-scores, axis=None, kind="stable")[:count]
-        pairs = [np.unravel_index(flat, scores.shape) for flat in order]
-        return [
-            (float(scores[a, b]), int(row.spans[first[a], 0]), int(row.spans[last[b], 1]))
-            for a, b in pairs
-            if np.isfinite(scores[a, b])
-        ]
-
-    def _distinct(self, context: str, scored: list[tuple[float, int, int]]) -> tuple[Span, ...]:
-        """The best answers with different texts."""
-        found: dict[str, Span] = {}
-        for score, start, end in sorted(scored, key=lambda one: -one[0]):
-            start, end = whole_characters(context, start, end)
-            text = context[start:end]
-            if text and text not in found:
-                found[text] = Span(text, start, end, score)
-            if len(found) == self.options.n_best:
-                break
-        return tuple(found.values())
+        order = np.argsort(-scores, axis=None, kind="stable")[:keep]
+        order = order[np.isfinite(scores.reshape(-1)[order])]
+        begun, ended = np.unravel_index(order, scores.shape)
+        spans = row.spans[first[begun], 0], row.spans[last[ended], 1]
+        return list(zip(scores.reshape(-1)[order].tolist(), *(one.tolist() for one in spans), strict=True))
 
     def says(self, one: Prediction) -> str:
         """The final answer: the best one, or "" for none."""
@@ -258,7 +244,7 @@ class Answering:
     def items(self, outputs: Outputs, asked: Asked, gold: Sequence[dict[str, Any]]) -> np.ndarray:
         """[questions, 7]: the columns of `_squad`."""
         found = []
-        for one, right in zip(self.predictions(outputs, asked), gold, strict=True):
+        for one, right in zip(self.predictions(outputs, asked, 1), gold, strict=True):
             golds = right["texts"]
             best = one.spans[0].text if one.spans else ""
             final = _squad.judge(self.says(one), golds, unanswerable=self.unanswerable)
@@ -272,7 +258,7 @@ class Answering:
         return " | ".join(dict.fromkeys(gold["texts"])) or "(no answer)"
 
     def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
-        after, before = ([self.says(p) for p in self.predictions(o, asked)] for o in (ours, reference))
+        after, before = ([self.says(p) for p in self.predictions(o, asked, 1)] for o in (ours, reference))
         changed = [
             (i, b or "(no answer)", a or "(no answer)") for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b
         ]
@@ -282,7 +268,7 @@ class Answering:
         """The best answer; scores are shares among the best ones, "no answer" included where it is allowed."""
         before = sum(len(row) for own in asked.rows[:index] for row in own)
         own = {name: array[before : before + sum(map(len, asked.rows[index]))] for name, array in outputs.items()}
-        found = self.predictions(own, asked.some([index]))[0]
+        found = self.predictions(own, asked.some([index]), self.options.n_best)[0]
         logits = [span.score for span in found.spans] + ([found.null] if self.unanswerable or not found.spans else [])
         shares = np.exp(np.array(logits) - max(logits))
         shares /= shares.sum()
@@ -329,6 +315,26 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
             return [str(t) for t in texts], [int(s) for s in starts]
     expected = '[{"text": …, "answer_start": …}], a list of texts, or one text'
     raise DataError("the answers cannot be read", where=place, got=repr(cell)[:100], expected=expected)
+
+
+def _visible(context: str, pieces: Pieces) -> Pieces:
+    """Tokens of white space alone stand for nothing that could be answered."""
+    seen = np.cumsum([0, *(not character.isspace() for character in context)])
+    empty = seen[pieces.spans[:, 1]] == seen[pieces.spans[:, 0]]
+    return Pieces(pieces.ids, np.where(empty[:, None], NOWHERE, pieces.spans))
+
+
+def _distinct(context: str, scored: list[tuple[float, int, int]], keep: int) -> tuple[Span, ...]:
+    """The best answers with different texts."""
+    found: dict[str, Span] = {}
+    for score, start, end in sorted(scored, key=lambda one: -one[0]):
+        start, end = whole_characters(context, start, end)
+        text = context[start:end]
+        if text not in found:
+            found[text] = Span(text, start, end, score)
+        if len(found) == keep:
+            break
+    return tuple(found.values())
 
 
 def whole_characters(context: str, start: int, end: int) -> tuple[int, int]:

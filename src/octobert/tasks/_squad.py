@@ -6,6 +6,7 @@ the best counts. Exact match is equality; F1 is that of the two bags of words. A
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from collections import Counter
@@ -19,6 +20,8 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 EXACT, F1, ANSWERABLE, NULL_MINUS_BEST, BEST_EXACT, BEST_F1, SAYS = range(7)
 
 
+# The same gold answers are compared again for every model.
+@functools.lru_cache(maxsize=1 << 17)
 def normalized(answer: str) -> str:
     """An answer as it is compared."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
