@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from octobert import pipeline, plugins
+from octobert.recipe import Recipe, parse
+from octobert.results import Report
 from tests.tiny import WORDS, make_checkpoint
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -51,12 +55,50 @@ def rows(count: int, start: int = 0) -> list[tuple[str, str, int]]:
     return found
 
 
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    """A folder with train.tsv (80 rows) and validation.tsv (40 rows), columns sentence1, sentence2, label."""
-    folder = tmp_path / "data"
+def write_pairs(folder: Path) -> Path:
+    """train.tsv (80 rows) and validation.tsv (40 rows), columns sentence1, sentence2, label."""
     folder.mkdir()
     for name, part in (("train", rows(80)), ("validation", rows(40, 1000))):
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """A folder of its own with the rows of `write_pairs`."""
+    return write_pairs(tmp_path / "data")
+
+
+FAST = {"batch": [1], "sequence": ["data", 16], "repeats": 3}
+TARGETS = [t for t in plugins.names("targets") if plugins.load("targets", t).probe().available]
+
+
+@pytest.fixture(scope="session")
+def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Report]:
+    """One whole run of the tiny classifier with everything in it: (recipe, output directory, report). Not to be written into."""
+    folder = tmp_path_factory.mktemp("run")
+    plain = {
+        "model": str(checkpoint("bert")),
+        "task": "text-classification",
+        "data": {"source": str(write_pairs(folder / "data")), "calibrate": {"from": "train", "samples": 24}},
+        "sensitivity": True,
+        "targets": TARGETS,
+        "benchmark": FAST,
+    }
+    recipe = parse(plain)
+    return recipe, folder / "out", pipeline.run(recipe, folder / "out")
+
+
+def warmed(source: Path, out: Path, *stages: str) -> Path:
+    """An output directory in whose store lies what some stages of another run made; the same steps are not run again."""
+    for stage in stages:
+        for artifact in (source / ".octobert" / "store").glob(f"{stage}-*"):
+            shutil.copytree(artifact, out / ".octobert" / "store" / artifact.name)
+    return out
+
+
+@pytest.fixture
+def out(finished, tmp_path: Path) -> Path:
+    """An output directory of its own in which the tiny classifier is captured already: seconds that most tests need not spend."""
+    return warmed(finished[1], tmp_path / "out", "capture")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ import yaml
 
 from octobert import plugins
 from octobert.errors import DataError, ModelError, OctobertError, PlanError, RecipeError
+from octobert.recipe import as_yaml
+from tests.conftest import TARGETS
 
 _ON_MODELS = ("run", "quantize", "calibrate", "evaluate", "benchmark", "predict", "inspect")
 COMMANDS = (*_ON_MODELS, "placements", "targets", "tasks", "doctor")
@@ -24,27 +27,18 @@ def octobert(*arguments: object, **options: object) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="module")
-def package(checkpoint, tmp_path_factory) -> Path:
+def package(finished) -> Path:
     """A finished package for ort-cpu."""
-    from tests.conftest import rows
+    return finished[1] / "ort-cpu"
 
-    folder = tmp_path_factory.mktemp("cli")
-    for name, part in (("train", rows(60)), ("dev", rows(30, 1000))):
-        lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
-        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    recipe = {
-        "model": str(checkpoint("bert")),
-        "task": "text-classification",
-        "data": {"source": ".", "calibrate": {"from": "train", "samples": 16}},
-        "baselines": ["ort-f32"],
-        "sensitivity": True,
-        "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
-    }
-    (folder / "recipe.yaml").write_text(json.dumps(recipe))
-    done = octobert("run", folder / "recipe.yaml", "--out", folder / "out")
+
+def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -> None:
+    recipe, out, report = finished
+    (tmp_path / "recipe.yaml").write_text(as_yaml(recipe))
+    done = octobert("run", tmp_path / "recipe.yaml", "--out", shutil.copytree(out, tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert "Latency in ms" in done.stdout
-    return folder / "out" / "ort-cpu"
+    assert done.stderr.count("reused") >= len(report.stages)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in COMMANDS), ["--version"]])
@@ -104,9 +98,9 @@ def test_inspect(package) -> None:
     assert "int8 symmetric, axis 1" in text
     assert "linear.weight        12 of 12 in 8 bits" in text
     assert "residual adds carry the outliers" in text
-    (found,) = json.loads(octobert("inspect", package.parent, "--json").stdout)
-    assert found["target"] == "ort-cpu"
-    assert found["ranges"]["provenance"]["samples"] == 16
+    found = {one["target"]: one for one in json.loads(octobert("inspect", package.parent, "--json").stdout)}
+    assert set(found) == set(TARGETS)
+    assert found["ort-cpu"]["ranges"]["provenance"]["samples"] == 24
 
 
 def test_inspect_shows_what_every_value_costs(package) -> None:
@@ -127,8 +121,8 @@ def test_placements_can_be_printed() -> None:
     assert 'did you mean "qdqbert"' in octobert("placements", "qdqber").stderr
 
 
-def test_calibrators_side_by_side(checkpoint, pairs, tmp_path) -> None:
-    command = ("calibrate", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--out", tmp_path / "out")
+def test_calibrators_side_by_side(checkpoint, pairs, out) -> None:
+    command = ("calibrate", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--out", out)
     done = octobert(*command, "--samples", 30, "--sweep", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -149,18 +143,21 @@ def test_calibrators_side_by_side(checkpoint, pairs, tmp_path) -> None:
 
 
 def test_evaluate(package) -> None:
-    source = package.parents[1]
+    source = package.parents[1] / "data"
     done = octobert("evaluate", package, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     measured = json.loads((package.parent / "report.json").read_text())["scores"]
     for name in ("ort-cpu", "ort-f32"):
         assert found["scores"][name][0]["value"] == pytest.approx(measured[name][0]["value"])
-    assert "follows ort-f32: agreement" in octobert("evaluate", package, "--data", source / "dev.tsv", "--samples", 9).stdout
+    assert (
+        "follows ort-f32: agreement"
+        in octobert("evaluate", package, "--data", source / "validation.tsv", "--samples", 9).stdout
+    )
 
 
 def test_benchmark(package) -> None:
-    source = package.parents[1] / "dev.tsv"
+    source = package.parents[1] / "data" / "validation.tsv"
     done = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -231,7 +228,8 @@ def test_errors_are_one_sentence_and_an_exit_code(tmp_path, arguments, code: typ
 def test_predict_suggests_the_targets_of_an_output_directory(package) -> None:
     done = octobert("predict", package.parent, "x")
     assert done.returncode == ModelError.exit_code
-    assert f"choose one of its targets: {package}" in done.stderr
+    listed = ", ".join(str(package.parent / target) for target in TARGETS)
+    assert f"choose one of its targets: {listed}" in done.stderr
 
 
 def test_predict_with_an_odd_number_of_a_pair(package) -> None:

@@ -100,7 +100,8 @@ def test_jsonl_and_parquet(tmp_path) -> None:
         ("a.tsv", "", r"a\.tsv: the file is empty"),
         ("a.tsv", "text\tlabel\n", r"the file has no rows"),
         ("a.csv", "\n\n", r"the file has no rows"),
-        ("a.txt", "hello", r"the format is not known \(got \.txt, expected \.csv, \.tsv"),
+        ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
+        ("a.txt", "hello", r"the file is no column file \(got 1 columns, expected a word and its tag on every line"),
         ("a.jsonl", '{"text": "a"}\n{"text"\n', r"the file cannot be read"),
         (
             "a.csv",
@@ -159,9 +160,31 @@ def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(tmp_p
 
 
 def test_names_that_only_begin_like_a_split_are_not_one(tmp_path) -> None:
-    for name in ("valuable.csv", "developers.csv", "training.csv", "train.csv", "eng.testa.tsv"):
+    for name in ("valuable.csv", "developers.csv", "training.csv", "train.csv", "testament.txt", "eng.testb.tsv"):
         write(tmp_path / name, "x")
     assert set(data.find_splits(str(tmp_path))) == {"train", "test"}
+
+
+def test_the_official_conll_files_are_splits(tmp_path) -> None:
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        write(tmp_path / name, "x")
+    found = data.find_splits(str(tmp_path))
+    assert {split: [f.name for f in files] for split, files in found.items()} == {
+        "train": ["eng.train"],
+        "validation": ["eng.testa"],
+        "test": ["eng.testb"],
+    }
+
+
+def test_a_task_says_which_of_two_versions_it_means(tmp_path) -> None:
+    for name in ("train-v1.1.json", "dev-v1.1.json", "dev-v2.0.json"):
+        write(tmp_path / name, "{}")
+    found = data.find_splits(str(tmp_path))
+    for word in ("v1.1", "v2.0"):
+        assert data.pick_split(found, "validation", where="here", prefer=(word,)).name == f"dev-{word}.json"
+        assert data.pick_split(found, "train", where="here", prefer=(word,)).name == "train-v1.1.json"
+    with pytest.raises(DataError, match="more than one file looks like the validation split"):
+        data.pick_split(found, "validation", where="here", prefer=("json",))
 
 
 def test_rows_can_come_from_files_named_in_place(tmp_path) -> None:

@@ -17,15 +17,13 @@ import onnxruntime as ort
 import pytest
 
 import octobert
-from octobert import data, pipeline, plugins
+from octobert import data, pipeline
 from octobert.artifact import Store, locked
 from octobert.errors import BusyError, DataError, ModelError, OctobertError, StorageError, TargetError
 from octobert.recipe import parse
 from octobert.results import Report
 from octobert.texts import TextEncoder, feeds_of
-
-FAST = {"batch": [1], "sequence": ["data", 16], "repeats": 3}
-TARGETS = [t for t in plugins.names("targets") if plugins.load("targets", t).probe().available]
+from tests.conftest import FAST, TARGETS
 
 
 def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: object):
@@ -37,21 +35,6 @@ def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: obj
         "benchmark": FAST,
     }
     return parse({**plain, **changes})
-
-
-@pytest.fixture(scope="module")
-def finished(checkpoint, tmp_path_factory):
-    """One whole run: (recipe, output directory, report)."""
-    from tests.conftest import rows
-
-    folder = tmp_path_factory.mktemp("run")
-    source = folder / "data"
-    source.mkdir()
-    for name, part in (("train", rows(80)), ("validation", rows(40, 1000))):
-        lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
-        (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    recipe = recipe_for(checkpoint("bert"), source)
-    return recipe, folder / "out", pipeline.run(recipe, folder / "out")
 
 
 class Seen:
@@ -205,29 +188,29 @@ def test_a_single_file_of_texts_and_a_users_onnx_file(finished, tmp_path) -> Non
     assert len(octobert.load(tmp_path / "out" / "ort-cpu")("the of")[0]["embedding"]) == 32
 
 
-def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, tmp_path) -> None:
+def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, out) -> None:
     same = {"train": str(pairs / "validation.tsv"), "validation": str(pairs / "validation.tsv")}
     recipe = recipe_for(checkpoint("bert"), pairs, data={**same, "calibrate": {"from": "train", "samples": 10}})
     with pytest.raises(DataError, match="10 of 10 calibration rows are also evaluated"):
-        pipeline.run(recipe, tmp_path / "out")
-    assert not list((tmp_path / "out" / ".octobert" / "store").glob("*"))
-    events = [json.loads(line) for line in (tmp_path / "out" / ".octobert" / "events.jsonl").read_text().splitlines()]
+        pipeline.run(recipe, out)
+    assert not list((out / ".octobert" / "store").glob("*data*"))
+    events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "failure"
     assert "refuse_leakage" in events[-1]["traceback"]
     allowed = recipe_for(
-        checkpoint("bert"), pairs, targets=["ort-cpu"], baselines=["ort-f32"],
+        checkpoint("bert"), pairs, targets=["ort-cpu"], measure=False,
         data={**same, "calibrate": {"from": "train", "samples": 10}, "allow_leakage": True},
     )  # fmt: skip
-    pipeline.run(allowed, tmp_path / "out")
-    assert "10 calibration rows are also evaluated" in (tmp_path / "out" / "report.html").read_text()
+    pipeline.run(allowed, out)
+    assert "10 calibration rows are also evaluated" in (out / "report.html").read_text()
 
 
-def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, tmp_path) -> None:
+def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, out) -> None:
     text = (pairs / "train.tsv").read_text() + "\n".join((pairs / "validation.tsv").read_text().splitlines()[1:]) + "\n"
     (pairs / "train.tsv").write_text(text)
     source = {"source": str(pairs), "calibrate": {"from": "train", "samples": 200, "drop_evaluated": True}}
-    recipe = recipe_for(checkpoint("bert"), pairs, data=source, targets=["ort-cpu"], baselines=["ort-f32"])
-    report = pipeline.run(recipe, tmp_path / "out")
+    recipe = recipe_for(checkpoint("bert"), pairs, data=source, targets=["ort-cpu"], measure=False)
+    report = pipeline.run(recipe, out)
     assert (report.data.dropped_rows, report.data.calibration_rows) == (40, 80)
 
 
@@ -248,15 +231,14 @@ def command_for(model: Path, source: Path, folder: Path, *more: str) -> list[str
         "model": str(model),
         "task": "text-classification",
         "data": {"source": str(source), "calibrate": {"from": "train", "samples": 2000}},
-        "baselines": ["ort-f32"],
-        "benchmark": FAST,
+        "measure": False,
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
     out = str(folder / "out")
     return [sys.executable, "-m", "octobert", "run", str(folder / "recipe.yaml"), "--out", out, *more]
 
 
-def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, tmp_path) -> None:
+def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out, tmp_path) -> None:
     from tests.conftest import rows
 
     source = tmp_path / "data"
@@ -264,7 +246,6 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, tmp
     for name, part in (("train", rows(6000)), ("validation", rows(20, 9000))):
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
         (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    out = tmp_path / "out"
     command = command_for(checkpoint("bert"), source, tmp_path)
     store, deadline = out / ".octobert" / "store", time.time() + 60
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
@@ -329,12 +310,12 @@ def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
         ({"task": "embedding"}, DataError, r'there is no column "score"'),
     ],
 )
-def test_bad_input_stops_with_one_sentence(checkpoint, pairs, tmp_path, change: dict, error: type, message: str) -> None:
+def test_bad_input_stops_with_one_sentence(checkpoint, pairs, out, change: dict, error: type, message: str) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, **{"targets": ["ort-cpu"], "baselines": ["ort-f32"], **change})
     with pytest.raises(error, match=message):
-        pipeline.run(recipe, tmp_path / "out")
-    assert not (tmp_path / "out" / "ort-cpu").exists()
-    assert not (tmp_path / "out" / "report.json").exists()
+        pipeline.run(recipe, out)
+    assert not (out / "ort-cpu").exists()
+    assert not (out / "report.json").exists()
 
 
 def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch) -> None:

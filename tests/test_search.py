@@ -16,6 +16,7 @@ from octobert.errors import DataError, RecipeError
 from octobert.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.recipe import parse
 from octobert.results import Sensitivity, SiteHarm, Trial
+from tests.conftest import warmed, write_pairs
 
 SAVING = {"qkv": 2.0, "ffn_up": 4.0, "ffn_down": 4.0}
 SYMMETRIC = Quantizer(dtype="int8", symmetric=True, axis=1)
@@ -155,45 +156,58 @@ def recipe_for(model: Path, source: Path, **accuracy: object):
                 "tune": {"from": "train", "samples": 60},
             },
             "targets": ["ort-cpu"],
-            "baselines": ["ort-f32"],
+            "measure": False,
             "accuracy": accuracy,
-            "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
         }
     )
 
 
-def test_a_whole_search(checkpoint, pairs, tmp_path) -> None:
-    report = pipeline.run(recipe_for(checkpoint("bert"), pairs, max_drop=1.0), tmp_path / "out")
+@pytest.fixture(scope="module")
+def searched(checkpoint, finished, tmp_path_factory):
+    """One whole search: (recipe, output directory, report). What it captured and read is where other runs begin."""
+    folder = tmp_path_factory.mktemp("search")
+    recipe = recipe_for(checkpoint("bert"), write_pairs(folder / "data"), max_drop=1.0)
+    out = warmed(finished[1], folder / "out", "capture")
+    return recipe, out, pipeline.run(recipe, out)
+
+
+@pytest.fixture
+def begun(searched, tmp_path) -> Path:
+    """An output directory with the rows and the captured model in its store."""
+    return warmed(searched[1], tmp_path / "out", "capture", "data")
+
+
+def test_a_whole_search(searched) -> None:
+    _, out, report = searched
     found = report.searches["ort-cpu"]
     assert found.met
     assert (found.rows, found.taken.rows, found.taken.stepped_back) == (60, 60, ())
     assert set(found.unit_saving_ms) == {"qkv", "attention_output", "ffn_up", "ffn_down", "embeddings"}
     harm = report.sensitivities["ort-cpu"]
     assert harm.values[0].output_error == max(one.output_error for one in harm.values)
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (out / "report.html").read_text()
     assert "accuracy drops by at most 1" in page
     assert "value by value" in page
-    card = json.loads((tmp_path / "out" / "ort-cpu" / "octobert.json").read_text())
+    card = json.loads((out / "ort-cpu" / "octobert.json").read_text())
     assert card["search"]["met"] is True
-    assert not list((tmp_path / "out" / ".octobert" / "store").glob("scratch-*"))
+    assert not list((out / ".octobert" / "store").glob("scratch-*"))
 
 
-def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(checkpoint, pairs, tmp_path) -> None:
+def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(checkpoint, pairs, begun, tmp_path) -> None:
     """A floor between the float model and 8 bits cannot be planted in a tiny model, so the time is: no trial but the first fits."""
     recipe = {
         "model": str(checkpoint("bert")),
         "task": "text-classification",
         "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 16}, "tune": {"from": "train", "samples": 60}},
         "targets": ["ort-cpu"],
-        "baselines": ["ort-f32"],
+        "measure": False,
         "prepare": [],
         # Everything quantized with ranges that are far too narrow.
         "calibrate": {"percentile": {"keep": 50.1}},
         "accuracy": {"max_drop": 0.0, "minutes": 1e-6},
-        "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
     }
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
-    out = tmp_path / "out"
+    out = begun
     command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "recipe.json"), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     report = json.loads((out / "report.json").read_text())
@@ -204,12 +218,12 @@ def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(che
     assert (out / "ort-cpu" / "onnx" / "model_quantized.onnx").is_file()
 
 
-def test_killed_half_way_and_resumed(checkpoint, pairs, tmp_path) -> None:
+def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, max_drop=0.0, minutes=5)
     plain = recipe.model_dump(mode="json", by_alias=True)
     plain["prepare"], plain["calibrate"] = [], {"percentile": {"keep": 50.1}}
     (tmp_path / "recipe.json").write_text(json.dumps({**plain, "task": "text-classification", "quantize": "static"}))
-    out = tmp_path / "out"
+    out = begun
     command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "recipe.json"), "--out", str(out)]
     store, deadline = out / ".octobert" / "store", time.time() + 120
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
@@ -225,26 +239,26 @@ def test_killed_half_way_and_resumed(checkpoint, pairs, tmp_path) -> None:
     assert len({tuple(sorted(t["stepped_back"])) for t in trials}) == len(trials)
 
 
-def test_criteria_that_cannot_be_held_against_anything(checkpoint, pairs, tmp_path) -> None:
+def test_criteria_that_cannot_be_held_against_anything(checkpoint, pairs, begun) -> None:
     model = checkpoint("bert")
     with pytest.raises(
         RecipeError, match=r"the float model itself misses the criterion \(got accuracy 0\.\d+ on 60 tuning rows"
     ):
-        pipeline.run(recipe_for(model, pairs, at_least=1.01), tmp_path / "out")
+        pipeline.run(recipe_for(model, pairs, at_least=1.01), begun)
     with pytest.raises(RecipeError, match=r'the task has no metric "f2"; known: accuracy, f1'):
-        pipeline.run(recipe_for(model, pairs, max_drop=0.1, metric="f2"), tmp_path / "out")
+        pipeline.run(recipe_for(model, pairs, max_drop=0.1, metric="f2"), begun)
     with pytest.raises(RecipeError, match="give max_drop, at_least, or both"):
         recipe_for(model, pairs)
     same = recipe_for(model, pairs, max_drop=0.1)
     rows = same.data.tune.model_copy(update={"from_": "validation"})
     same = same.model_copy(update={"data": same.data.model_copy(update={"tune": rows})})
     with pytest.raises(RecipeError, match="on the rows that it is scored on in the end"):
-        pipeline.run(same, tmp_path / "out")
+        pipeline.run(same, begun)
 
 
-def test_no_rows_left_to_search_on(checkpoint, pairs, tmp_path) -> None:
+def test_no_rows_left_to_search_on(checkpoint, pairs, begun) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, max_drop=0.1)
     rows = recipe.data.calibrate.model_copy(update={"samples": 80})
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"calibrate": rows})})
     with pytest.raises(DataError, match=r"no rows are left to search on.*calibrate on fewer"):
-        pipeline.run(recipe, tmp_path / "out")
+        pipeline.run(recipe, begun)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from octobert import measure, plugins
+from octobert import judging, measure, plugins
 from octobert.errors import DataError
 from octobert.tasks import _classification, _embedding
+from octobert.texts import Asked, TextEncoder
+from tests.tiny import make_tokenizer
 
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
@@ -21,71 +23,171 @@ def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def example(name: str):
-    """(task, rows, perfect outputs, shuffled outputs) of a task."""
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> TextEncoder:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(folder, pad_id=0)
+    return TextEncoder(folder, 64)
+
+
+def only(*texts: tuple[str, ...]) -> Asked:
+    """What is asked, for tasks that judge whole texts and need no tokens."""
+    return Asked(texts, [])
+
+
+ANSWERING = ("question-answering", "squad", "squad-v2")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+# Without "a", of which nothing is left once articles are dropped.
+LETTERS = "bcdefghi"
+
+
+def answering(name: str, encoder: TextEncoder):
+    """Every question asks for one of eight letters; in 2.0 every third has no answer."""
+    task, generator = build(name), np.random.default_rng(1)
+    context = " ".join(LETTERS)
+    places = [0 if name == "squad-v2" and i % 3 == 0 else 2 * int(generator.integers(8)) + 1 for i in range(40)]
+    rows = [
+        {
+            "id": str(i),
+            "question": "the of",
+            "context": context,
+            "answers": [{"text": context[p - 1], "answer_start": p - 1}] if p else [],
+        }
+        for i, p in enumerate(places)
+    ]
+    asked = task.encode(encoder, task.inputs(rows, where="rows"))
+    # [CLS] the of [SEP] b c d …: the letter at character 2k is token 4 + k; "no answer" is token 0.
+    tokens = [4 + (p - 1) // 2 if p else 0 for p in places]
+
+    def said(chosen: list[int]) -> dict[str, np.ndarray]:
+        high = np.concatenate([np.eye(len(row), dtype=np.float32)[t] for row, t in zip(asked.flat, chosen, strict=True)])
+        return {"start_logits": 9 * high, "end_logits": 9 * high}
+
+    return task, rows, asked, said(tokens), said(list(generator.permutation(tokens)))
+
+
+def tagging(name: str, encoder: TextEncoder):
+    """Sentences of single words, a random tag each."""
+    task, generator = build(name, TAGS), np.random.default_rng(1)
+    tags = [[TAGS[k] for k in generator.integers(0, 5, 3 + i % 5)] for i in range(40)]
+    rows = [{"tokens": ["the", "of", "and", "a", "to", "in", "is"][: len(own)], "ner_tags": own} for own in tags]
+    asked = task.encode(encoder, task.inputs(rows, where="rows"))
+    gold = task.gold(rows, where="rows")
+
+    def said(chosen: list[list[str]]) -> dict[str, np.ndarray]:
+        return {"logits": np.concatenate([np.eye(5, dtype=np.float32)[[0, *map(TAGS.index, own), 0]] for own in chosen])}
+
+    flat = generator.permutation([tag for own in gold for tag in own]).tolist()
+    return task, rows, asked, said(gold), said([[flat.pop() for _ in own] for own in gold])
+
+
+def example(name: str, encoder: TextEncoder):
+    """(task, rows, what is asked, perfect outputs, shuffled outputs) of a task."""
     generator = np.random.default_rng(1)
+    if name in ANSWERING:
+        return answering(name, encoder)
+    if name == "token-classification":
+        return tagging(name, encoder)
     if name == "embedding":
         task = build(name)
         first, second = unit(40, seed=1), unit(40, seed=2)
         gold = (first * second).sum(1)
         rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": str(g)} for i, g in enumerate(gold)]
         shuffled = np.concatenate([first, generator.permutation(second)])
-        return task, rows, {"sentence_embedding": np.concatenate([first, second])}, {"sentence_embedding": shuffled}
+        asked = only(*task.inputs(rows, where="rows"))
+        return task, rows, asked, {"sentence_embedding": np.concatenate([first, second])}, {"sentence_embedding": shuffled}
     task = build(name, ("no", "yes"))
     columns, label = task.text[0], task.label[0]
     gold = generator.integers(0, 2, 60)
     rows = [{**{c: f"{c} {i}" for c in columns}, label: str(g)} for i, g in enumerate(gold)]
     perfect = np.eye(2, dtype=np.float32)[gold]
-    return task, rows, {"logits": perfect}, {"logits": generator.permutation(perfect)}
+    asked = only(*task.inputs(rows, where="rows"))
+    return task, rows, asked, {"logits": perfect}, {"logits": generator.permutation(perfect)}
+
+
+def text_column(task) -> str:
+    """One column of texts that the task reads."""
+    if isinstance(task, _classification.Classification):
+        return task.text[0][0]
+    return task.words[0] if task.head == "token-classification" else task.columns[0]
 
 
 @pytest.mark.parametrize("name", plugins.names("tasks"))
 class TestEveryTask:
-    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str) -> None:
-        task, rows, perfect, shuffled = example(name)
-        gold = np.array(task.gold(rows, where="rows"))
-        inputs = task.inputs(rows, where="rows")
+    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, shuffled = example(name, encoder)
+        gold = task.gold(rows, where="rows")
         for metric, function in task.metrics.items():
-            assert function(task.items(perfect, inputs), gold) == pytest.approx(1.0), metric
-            assert function(task.items(shuffled, inputs), gold) < 0.8, metric
+            if not metric.endswith("_threshold"):
+                assert function(task.items(perfect, asked, gold)) == pytest.approx(1.0), metric
+                assert function(task.items(shuffled, asked, gold)) < 0.8, metric
 
-    def test_inputs_are_one_text_or_a_pair(self, name: str) -> None:
-        task, rows, perfect, _ = example(name)
+    def test_items_are_figures_of_each_item(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, _ = example(name, encoder)
+        gold = task.gold(rows, where="rows")
+        items = task.items(perfect, asked, gold)
+        assert items.ndim == 2
+        assert len(items) == len(gold)
+        assert np.isfinite(items).all()
+
+    def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, _ = example(name, encoder)
         inputs = task.inputs(rows, where="rows")
-        assert len(inputs) == len(next(iter(perfect.values())))
-        assert all(1 <= len(text) <= 2 for text in inputs)
+        assert len(next(iter(perfect.values()))) == (sum(map(len, asked.flat)) if task.per_token else len(inputs))
+        lengths = {len(text) for text in inputs}
+        assert lengths == {len(row["tokens"]) for row in rows} if task.head == "token-classification" else lengths <= {1, 2}
 
-    def test_a_model_follows_itself(self, name: str) -> None:
-        task, rows, perfect, shuffled = example(name)
-        inputs = task.inputs(rows, where="rows")
-        assert task.fidelity(perfect, perfect, inputs).agreement == pytest.approx(1.0)
-        assert task.fidelity(perfect, perfect, inputs).error == 0.0
-        assert task.fidelity(shuffled, perfect, inputs).agreement < 0.95
+    def test_what_is_expected_can_be_said(self, name: str, encoder) -> None:
+        task, rows, *_ = example(name, encoder)
+        assert all(task.expected(one) for one in task.gold(rows, where="rows"))
 
-    def test_a_missing_column_is_named(self, name: str) -> None:
-        task, rows, _, _ = example(name)
-        column = task.columns[0] if name == "embedding" else task.text[0][0]
+    def test_a_model_follows_itself(self, name: str, encoder) -> None:
+        task, _, asked, perfect, shuffled = example(name, encoder)
+        assert task.fidelity(perfect, perfect, asked).agreement == pytest.approx(1.0)
+        assert task.fidelity(perfect, perfect, asked).error == 0.0
+        assert task.fidelity(perfect, perfect, asked).changed == ()
+        assert task.fidelity(shuffled, perfect, asked).agreement < 0.95
+
+    def test_what_changed_is_said_in_words(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, shuffled = example(name, encoder)
+        compared = judging.compare(task, ("ours", "float"), (shuffled, perfect), asked, task.gold(rows, where="rows"), seed=0)
+        assert bool(compared.changed) == (name != "embedding")
+        gold = task.gold(rows, where="rows")
+        for index, expected, before, after in compared.changed:
+            # The reference is perfect here, so it said what was expected.
+            assert (before, expected) == (task.expected(gold[index]),) * 2
+            assert after != before
+
+    def test_a_missing_column_is_named(self, name: str, encoder) -> None:
+        task, rows, *_ = example(name, encoder)
+        column = text_column(task)
         broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
         named = f'there is no column "{column}".*did you mean "{column}x"'
         usual = "no column of texts is recognised .*expected .*name yours with the task's option text"
         with pytest.raises(DataError, match=f"{named}|{usual}"):
             task.inputs(broken, where="rows")
 
-    def test_no_rows(self, name: str) -> None:
+    def test_no_rows(self, name: str, encoder) -> None:
         with pytest.raises(DataError, match="there are no rows"):
-            example(name)[0].inputs([], where="rows")
+            example(name, encoder)[0].inputs([], where="rows")
 
-    def test_an_empty_text_is_named(self, name: str) -> None:
-        task, rows, _, _ = example(name)
-        column = task.columns[0] if name == "embedding" else task.text[0][0]
-        rows[3] = {**rows[3], column: "  "}
-        with pytest.raises(DataError, match=f'rows, row 4, column "{column}": the text is empty'):
+    def test_an_empty_text_is_named(self, name: str, encoder) -> None:
+        task, rows, *_ = example(name, encoder)
+        column = text_column(task)
+        rows[3] = {**rows[3], column: [] if name == "token-classification" else "  "}
+        with pytest.raises(DataError, match=f'rows, row 4, column "{column}": the (text is empty|cell is not a list of words)'):
             task.inputs(rows, where="rows")
 
-    def test_it_answers(self, name: str) -> None:
-        task, _, perfect, _ = example(name)
-        answer = task.answer(perfect, 0)
-        assert set(answer) in ({"label", "score"}, {"embedding"})
+    def test_it_answers(self, name: str, encoder) -> None:
+        task, _, asked, perfect, _ = example(name, encoder)
+        answer = task.answer(perfect, asked, 0, asked.texts[0])
+        answered = {"answer", "score", "start", "end", "others"}
+        assert set(answer) in ({"label", "score"}, {"embedding"}, answered, {"words", "tags", "entities"})
+
+    def test_what_is_no_text_is_refused(self, name: str, encoder) -> None:
+        for given in (None, 1, {"text": "a"}, ["a", 1], "\udcff", "", ("a", " ") if name != "token-classification" else [" "]):
+            with pytest.raises(DataError, match=r"here: the (input is neither|input is not|text is)"):
+                example(name, encoder)[0].parse(given, where="here")
 
 
 def test_classification_metrics_equal_scikit_learn() -> None:
@@ -93,10 +195,13 @@ def test_classification_metrics_equal_scikit_learn() -> None:
 
     generator = np.random.default_rng(0)
     gold, ours = generator.integers(0, 2, 500), generator.integers(0, 2, 500)
-    assert _classification.accuracy(ours, gold) == pytest.approx(metrics.accuracy_score(gold, ours), abs=1e-12)
-    assert _classification.f1(ours, gold) == pytest.approx(metrics.f1_score(gold, ours), abs=1e-12)
-    assert _classification.matthews(ours, gold) == pytest.approx(metrics.matthews_corrcoef(gold, ours), abs=1e-12)
-    assert _classification.f1(np.zeros(5), np.zeros(5)) == 0.0
+    items = np.stack([ours, gold], axis=1)
+    assert _classification.accuracy(items) == pytest.approx(metrics.accuracy_score(gold, ours), abs=1e-12)
+    assert _classification.f1(items) == pytest.approx(metrics.f1_score(gold, ours), abs=1e-12)
+    assert _classification.matthews(items) == pytest.approx(metrics.matthews_corrcoef(gold, ours), abs=1e-12)
+    macro = metrics.f1_score(gold, ours, average="macro")
+    assert _classification.macro_f1(items) == pytest.approx(macro, abs=1e-12)
+    assert _classification.f1(np.zeros((5, 2))) == 0.0
 
 
 def test_ranks_equal_a_full_sort() -> None:
@@ -104,19 +209,19 @@ def test_ranks_equal_a_full_sort() -> None:
     first, second = unit(700, seed=1), unit(700, seed=2)
     second[:300] += first[:300]
     inputs = [(f"query {i}",) for i in range(700)] + [(f"document {i}",) for i in range(700)]
-    ranks = task.items({"sentence_embedding": np.concatenate([first, second])}, inputs)
+    ranks = task.items({"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700)
     similarity = first.astype(np.float64) @ (second / np.linalg.norm(second, axis=1, keepdims=True)).T.astype(np.float64)
     expected = [1 + int(np.sum(similarity[i] > similarity[i, i] + 1e-9)) for i in range(700)]
-    np.testing.assert_array_equal(ranks, expected)
-    assert _embedding.mrr(np.array([1, 2, 10, 11]), np.zeros(4)) == pytest.approx((1 + 0.5 + 0.1) / 4)
-    assert _embedding.recall_at_10(np.array([1, 2, 10, 11]), np.zeros(4)) == 0.75
+    np.testing.assert_array_equal(ranks[:, 0], expected)
+    assert _embedding.mrr(np.array([[1], [2], [10], [11]])) == pytest.approx((1 + 0.5 + 0.1) / 4)
+    assert _embedding.recall_at_10(np.array([[1], [2], [10], [11]])) == 0.75
 
 
 def test_a_model_that_says_the_same_of_everything_ranks_last() -> None:
     task = build("embedding", query="q", document="d")
     same = np.ones((20, 4), dtype=np.float32)
     inputs = [(str(i),) for i in range(20)]
-    assert task.items({"sentence_embedding": same}, inputs).min() == 10
+    assert task.items({"sentence_embedding": same}, only(*inputs), [1.0] * 10).min() == 10
 
 
 def test_a_document_that_several_queries_share_is_one_document() -> None:
@@ -124,8 +229,8 @@ def test_a_document_that_several_queries_share_is_one_document() -> None:
     first = unit(6)
     second = np.concatenate([first[:1]] * 3 + [first[3:]])
     inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
-    ranks = task.items({"sentence_embedding": np.concatenate([second, second])}, inputs)
-    np.testing.assert_array_equal(ranks, np.ones(6))
+    ranks = task.items({"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6)
+    np.testing.assert_array_equal(ranks, np.ones((6, 1)))
 
 
 def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
@@ -179,9 +284,15 @@ def test_f1_needs_two_classes() -> None:
         build("text-classification", ("a", "b", "c"), metric="f1")
 
 
+@pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_an_undefined_metric_is_refused() -> None:
-    with pytest.raises(DataError, match=r"spearman is not defined on the evaluated rows \(got 3 rows, 1 distinct gold"):
-        measure.score("spearman", lambda a, b: float("nan"), np.arange(3.0), np.ones(3), seed=0)
+    task = build("embedding")
+    asked = only(*((f"a{i}",) for i in range(6)))
+    assert measure.score("spearman", lambda items: float("nan"), np.ones((3, 2)), seed=0) is None
+    with pytest.raises(
+        DataError, match=r"spearman is not defined on the evaluated rows \(got 3 rows, for example with gold 1\)"
+    ):
+        judging.scores(task, {"sentence_embedding": unit(6)}, asked, [1.0] * 3, seed=0)
 
 
 def test_errors_name_the_row_of_the_file_after_sampling() -> None:
@@ -213,23 +324,41 @@ def test_contradictory_embedding_options(options: dict, message: str) -> None:
 def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     generator, covered = np.random.default_rng(0), 0
     for seed in range(60):
-        gold = np.ones(200)
-        items = (generator.random(200) < 0.8).astype(float)
-        found = measure.score("accuracy", _classification.accuracy, items, gold, seed=seed)
+        items = np.stack([generator.random(200) < 0.8, np.ones(200)], axis=1).astype(float)
+        found = measure.score("accuracy", _classification.accuracy, items, seed=seed)
         covered += found.low <= 0.8 <= found.high
     # 95 % of 60 is 57; fewer than 50 has a probability below 0.001.
     assert covered >= 50
 
 
 def test_a_paired_difference_of_equal_models_is_nothing() -> None:
-    gold, items = np.array([0, 1] * 50), np.array([0, 1, 1, 1] * 25)
-    assert measure.paired(_classification.accuracy, items, items, gold, seed=0) == (0.0, 0.0, 0.0, 1.0)
+    items = np.stack([np.array([0, 1, 1, 1] * 25), np.array([0, 1] * 50)], axis=1)
+    assert measure.paired(_classification.accuracy, items, items, seed=0) == (0.0, 0.0, 0.0, 1.0)
 
 
 def test_mcnemar_equals_the_binomial_by_hand() -> None:
-    gold = np.zeros(30)
-    ours, theirs = np.zeros(30), np.zeros(30)
-    ours[:9], theirs[9:10] = 1, 1
+    ours, theirs = np.ones(30, dtype=bool), np.ones(30, dtype=bool)
+    ours[:9], theirs[9:10] = False, False
     # Nine rows only the other gets right, one only ours: two-sided binomial of 1 in 10.
-    assert measure.mcnemar(ours, theirs, gold) == pytest.approx(2 * (1 + 10) / 2**10)
-    assert measure.mcnemar(ours, ours, gold) == 1.0
+    assert measure.mcnemar(ours, theirs) == pytest.approx(2 * (1 + 10) / 2**10)
+    assert measure.mcnemar(ours, ours) == 1.0
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [0, 1, 2], ["10", "9", "1"], [1.0, 2.0, 3.0], [True, False], ["b", 1]])
+def test_classes_of_a_new_head_come_from_the_data(labels: list) -> None:
+    """And every row they were read from has one of them."""
+    rows = [{"text": "a", "label": label} for label in labels for _ in range(2)]
+    classes = build("text-classification").labels_in(rows, where="rows")
+    gold = build("text-classification", classes).gold(rows, where="rows")
+    assert sorted(set(gold)) == list(range(len(classes))) == list(range(len(labels)))
+
+
+def test_classes_that_are_numbers_are_in_the_order_of_numbers() -> None:
+    rows = [{"text": "a", "label": label} for label in ("10", "9", "1")]
+    assert build("text-classification").labels_in(rows, where="rows") == ("1", "9", "10")
+
+
+def test_what_training_wants_of_a_row() -> None:
+    assert build("mrpc").targets(only(("a", "b"), ("c", "d")), [1, 0]) == [{"labels": 1}, {"labels": 0}]
+    with pytest.raises(DataError, match="embeddings are not fine-tuned here"):
+        build("embedding").targets(only(("a",)), [1.0])

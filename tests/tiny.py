@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from pathlib import Path
 
@@ -92,6 +93,23 @@ def make_tokenizer(folder: Path, *, pad_id: int) -> None:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def make_byte_level_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer with RoBERTa's four special tokens around a pair, and a config that says so."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([" ".join(WORDS)] * 5, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": 514}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: int = 0) -> dict[str, np.ndarray]:
