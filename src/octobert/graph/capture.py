@@ -96,7 +96,8 @@ def export(torch_model: Any, head: str) -> ir.Model:
     """The raw ONNX graph of a PyTorch model, with the outputs of one head, all axes dynamic."""
     import torch
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for noisy in ("torch.onnx", "onnxscript"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     names = ("input_ids", "attention_mask", "token_type_ids")
     accepted = checkpoint.forward_arguments(torch_model)
     segments = getattr(torch_model.config, "type_vocab_size", 0) > 1
@@ -135,8 +136,7 @@ def canonicalize_(model: ir.Model, encoder: Encoder, *, prepared: bool = False) 
     canonical.rebuild_attention_(model, layers, heads, encoder)
     layers = structure.find_layers(model.graph)
     naming.name_(model, layers, encoder)
-    hidden = layers[0].attention.query.weight.const_value.shape[0]
-    return Sizes(layers=len(layers), heads=heads[0], hidden=int(hidden))
+    return Sizes(layers=len(layers), heads=heads[0], hidden=layers[-1].width)
 
 
 def _heads(shape: tuple[int | str, ...], name: str) -> int:

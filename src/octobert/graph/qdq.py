@@ -122,6 +122,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     scales = {**shared_scales(nodes, plan), **(scales or {})}
+    # Value and quantizer → the 8-bit form that all their sites share; a weight that several layers share is there once.
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
     # Outputs last: until then every reader still reads the value by its own name.
@@ -135,13 +136,13 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
             dynamic.append(site)
         elif site.role == "embedding.weight":
             _write_embedding_(graph, node, quantizer)
-        elif site.is_weight:
-            node.replace_input_with(site.input, _write_weight_(graph, node, value, quantizer, scales.get(site.value)))
         elif site.input == OUTPUT:
             _write_output_(graph, node, value, quantizer)
         else:
             key = (site.value, quantizer)
-            if key not in pairs:
+            if key not in pairs and site.is_weight:
+                pairs[key] = _write_weight_(graph, node, value, quantizer, scales.get(site.value))
+            elif key not in pairs:
                 pairs[key] = _write_activation_(graph, node, value, quantizer)
             node.replace_input_with(site.input, pairs[key])
     _write_dynamic_(graph, nodes, dynamic)

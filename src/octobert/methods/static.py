@@ -34,7 +34,7 @@ class Options(Noun):
     weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
     fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
-    clip_gelu: upper end of the range of GELU's output.
+    clip_gelu: upper end of the range of what enters the second feed-forward layer: GELU's output, or what a gate makes of it.
     embeddings: store the word embedding table as int8 rows, or leave it float.
     disable, enable: patterns of modules (`encoder.layer.0.*`), with a role if wanted (`*.query:linear.input`), or words of
         their paths (`intermediate`); what is enabled is quantized whatever the placement and `disable` say.
