@@ -108,12 +108,8 @@ def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family
         for role in roles - {"attention"}:
             assert encoder.part(index, role) in values, role
         paths = {encoder.module(index, role) for role in roles}
-        linears = {name for name, module in modules.items() if type(module).__name__ == "Linear"}
-        assert {
-            name
-            for name in linears
-            if name.startswith(encoder.module(index, "attention").split(".attn")[0].split(".attention")[0] + ".")
-        } <= paths
+        layer = (encoder.shared_layer or encoder.layer).format(index)
+        assert {n for n, m in modules.items() if n.startswith(f"{layer}.") and type(m).__name__ == "Linear"} <= paths
     assert encoder.embeddings_norm in modules
     assert not encoder.final_norm or encoder.final_norm in modules
     checked = 0
