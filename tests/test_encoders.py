@@ -15,7 +15,7 @@ import pytest
 from octobert import observe, plugins, refine, search, sensitivity
 from octobert.encoder import LINEAR_PARTS
 from octobert.errors import ModelError
-from octobert.graph import capture, checkpoint, lowering, ops, parity, qdq, shapes, sites, structure
+from octobert.graph import capture, checkpoint, lowering, ops, parity, parts, qdq, shapes, sites, structure
 from octobert.graph.checkpoint import load_torch
 from octobert.methods import static
 from octobert.plan import QuantPlan
@@ -134,7 +134,7 @@ def test_the_plan_covers_every_linear_layer_of_every_layer(family, name: str) ->
     graph = ir.load(one.float).graph
     planned = {site.node for site, _ in one.plan("ort-cpu").quantized if site.is_weight}
     outside = {site.node for site in one.sites if site.role == "head.weight"}
-    assert {str(linear.matmul.name) for linear in structure.all_linears(graph)} - planned == outside
+    assert {str(linear.matmul.name) for linear in parts.all_linears(graph)} - planned == outside
     layers = [one.encoder.layer.format(i) for i in range(2)]
     assert not [node for node in outside if any(node.startswith(f"{layer}.") for layer in layers)]
     assert {site.part for site in one.sites if site.role == "linear.weight"} <= set(LINEAR_PARTS)
@@ -331,3 +331,21 @@ def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(checkpoint, 
         return
     with pytest.raises(ModelError, match=rf"no weights for its {head} head .*missing .*(classifier|head)"):
         load_torch(folder, head)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "config"),
+    [
+        ("mpnet", 512, {"max_position_embeddings": 514}),
+        ("deberta-v2", 512, {"max_position_embeddings": 512, "position_buckets": 256}),
+        ("modernbert", 300, {"max_position_embeddings": 512, "local_attention": 128, "num_hidden_layers": 2}),
+    ],
+)
+def test_positions_of_long_texts_fall_into_the_same_buckets(tmp_path: Path, name: str, length: int, config: dict) -> None:
+    """Real sizes of buckets and windows, on a small model: a logarithm rounded the other way would move a whole diagonal."""
+    folder = make_checkpoint(tmp_path / "model", name, "token-classification", **{"num_hidden_layers": 1, **config})
+    feeds = [batch([length, length // 2], pad_id=pad_of(folder)), batch([length - 3], pad_id=pad_of(folder), seed=1)]
+    result = capture.capture(folder, "token-classification", feeds)
+    ops.save(result.model, tmp_path / "float.onnx")
+    ours, theirs = (opened(target, tmp_path / "float.onnx").run(feeds[0])["logits"][0] for target in TARGETS)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())

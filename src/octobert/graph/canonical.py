@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 from octobert.encoder import Encoder
 from octobert.errors import ModelError
 from octobert.graph import folding, lowering, ops, structure
+from octobert.graph.attention import Attention, Operand, Term
 
 OPSET = 18
 # What a padded key adds to its score. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero
@@ -200,13 +201,11 @@ def _bias_second_(graph: ir.Graph) -> None:
 
 
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
-    """(x - mean) / sqrt(var + eps) * gamma + beta, as exporters before opset 17 write it, becomes LayerNormalization."""
-    for beta_add in [n for n in graph if n.op_type == "Add"]:
-        gamma_mul = ops.producer(beta_add.inputs[0], "Mul")
-        beta = ops.const_array(beta_add.inputs[1])
-        div = ops.producer(gamma_mul.inputs[0], "Div") if gamma_mul is not None else None
-        gamma = ops.const_array(gamma_mul.inputs[1]) if gamma_mul is not None else None
-        if div is None or gamma is None or beta is None or gamma.ndim != 1:
+    """(x - mean) / sqrt(var + eps) * gamma (+ beta), as exporters before opset 17 write it, becomes LayerNormalization."""
+    for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
+        gamma = ops.const_array(gamma_mul.inputs[1])
+        div = ops.producer(gamma_mul.inputs[0], "Div")
+        if div is None or gamma is None or gamma.ndim != 1:
             continue
         sub = ops.producer(div.inputs[0], "Sub")
         sqrt = ops.producer(div.inputs[1], "Sqrt")
@@ -215,14 +214,16 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
         mean = ops.producer(sub.inputs[1], "ReduceMean") if sub is not None else None
         if sub is None or mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
             continue
-        norm = ops.make_node(
-            "LayerNormalization",
-            [sub.inputs[0], gamma_mul.inputs[1], beta_add.inputs[1]],
-            f"{beta_add.outputs[0].name}.norm",
-            {"axis": -1, "epsilon": epsilon},
-        )
+        last, inputs = gamma_mul, [sub.inputs[0], gamma_mul.inputs[1]]
+        readers = ops.readers(gamma_mul.outputs[0])
+        beta = ops.const_array(readers[0].inputs[1]) if len(readers) == 1 and readers[0].op_type == "Add" else None
+        if beta is not None and beta.ndim == 1:
+            last = readers[0]
+            inputs.append(last.inputs[1])
+        name = f"{last.outputs[0].name}.norm"
+        norm = ops.make_node("LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon})
         norm.metadata_props.update(div.metadata_props)
-        ir.convenience.replace_nodes_and_values(graph, beta_add, [beta_add], [norm], [beta_add.outputs[0]], [norm.outputs[0]])
+        ir.convenience.replace_nodes_and_values(graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]])
 
 
 class _Masks:
@@ -234,7 +235,7 @@ class _Masks:
         self._windowed = windowed
         self._made: dict[ir.Value | None, ir.Value] = {}
 
-    def of(self, terms: list[structure.Term]) -> ir.Value:
+    def of(self, terms: list[Term]) -> ir.Value:
         """What is added to the scores in the place of an attention's own masking terms."""
         assert self._mask is not None
         if self._windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
@@ -285,10 +286,10 @@ def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
 
 def _rebuild_one_(
     graph: ir.Graph,
-    attention: structure.Attention,
+    attention: Attention,
     heads: int,
     name: str,
-    terms: list[structure.Term],
+    terms: list[Term],
     mask: ir.Value,
 ) -> None:
     width = attention.width
@@ -302,7 +303,7 @@ def _rebuild_one_(
         nodes.append(ops.make_node(op_type, inputs, f"{name}.{output}", attributes))
         return nodes[-1].outputs[0]
 
-    def heads_of(operand: structure.Operand, output: str, perm: list[int]) -> ir.Value:
+    def heads_of(operand: Operand, output: str, perm: list[int]) -> ir.Value:
         if operand.heads is not None:
             return operand.heads
         return add("Transpose", [add("Reshape", [operand.linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
@@ -320,7 +321,7 @@ def _rebuild_one_(
     attention.output.matmul.replace_input_with(0, merged)
 
 
-def _placed(graph: ir.Graph, term: structure.Term, name: str, add: Callable[..., ir.Value]) -> ir.Value:
+def _placed(graph: ir.Graph, term: Term, name: str, add: Callable[..., ir.Value]) -> ir.Value:
     """A term of positions as it is added to scores [B, H, S, S]: in their scale and shape, repeated over no axis."""
     value = term.value
     expand = ops.producer(value, "Expand")

@@ -15,7 +15,8 @@ from onnx_ir.passes import common
 
 from octobert.encoder import Encoder
 from octobert.errors import ModelError
-from octobert.graph import ops, structure
+from octobert.graph import ops, parts, structure
+from octobert.graph.attention import Attention
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
@@ -37,9 +38,9 @@ def name_(model: ir.Model, layers: list[structure.Layer], encoder: Encoder) -> N
         for role, feed_forward in layer.feed_forwards.items():
             named.activation_(feed_forward, encoder.part(index, role))
         named.heads_(layer.attention, encoder.part(index, "attention"))
-    first = next(one for node in graph if (one := structure.norm_of(node.outputs[0])) is not None)
+    first = next(one for node in graph if (one := parts.norm_of(node.outputs[0])) is not None)
     named.norm_(first, encoder.embeddings_norm)
-    last = structure.norm_behind(layers[-1].output)
+    last = parts.norm_behind(layers[-1].output)
     if encoder.final_norm and last is not None:
         named.norm_(last, encoder.final_norm)
     named.rest_(encoder)
@@ -77,7 +78,7 @@ class _Names:
             output.name = self._free(name)
         self.done.add(node)
 
-    def linear_(self, linear: structure.Linear, path: str, module: str | None = None) -> None:
+    def linear_(self, linear: parts.Linear, path: str, module: str | None = None) -> None:
         """Name a linear layer; its weights go by the module path, which layers that share them have in common."""
         stem = module or path
         if linear.add is not None:
@@ -88,7 +89,7 @@ class _Names:
             self.node_(linear.matmul, path)
         self._own_(linear.matmul, 1, f"{stem}.weight")
 
-    def norm_(self, norm: structure.Norm, path: str, module: str | None = None) -> None:
+    def norm_(self, norm: parts.Norm, path: str, module: str | None = None) -> None:
         """Name a norm, and the residual add before it."""
         stem = module or path
         if norm.residual is not None and norm.residual not in self.done:
@@ -117,7 +118,7 @@ class _Names:
             end = ends.get(node.outputs[0])
             self.node_(node, end or self._free(f"{path}.{node.op_type.lower()}", reserve=False))
 
-    def heads_(self, attention: structure.Attention, path: str) -> None:
+    def heads_(self, attention: Attention, path: str) -> None:
         """Name what enters the products where it was kept as it was; elsewhere it was made with its name."""
         for part, operand in zip(("query", "key", "value"), attention.operands, strict=True):
             node = operand.heads.producer() if operand.heads is not None else None
@@ -125,7 +126,7 @@ class _Names:
                 self.node_(node, f"{path}.{part}_heads")
 
     def rest_(self, encoder: Encoder) -> None:
-        for linear in structure.all_linears(self.graph):
+        for linear in parts.all_linears(self.graph):
             path = _module_path(linear.matmul, encoder) or _stem(linear, encoder)
             if linear.matmul not in self.done and path:
                 self.linear_(linear, path)
@@ -175,7 +176,7 @@ def _module_path(node: ir.Node, encoder: Encoder) -> str:
     return encoder.strip_prefix(scopes[-1]) if scopes else ""
 
 
-def _stem(linear: structure.Linear, encoder: Encoder) -> str:
+def _stem(linear: parts.Linear, encoder: Encoder) -> str:
     """The module path of a linear layer from the name of its bias (`classifier.bias`), which exporters keep."""
     name = str(linear.bias.name) if linear.bias is not None else ""
     return encoder.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""

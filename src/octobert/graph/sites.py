@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from octobert.encoder import LINEAR_PARTS, NORM_PARTS, Encoder, part_of
 from octobert.errors import ModelError
-from octobert.graph import ops, structure
+from octobert.graph import ops, parts
 from octobert.plan import OUTPUT, Site
 
 
@@ -75,7 +75,7 @@ def find_sites(graph: ir.Graph, encoder: Encoder) -> tuple[Site, ...]:
     if encoder.final_norm:
         sites.extend(_norm_sites(nodes, encoder.final_norm, "final_norm", None, branches))
     inside = {site.node for site in sites}
-    for linear in structure.all_linears(graph):
+    for linear in parts.all_linears(graph):
         name = str(linear.matmul.name)
         if name not in inside:
             module = name.removesuffix(".matmul")
