@@ -12,9 +12,10 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from octobert import pipeline, plugins
+from octobert.graph.capture import Captured, capture
 from octobert.recipe import Recipe, parse
 from octobert.results import Report
-from tests.tiny import WORDS, make_checkpoint
+from tests.tiny import WORDS, make_checkpoint, pad_of, parity_feeds
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -40,6 +41,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str],
     def get(family: str, head: str = "sequence-classification") -> Path:
         if (family, head) not in made:
             made[family, head] = make_checkpoint(root / f"{family}-{head}", family, head)
+        return made[family, head]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def captured(checkpoint: Callable[[str, str], Path]) -> Callable[[str, str], Captured]:
+    """`captured("bert", "sequence-classification")` → the canonical graph, captured once; nobody may edit it."""
+    made: dict[tuple[str, str], Captured] = {}
+
+    def get(family: str, head: str = "sequence-classification") -> Captured:
+        if (family, head) not in made:
+            folder = checkpoint(family, head)
+            made[family, head] = capture(folder, head, parity_feeds(pad_of(folder)))
         return made[family, head]
 
     return get

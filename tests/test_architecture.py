@@ -94,7 +94,17 @@ def test_importing_a_plugin_imports_no_runtime(family: str) -> None:
 def test_every_family_has_the_plugins_that_are_promised() -> None:
     assert {f: plugins.names(f) for f in plugins.FAMILIES} == {
         "calibrators": ("entropy", "mean-minmax", "minmax", "moving-average", "mse", "percentile"),
-        "encoders": ("bert", "distilbert", "electra", "roberta"),
+        "encoders": (
+            "albert",
+            "bert",
+            "deberta-v2",
+            "distilbert",
+            "electra",
+            "mobilebert",
+            "modernbert",
+            "mpnet",
+            "roberta",
+        ),
         "methods": ("dynamic", "static"),
         "placements": ("ffn", "matmul", "matmul-attention", "matmul-scores", "qdqbert", "qdqbert-row", "tensorrt"),
         "preparers": ("smoothquant",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +19,8 @@ from octobert.texts import Encoded
 from tests.tiny import batch, make_tokenizer, plant_outliers
 
 FAMILIES = plugins.names("encoders")
-HEADS = ("sequence-classification", "token-classification", "embedding")
+# Where Q and K, or V, cannot be rescaled: they are rotated, compared with positions, or made by one linear layer.
+FOLDED = {"modernbert": (), "deberta-v2": ("value",)}
 # Scales up to 64 and back are rounded once on each side.
 ROUNDING = 2e-5
 ROWS = [Encoded(np.random.default_rng(i).integers(4, 90, 3 + i), np.zeros(3 + i, dtype=np.int64), False) for i in range(12)]
@@ -38,18 +40,21 @@ def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     return model, smoothquant.prepare_(model, captured.encoder, samples, chosen, lambda *_: None)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("head", HEADS)
-def test_any_scales_leave_the_float_function_alone(checkpoint, family: str, head: str, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [(family, "sequence-classification") for family in FAMILIES]
+    + [(family, head) for family in ("bert", "modernbert") for head in ("token-classification", "embedding")],
+)
+def test_any_scales_leave_the_float_function_alone(captured, family: str, head: str, tmp_path) -> None:
     """Every group, scaled by random factors from 1/64 to 64: folded weights and the Muls must cancel out."""
-    captured = capture.capture(checkpoint(family, head), head, [batch([9, 4], pad_id=1)])
+    result = captured(family, head)
     feeds = batch([11, 3, 7], pad_id=1, seed=3)
-    ops.save(captured.model, tmp_path / "float.onnx")
-    before = run(captured.model, feeds, tmp_path)
+    ops.save(result.model, tmp_path / "float.onnx")
+    before = run(result.model, feeds, tmp_path)
     model = ir.load(tmp_path / "float.onnx")
     generator = np.random.default_rng(0)
-    groups = smoothing.groups(model.graph, captured.encoder)
-    assert {g.kind for g in groups} == {"norm", "scores", "value", "activation"}
+    groups = smoothing.groups(model.graph, result.encoder)
+    assert {g.kind for g in groups} == {"norm", "activation"} | set(FOLDED.get(family, ("scores", "value")))
     for group in groups:
         width = smoothing.weight_of(model.graph, group.readers[0]).shape[1 if group.kind == "scores" else 0]
         smoothing.scale_(model, group, 2.0 ** generator.uniform(-6, 6, width))
@@ -57,16 +62,45 @@ def test_any_scales_leave_the_float_function_alone(checkpoint, family: str, head
         mask = feeds["attention_mask"].astype(bool)
         real = mask if ours.shape[:2] == mask.shape else slice(None)
         np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=ROUNDING * max(1.0, np.abs(theirs).max()))
-    assert [v.name for v in model.graph.outputs] == [v.name for v in captured.model.graph.outputs]
+    assert [v.name for v in model.graph.outputs] == [v.name for v in result.model.graph.outputs]
+
+
+@pytest.mark.parametrize(
+    ("family", "reasons"),
+    [
+        ("bert", {}),
+        ("electra", {"it reads no norm": 1}),
+        ("deberta-v2", {"it reads no norm": 1, "more than Q·Kᵀ reads Q and K": 2}),
+        ("modernbert", {"Q, K and V are one linear layer": 4}),
+        ("albert", {"it reads no norm": 1, "other layers share its weights, and do not read the like": 1}),
+    ],
+)
+def test_what_cannot_be_scaled_is_left_alone_for_a_reason(captured, family: str, reasons: dict, tmp_path) -> None:
+    _, facts = smoothed(captured(family), tmp_path)
+    assert Counter(fact["left"] for fact in facts if "left" in fact) == reasons
+    assert all(fact["alpha"] is None for fact in facts if "left" in fact)
+
+
+def test_layers_that_share_weights_are_scaled_together(captured, tmp_path) -> None:
+    result = captured("albert")
+    groups = smoothing.groups(result.model.graph, result.encoder)
+    assert Counter(g.kind for g in groups) == {"norm": 1, "scores": 1, "value": 1, "activation": 1}
+    assert all([place.layer for place in g.places] == [0, 1] for g in groups)
+    names = set(result.model.graph.initializers)
+    model, _ = smoothed(result, tmp_path, alpha=0.5)
+    added = set(model.graph.initializers) - names
+    # One vector for each Mul that was added; no weight twice.
+    assert len(added) == 4
+    assert all(name.endswith(".smoothing") for name in added)
 
 
 @pytest.mark.parametrize("alpha", ["per-layer", "one", 0.0, 0.5, 1.0])
 @pytest.mark.parametrize("activation", [True, False])
-def test_every_option_keeps_the_function(checkpoint, tmp_path, alpha: object, activation: bool) -> None:
-    captured = capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+def test_every_option_keeps_the_function(captured, tmp_path, alpha: object, activation: bool) -> None:
+    result = captured("bert")
     feeds = batch([11, 3, 7], seed=3)
-    before = run(captured.model, feeds, tmp_path)
-    model, facts = smoothed(captured, tmp_path, alpha=alpha, activation=activation)
+    before = run(result.model, feeds, tmp_path)
+    model, facts = smoothed(result, tmp_path, alpha=alpha, activation=activation)
     np.testing.assert_allclose(run(model, feeds, tmp_path)[0], before[0], rtol=0, atol=ROUNDING * 10)
     kinds = {fact["kind"] for fact in facts}
     assert ("activation" in kinds) is activation

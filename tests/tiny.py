@@ -69,7 +69,7 @@ def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -
     model = getattr(transformers, AUTO[head]).from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "LayerNorm" in name or "layer_norm" in name:
+            if "norm" in name.lower():
                 parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(-0.2, 0.2)
             elif name.endswith("bias"):
                 parameter.uniform_(-0.2, 0.2)
@@ -121,6 +121,16 @@ def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: in
         ids[row, :length] = generator.integers(4, vocabulary, length)
         mask[row, :length] = 1
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def parity_feeds(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
+    """Batches of rows of one token and of more than any window or bucket of a tiny model."""
+    return [batch(lengths, pad_id=pad_id, seed=i) for i, lengths in enumerate(([9, 4, 1], [2], [17, 30]))]
+
+
+def pad_of(folder: Path) -> int:
+    """The padding id of a checkpoint."""
+    return json.loads((folder / "config.json").read_text())["pad_token_id"] or 0
 
 
 def plant_outliers(source: Path, folder: Path, *, factor: float, channels: int) -> Path:

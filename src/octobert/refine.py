@@ -21,6 +21,8 @@ _PRODUCTS_BYTES = 1 << 29
 MAX_TOKENS = 12_288
 
 Refiners = Sequence[tuple[Any, Any]]
+# The values that one weight is multiplied with: one, but for layers that share their weights.
+Inputs = tuple[str, ...]
 
 
 def refine(
@@ -33,45 +35,53 @@ def refine(
 ) -> dict[str, Change]:
     """Module path → its refined constants, for every linear layer whose input and weight the plan quantizes statically.
 
+    Layers that share a weight are refined as one, by all their inputs, and found under the path of the first.
+
     Args:
         refiners: (module of a refiner, its options), applied in order.
     """
     graph = ir.load(model_path).graph
     nodes = {str(node.name): node for node in graph}
-    layers = list(_layers(plan))
     shared = qdq.shared_scales(nodes, plan)
-    widths = {site.value: int(nodes[site.node].inputs[1].shape[0]) for site, _, _ in layers}  # type: ignore[union-attr,index,arg-type]
+    together = _by_weight(nodes, plan)
+    inputs = {weight: tuple(dict.fromkeys(site.value for site, _, _ in layers)) for weight, layers in together.items()}
+    quantizers = {site.value: quantizer for layers in together.values() for site, quantizer, _ in layers}
+    widths = {inputs[name]: int(graph.initializers[name].shape[0]) for name in together}  # type: ignore[index,arg-type]
     products = any(refiner.NEEDS_PRODUCTS for refiner, _ in refiners)
     kept = _few(rows)
     found: dict[str, Change] = {}
     for chunk in _chunks(widths, products=products):
-        inside = [one for one in layers if one[0].value in chunk]
-        quantizers = {site.value: quantizer for site, quantizer, _ in inside}
-        moments = _moments(model_path, kept, pad_id, quantizers, {v: widths[v] for v in chunk}, products=products)
-        for site, _, weight in inside:
+        moments = _moments(
+            model_path, kept, pad_id, quantizers, {values: widths[values] for values in chunk}, products=products
+        )
+        for name, ((site, _, weight), *_others) in together.items():
+            if inputs[name] not in moments:
+                continue
             before = layer = _constants(nodes, site, weight, shared)
             for refiner, options in refiners:
-                layer = refiner.refine(layer, moments[site.value], options)
+                layer = refiner.refine(layer, moments[inputs[name]], options)
             found[site.module] = Change(None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale)
-            progress("refining", len(found), len(layers))
+            progress("refining", len(found), len(together))
     return found
 
 
 def apply_(model: ir.Model, changes: Mapping[str, Change], plan: QuantPlan) -> dict[str, np.ndarray]:
     """Put refined constants into a float graph, for the layers that the plan quantizes; the chosen scales, by weight."""
-    nodes = {str(node.name): node for node in model.graph}
+    graph = model.graph
+    nodes = {str(node.name): node for node in graph}
+    refined = {sites.linear_node(nodes, module).inputs[1].name: change for module, change in changes.items()}  # type: ignore[union-attr]
     scales: dict[str, np.ndarray] = {}
-    for site, _, _ in _layers(plan):
-        if site.module not in changes:
+    for name, layers in _by_weight(nodes, plan).items():
+        if name not in refined:
             continue
-        layer, matmul = changes[site.module], sites.linear_node(nodes, site.module)
-        if layer.weight is not None:
-            _set_(matmul, 1, layer.weight)
-        add = nodes.get(site.module)
-        if layer.bias is not None and add is not None and add is not matmul:
-            _set_(add, 1, layer.bias)
-        if layer.scale is not None:
-            scales[str(matmul.inputs[1].name)] = layer.scale  # type: ignore[union-attr]
+        change, modules = refined[name], [site.module for site, _, _ in layers]
+        if change.weight is not None:
+            _set_(graph, [sites.linear_node(nodes, module) for module in modules], change.weight)
+        adds = [add for module in modules if (add := nodes.get(module)) is not None and add.op_type == "Add"]
+        if change.bias is not None and adds:
+            _set_(graph, adds, change.bias)
+        if change.scale is not None:
+            scales[name] = change.scale
     return scales
 
 
@@ -103,6 +113,14 @@ def _layers(plan: QuantPlan) -> Iterator[tuple[Site, Quantizer, Quantizer]]:
             yield site, quantizer, weights[site.node]
 
 
+def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[tuple[Site, Quantizer, Quantizer]]]:
+    """Name of a weight → the layers of the plan that have it."""
+    found: dict[str, list[tuple[Site, Quantizer, Quantizer]]] = {}
+    for one in _layers(plan):
+        found.setdefault(str(nodes[one[0].node].inputs[1].name), []).append(one)  # type: ignore[union-attr]
+    return found
+
+
 def _constants(nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer, shared: qdq.Scales) -> Layer:
     weight = ops.const_array(nodes[site.node].inputs[1])
     add = nodes.get(site.module)
@@ -122,16 +140,16 @@ def _few(rows: Sequence[Encoded]) -> list[Encoded]:
     return kept
 
 
-def _chunks(widths: dict[str, int], *, products: bool) -> Iterator[list[str]]:
-    """Values whose matrices fit into memory together."""
-    chunk: list[str] = []
+def _chunks(widths: dict[Inputs, int], *, products: bool) -> Iterator[list[Inputs]]:
+    """Inputs whose matrices fit into memory together."""
+    chunk: list[Inputs] = []
     used = 0
-    for value, width in widths.items():
+    for values, width in widths.items():
         cost = 2 * 8 * width * width if products else 0
         if chunk and used + cost > _PRODUCTS_BYTES:
             yield chunk
             chunk, used = [], 0
-        chunk.append(value)
+        chunk.append(values)
         used += cost
     if chunk:
         yield chunk
@@ -142,21 +160,31 @@ def _moments(
     rows: Sequence[Encoded],
     pad_id: int,
     quantizers: dict[str, Quantizer],
-    widths: dict[str, int],
+    widths: dict[Inputs, int],
     *,
     products: bool,
-) -> dict[str, Moments]:
-    collectors = {value: MomentsCollector(width, products=products) for value, width in widths.items()}
+) -> dict[Inputs, Moments]:
+    collectors = {values: MomentsCollector(width, products=products) for values, width in widths.items()}
 
     def take(value: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         # Poolers read one vector a row: [C] instead of [tokens, C].
         tokens = np.concatenate([part.reshape(-1, part.shape[-1]) for part in parts])
-        collectors[value].add(tokens, qdq.rounded_activation(tokens, quantizers[value]))
+        rounded = qdq.rounded_activation(tokens, quantizers[value])
+        for values, collector in collectors.items():
+            if value in values:
+                collector.add(tokens, rounded)
 
-    observe.stream(model_path, rows, pad_id, list(widths), take)
-    return {value: one.moments() for value, one in collectors.items()}
+    observe.stream(model_path, rows, pad_id, sorted({value for values in widths for value in values}), take)
+    return {values: one.moments() for values, one in collectors.items()}
 
 
-def _set_(node: ir.Node, index: int, array: np.ndarray) -> None:
-    value = node.inputs[index]
-    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)  # type: ignore[union-attr]
+def _set_(graph: ir.Graph, readers: Sequence[ir.Node], array: np.ndarray) -> None:
+    """Change the constant that nodes read as their second input; whatever else reads it goes on reading it as it was."""
+    value = readers[0].inputs[1]
+    assert value is not None
+    others = [(node, index) for node, index in value.uses() if node not in readers]
+    if others:
+        kept = ops.initializer(graph, f"{value.name}.float", value.const_value.numpy())  # type: ignore[union-attr]
+        for node, index in others:
+            node.replace_input_with(index, kept)
+    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)

@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from octobert.encoder import NORM_PARTS
 from octobert.plan import Decision, DType, QuantPlan, Site
 from octobert.results import Sensitivity, Trial
 
 # How the parts of a layer make units: what a runtime fuses or feeds from one value steps back together.
-_UNITS = {"query": "qkv", "key": "qkv", "value": "qkv", "attention_norm": "residuals", "ffn_norm": "residuals"}
+_UNITS = {
+    **dict.fromkeys(("query", "key", "value"), "qkv"),
+    **dict.fromkeys((*NORM_PARTS, "final_norm"), "residuals"),
+}
 
 
 @dataclass(frozen=True)

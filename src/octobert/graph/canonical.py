@@ -2,11 +2,14 @@
 
 Canonical means: opset 18, int64 inputs `input_ids`, `attention_mask` and (where the family has segments) `token_type_ids`
 with dynamic batch and sequence; linear layers as MatMul + Add; LayerNormalization as one operator; attention as MatMul →
-Mul (scale) → Add (mask) → Softmax → MatMul over [B, H, S, K]; the padding mask as one bounded additive constant; no NaN
-guards; names from the module paths of the family. Semantics are kept, which `graph.parity` then checks.
+Mul (scale) → Add (each term of positions) → Add (mask) → Softmax → MatMul over [B, H, S, K]; the padding mask as one bounded
+additive constant; no NaN guards; names from the module paths of the family. What positions do to Q, K and the scores is kept
+as it was. Semantics are kept, which `graph.parity` then checks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +17,8 @@ from onnx_ir.passes import common
 
 from octobert.encoder import Encoder
 from octobert.errors import ModelError
-from octobert.graph import lowering, ops, structure
+from octobert.graph import folding, lowering, ops, structure
+from octobert.graph.attention import Attention, Operand, Term
 
 OPSET = 18
 # What a padded key adds to its score. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero
@@ -45,10 +49,11 @@ def prepare_(model: ir.Model) -> None:
     _fuse_layer_norms_(model.graph)
     common.CommonSubexpressionEliminationPass()(model)
     ops.clean_(model)
+    folding.fold_linears_(model)
 
 
 def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: list[int], encoder: Encoder) -> None:
-    """Write every attention in canonical form, with one shared mask.
+    """Write every attention in canonical form, with shared masks.
 
     Args:
         layers: the structure of `model`, from `structure.find_layers`.
@@ -56,19 +61,20 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: li
     """
     graph = model.graph
     mask_input = next((v for v in graph.inputs if v.name == "attention_mask"), None)
-    for layer in layers:
-        foreign = [m for m in layer.attention.masks if mask_input not in ops.ancestors(m)]
-        if mask_input is None or foreign or not layer.attention.masks:
+    masks = _Masks(graph, mask_input, windowed=encoder.windowed)
+    for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
+        attention = layer.attention
+        masking = [t for t in attention.terms if mask_input is not None and ops.follows(t.value, mask_input)]
+        others = [t for t in attention.terms if t not in masking]
+        if not masking or any(t.condition for t in others):
             raise ModelError(
                 "the attention has a term octobert does not know",
-                where=f"node {layer.attention.softmax.name}",
-                got="scores that are not masked by attention_mask alone",
-                expected="scores = Q·Kᵀ × scale + mask(attention_mask)",
-                fix="models with relative position biases or without an attention mask are not supported",
+                where=f"node {attention.softmax.name}",
+                got="scores that are not masked by attention_mask",
+                expected="scores = Q·Kᵀ × scale + terms of positions + mask(attention_mask)",
+                fix="models without an attention mask are not supported",
             )
-    bias = _mask_bias_(graph, mask_input)
-    for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
-        _rebuild_one_(graph, layer.attention, head_count, encoder.part(index, "attention"), bias)
+        _rebuild_one_(graph, attention, head_count, encoder.part(index, "attention"), others, masks.of(masking))
     ops.clean_(model)
 
 
@@ -195,13 +201,11 @@ def _bias_second_(graph: ir.Graph) -> None:
 
 
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
-    """(x - mean) / sqrt(var + eps) * gamma + beta, as exporters before opset 17 write it, becomes LayerNormalization."""
-    for beta_add in [n for n in graph if n.op_type == "Add"]:
-        gamma_mul = ops.producer(beta_add.inputs[0], "Mul")
-        beta = ops.const_array(beta_add.inputs[1])
-        div = ops.producer(gamma_mul.inputs[0], "Div") if gamma_mul is not None else None
-        gamma = ops.const_array(gamma_mul.inputs[1]) if gamma_mul is not None else None
-        if div is None or gamma is None or beta is None or gamma.ndim != 1:
+    """(x - mean) / sqrt(var + eps) * gamma (+ beta), as exporters before opset 17 write it, becomes LayerNormalization."""
+    for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
+        gamma = ops.const_array(gamma_mul.inputs[1])
+        div = ops.producer(gamma_mul.inputs[0], "Div")
+        if div is None or gamma is None or gamma.ndim != 1:
             continue
         sub = ops.producer(div.inputs[0], "Sub")
         sqrt = ops.producer(div.inputs[1], "Sqrt")
@@ -210,17 +214,64 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
         mean = ops.producer(sub.inputs[1], "ReduceMean") if sub is not None else None
         if sub is None or mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
             continue
-        norm = ops.make_node(
-            "LayerNormalization",
-            [sub.inputs[0], gamma_mul.inputs[1], beta_add.inputs[1]],
-            f"{beta_add.outputs[0].name}.norm",
-            {"axis": -1, "epsilon": epsilon},
-        )
+        last, inputs = gamma_mul, [sub.inputs[0], gamma_mul.inputs[1]]
+        readers = ops.readers(gamma_mul.outputs[0])
+        beta = ops.const_array(readers[0].inputs[1]) if len(readers) == 1 and readers[0].op_type == "Add" else None
+        if beta is not None and beta.ndim == 1:
+            last = readers[0]
+            inputs.append(last.inputs[1])
+        name = f"{last.outputs[0].name}.norm"
+        norm = ops.make_node("LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon})
         norm.metadata_props.update(div.metadata_props)
-        ir.convenience.replace_nodes_and_values(graph, beta_add, [beta_add], [norm], [beta_add.outputs[0]], [norm.outputs[0]])
+        ir.convenience.replace_nodes_and_values(graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]])
 
 
-def _mask_bias_(graph: ir.Graph, mask: ir.Value) -> ir.Value:
+class _Masks:
+    """Masks of one graph, each made once: [B, 1, 1, S], or [B, 1, S, S] where they hold a window."""
+
+    def __init__(self, graph: ir.Graph, mask: ir.Value | None, *, windowed: bool) -> None:
+        self._graph = graph
+        self._mask = mask
+        self._windowed = windowed
+        self._made: dict[ir.Value | None, ir.Value] = {}
+
+    def of(self, terms: list[Term]) -> ir.Value:
+        """What is added to the scores in the place of an attention's own masking terms."""
+        assert self._mask is not None
+        if self._windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
+            raise ModelError(
+                "the attention masks are not of a known form",
+                where=str(terms[0].value.name),
+                expected="one mask, which holds padding and window, added to the scores",
+                fix="export the model with eager attention",
+            )
+        key = terms[0].value if self._windowed else None
+        if key not in self._made:
+            name = f"attention_mask.bias{_nth(len(self._made))}"
+            if key is None:
+                self._made[key] = _padding(self._graph, self._mask, name)
+            else:
+                _bound_(self._graph, key, self._mask)
+                node = key.producer()
+                assert node is not None
+                node.name = key.name = name
+                node.metadata_props.clear()
+                self._made[key] = key
+        return self._made[key]
+
+
+def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
+    """Constants that a mask is made of: none further below zero than `MASK_VALUE`."""
+    for one in ops.ancestors(value):
+        node = one.producer()
+        for index, constant in enumerate(node.inputs if node is not None and ops.follows(one, mask) else ()):
+            array = ops.const_array(constant)
+            if node is not None and array is not None and array.dtype == np.float32 and array.size and array.min() < MASK_VALUE:
+                bounded = np.maximum(array, np.float32(MASK_VALUE))
+                node.replace_input_with(index, ops.shared_initializer(graph, "attention_mask.bound", bounded))
+
+
+def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
     """attention_mask [B, S] of ones and zeros → [B, 1, 1, S] of 0 and `MASK_VALUE`."""
     axes = ops.initializer(graph, "attention_mask.axes", np.array([1, 2], dtype=np.int64))
     one = ops.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
@@ -228,15 +279,22 @@ def _mask_bias_(graph: ir.Graph, mask: ir.Value) -> ir.Value:
     unsqueeze = ops.make_node("Unsqueeze", [mask, axes], "attention_mask.unsqueezed", dtype=ir.DataType.INT64)
     cast = ops.make_node("Cast", unsqueeze.outputs, "attention_mask.float", {"to": ir.DataType.FLOAT})
     absent = ops.make_node("Sub", [one, cast.outputs[0]], "attention_mask.absent")
-    bias = ops.make_node("Mul", [absent.outputs[0], bound], "attention_mask.bias")
+    bias = ops.make_node("Mul", [absent.outputs[0], bound], name)
     graph.insert_before(graph[0], [unsqueeze, cast, absent, bias])
     return bias.outputs[0]
 
 
-def _rebuild_one_(graph: ir.Graph, attention: structure.Attention, heads: int, name: str, mask_bias: ir.Value) -> None:
-    width = attention.query.weight.const_value.shape[1]
+def _rebuild_one_(
+    graph: ir.Graph,
+    attention: Attention,
+    heads: int,
+    name: str,
+    terms: list[Term],
+    mask: ir.Value,
+) -> None:
+    width = attention.width
     split = ops.shared_initializer(graph, f"heads.{heads}x{width // heads}", np.array([0, 0, heads, width // heads]))
-    context_width = attention.value.weight.const_value.shape[1]
+    context_width = int(attention.output.weight.const_value.shape[0])
     merge = ops.shared_initializer(graph, f"heads.merged.{context_width}", np.array([0, 0, context_width]))
     scale = ops.initializer(graph, f"{name}.scale", np.array(attention.scale, dtype=np.float32))
     nodes: list[ir.Node] = []
@@ -245,16 +303,37 @@ def _rebuild_one_(graph: ir.Graph, attention: structure.Attention, heads: int, n
         nodes.append(ops.make_node(op_type, inputs, f"{name}.{output}", attributes))
         return nodes[-1].outputs[0]
 
-    def heads_of(linear: structure.Linear, output: str, perm: list[int]) -> ir.Value:
-        return add("Transpose", [add("Reshape", [linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
+    def heads_of(operand: Operand, output: str, perm: list[int]) -> ir.Value:
+        if operand.heads is not None:
+            return operand.heads
+        return add("Transpose", [add("Reshape", [operand.linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
 
-    query = heads_of(attention.query, "query", [0, 2, 1, 3])
-    key = heads_of(attention.key, "key", [0, 2, 3, 1])
-    value = heads_of(attention.value, "value", [0, 2, 1, 3])
-    scores = add("MatMul", [query, key], "scores")
-    masked = add("Add", [add("Mul", [scores, scale], "scaled_scores"), mask_bias], "masked_scores")
-    probs = add("Softmax", [masked], "probs", axis=-1)
+    query = heads_of(attention.operands[0], "query", [0, 2, 1, 3])
+    key = heads_of(attention.operands[1], "key", [0, 2, 3, 1])
+    value = heads_of(attention.operands[2], "value", [0, 2, 1, 3])
+    scores = add("Mul", [add("MatMul", [query, key], "scores"), scale], "scaled_scores")
+    for index, term in enumerate(terms):
+        scores = add("Add", [scores, _placed(graph, term, f"{name}.position", add)], f"positioned_scores{_nth(index)}")
+    probs = add("Softmax", [add("Add", [scores, mask], "masked_scores")], "probs", axis=-1)
     context = add("MatMul", [probs, value], "context_heads")
     merged = add("Reshape", [add("Transpose", [context], "context_split", perm=[0, 2, 1, 3]), merge], "context")
     graph.insert_before(attention.output.matmul, nodes)
     attention.output.matmul.replace_input_with(0, merged)
+
+
+def _placed(graph: ir.Graph, term: Term, name: str, add: Callable[..., ir.Value]) -> ir.Value:
+    """A term of positions as it is added to scores [B, H, S, S]: in their scale and shape, repeated over no axis."""
+    value = term.value
+    expand = ops.producer(value, "Expand")
+    if expand is not None and term.shape is None:
+        value = expand.inputs[0]  # type: ignore[assignment]
+    if term.shape is not None:
+        value = add("Reshape", [value, term.shape], "position_heads")
+    if term.scale != 1.0:
+        factor = ops.initializer(graph, f"{name}_scale", np.array(term.scale, dtype=np.float32))
+        value = add("Mul", [value, factor], "scaled_position")
+    return value
+
+
+def _nth(index: int) -> str:
+    return f"_{index}" if index else ""

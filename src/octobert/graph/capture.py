@@ -96,7 +96,8 @@ def export(torch_model: Any, head: str) -> ir.Model:
     """The raw ONNX graph of a PyTorch model, with the outputs of one head, all axes dynamic."""
     import torch
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for noisy in ("torch.onnx", "onnxscript"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     names = ("input_ids", "attention_mask", "token_type_ids")
     accepted = checkpoint.forward_arguments(torch_model)
     segments = getattr(torch_model.config, "type_vocab_size", 0) > 1
@@ -130,18 +131,24 @@ def canonicalize_(model: ir.Model, encoder: Encoder, *, prepared: bool = False) 
         canonical.prepare_(model)
     layers = structure.find_layers(model.graph)
     probs = [layer.attention.softmax.outputs[0] for layer in layers]
-    measured = shapes.measure(model, probs)
-    heads = [_heads(measured[str(value.name)], str(value.name)) for value in probs]
-    canonical.rebuild_attention_(model, layers, heads, encoder)
+    kept = [operand.heads for layer in layers for operand in layer.attention.operands if operand.heads is not None]
+    measured = shapes.measure(model, list(dict.fromkeys([*probs, *kept])))
+    heads = [_heads(measured[str(value.name)], str(value.name)) for value in (*probs, *kept)]
+    canonical.rebuild_attention_(model, layers, heads[: len(layers)], encoder)
     layers = structure.find_layers(model.graph)
     naming.name_(model, layers, encoder)
-    hidden = layers[0].attention.query.weight.const_value.shape[0]
-    return Sizes(layers=len(layers), heads=heads[0], hidden=int(hidden))
+    return Sizes(layers=len(layers), heads=heads[0], hidden=layers[-1].width)
 
 
 def _heads(shape: tuple[int | str, ...], name: str) -> int:
     if len(shape) != 4 or not isinstance(shape[1], int):
-        raise ModelError("the attention is not split into heads", where=name, got=str(shape), expected="[batch, heads, S, S]")
+        raise ModelError(
+            "the attention is not split into heads",
+            where=name,
+            got=", ".join(map(str, shape)),
+            expected="batch, heads, sequence and one more axis",
+            fix="export the model with torch.onnx.export(dynamo=True)",
+        )
     return shape[1]
 
 

@@ -111,12 +111,20 @@ def encoder_of(config: dict[str, Any], *, where: str) -> Encoder:
     """The family of a checkpoint.
 
     Raises:
-        ModelError: no family has this model type.
+        ModelError: no family has this model type, or the config asks for a variant that its family has not.
     """
     model_type = str(config.get("model_type", "bert"))
     family = family_of(model_type)
     if family is None:
         raise ModelError(f'model type "{model_type}" is not supported', where=where, fix=did_you_mean(model_type, families()))
+    for key, value in {"is_decoder": False, "is_encoder_decoder": False, **family.requires}.items():
+        if config.get(key, value) != value:
+            raise ModelError(
+                f"this variant of {model_type} is not supported",
+                where=where,
+                got=f"{key} {json.dumps(config[key])}",
+                expected=f"{key} {json.dumps(value)}",
+            )
     return family
 
 

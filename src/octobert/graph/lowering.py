@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.errors import ModelError
 from octobert.graph import ops
 
 FUSED = ("SkipLayerNormalization", "BiasGelu", "Gelu", "FusedMatMul", "FusedGemm")
@@ -19,11 +18,7 @@ _DOMAIN = "com.microsoft"
 
 
 def lower_fused_(graph: ir.Graph) -> None:
-    """Write the fused operators that are known in plain ONNX, in place; others are left.
-
-    Raises:
-        ModelError: Gelu approximated by tanh.
-    """
+    """Write the fused operators that are known in plain ONNX, in place; others are left."""
     for node in [n for n in graph if n.domain == _DOMAIN]:
         if node.op_type == "SkipLayerNormalization":
             _lower_skip_norm_(graph, node)
@@ -33,29 +28,34 @@ def lower_fused_(graph: ir.Graph) -> None:
             _lower_fused_matmul_(graph, node)
         elif node.op_type == "FusedGemm" and _attribute(node, "activation", "") in ("Tanh", "Relu"):
             _lower_fused_gemm_(graph, node)
-    _lower_gelu_(graph)
-
-
-def _lower_gelu_(graph: ir.Graph) -> None:
-    """Gelu, of opset 20 or ONNX Runtime's own, as x * (0.5 * (1 + erf(x / sqrt 2))), the form that every runtime fuses.
-
-    Raises:
-        ModelError: the approximation by tanh, which Gelu of opset 20 can be too.
-    """
-    constants = {"root_two": np.sqrt(2.0), "one": 1.0, "half": 0.5}
     for node in [n for n in graph if n.op_type == "Gelu"]:
-        if _attribute(node, "approximate", "none") != "none":
-            raise ModelError("the activation is not supported", where=str(node.name), got="tanh-approximated Gelu in opset 20")
-        values = {
-            k: ops.shared_initializer(graph, f"octobert.gelu.{k}", np.array(v, dtype=np.float32)) for k, v in constants.items()
-        }
-        x, name = node.inputs[0], str(node.outputs[0].name)
-        div = ops.make_node("Div", [x, values["root_two"]], f"{name}.div")
-        erf = ops.make_node("Erf", div.outputs, f"{name}.erf")
-        add = ops.make_node("Add", [erf.outputs[0], values["one"]], f"{name}.add")
-        half = ops.make_node("Mul", [add.outputs[0], values["half"]], f"{name}.half")
-        product = ops.make_node("Mul", [x, half.outputs[0]], f"{name}.gelu")
-        _replace_(graph, node, [div, erf, add, half, product])
+        _lower_gelu_(graph, node)
+
+
+def _lower_gelu_(graph: ir.Graph, node: ir.Node) -> None:
+    """Gelu, of opset 20 or ONNX Runtime's own, in the forms that every runtime fuses.
+
+    As x * (0.5 * (1 + erf(x / sqrt 2))), or approximated: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
+    """
+    x, name = node.inputs[0], str(node.outputs[0].name)
+    nodes: list[ir.Node] = []
+
+    def constant(key: str, number: float) -> ir.Value:
+        return ops.shared_initializer(graph, f"octobert.gelu.{key}", np.array(number, dtype=np.float32))
+
+    def add(op_type: str, first: ir.Value | None, second: ir.Value | None, part: str) -> ir.Value:
+        nodes.append(ops.make_node(op_type, [first, second] if second is not None else [first], f"{name}.{part}"))
+        return nodes[-1].outputs[0]
+
+    one, half = constant("one", 1.0), constant("half", 0.5)
+    if _attribute(node, "approximate", "none") == "tanh":
+        cubic = add("Mul", add("Pow", x, constant("three", 3.0), "cube"), constant("cubic", 0.044715), "cubic")
+        inner = add("Mul", add("Add", x, cubic, "inner"), constant("root", (2.0 / np.pi) ** 0.5), "scaled")
+        add("Mul", add("Mul", x, half, "half"), add("Add", add("Tanh", inner, None, "tanh"), one, "add"), "gelu")
+    else:
+        erf = add("Erf", add("Div", x, constant("root_two", 2.0**0.5), "div"), None, "erf")
+        add("Mul", x, add("Mul", add("Add", erf, one, "add"), half, "half"), "gelu")
+    _replace_(graph, node, nodes)
 
 
 def _lower_skip_norm_(graph: ir.Graph, node: ir.Node) -> None:

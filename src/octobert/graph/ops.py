@@ -42,6 +42,11 @@ def consumers(value: ir.Value, *op_types: str) -> list[ir.Node]:
     return [node for node, _ in value.uses() if not op_types or node.op_type in op_types]
 
 
+def readers(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value, each once."""
+    return list(dict.fromkeys(node for node, _ in value.uses()))
+
+
 def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     """A new initializer; where its name is taken (a graph captured before has them all), it gets a number behind it."""
     free, count = name, 0
@@ -95,6 +100,20 @@ def ancestors(value: ir.Value) -> set[ir.Value]:
         if node is not None:
             stack.extend(v for v in node.inputs if v is not None)
     return seen
+
+
+def follows(value: ir.Value, source: ir.Value) -> bool:
+    """Whether a value is made of the numbers in another one: not of its shape only, and not by way of a product."""
+    seen, stack = set(), [value]
+    while stack:
+        current = stack.pop()
+        if current is source:
+            return True
+        node = current.producer()
+        if current not in seen and node is not None and node.op_type not in ("Shape", "MatMul"):
+            stack.extend(v for v in node.inputs if v is not None)
+        seen.add(current)
+    return False
 
 
 def clean_(model: ir.Model) -> None:

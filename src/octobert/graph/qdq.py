@@ -125,6 +125,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     scales, halves = {**shared_scales(nodes, plan), **(scales or {})}, plan.float_parts == "float16"
+    # Value and quantizer → the 8-bit form that all their sites share; a weight that several layers share is there once.
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
     # Outputs last: until then every reader still reads the value by its own name.
@@ -136,19 +137,16 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
             raise PlanError("the plan does not fit the graph", where=site.node, fix="plan again from this graph")
         if quantizer.dynamic:
             dynamic.append(site)
-        elif site.is_weight:
-            array = value.const_value.numpy()
-            scale = scales[site.value] if site.value in scales else weight_scale(array, quantizer)
-            rounded = quantize_weight(array, quantizer, half.rounded_scale(scale) if halves else scale)
-            if site.role == "embedding.weight":
-                _write_embedding_(graph, node, *rounded)
-            else:
-                node.replace_input_with(site.input, _write_weight_(graph, node, str(value.name), quantizer, *rounded))
+        elif site.role == "embedding.weight":
+            _write_embedding_(graph, node, *_rounded(value, quantizer, scales, halves=halves))
         elif site.input == OUTPUT:
             _write_output_(graph, node, value, quantizer)
         else:
             key = (site.value, quantizer)
-            if key not in pairs:
+            if key not in pairs and site.is_weight:
+                integers, scale = _rounded(value, quantizer, scales, halves=halves)
+                pairs[key] = _write_weight_(graph, node, site.value, quantizer, integers, scale)
+            elif key not in pairs:
                 pairs[key] = _write_activation_(graph, node, value, quantizer)
             node.replace_input_with(site.input, pairs[key])
     _write_dynamic_(graph, nodes, dynamic)
@@ -156,6 +154,13 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     ops.clean_(model)
     if halves:
         half.halve_(model)
+
+
+def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, *, halves: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Integers and scales of a weight, with a scale that was chosen for it, and that float16 can hold where it has to."""
+    array, name = value.const_value.numpy(), str(value.name)
+    scale = scales[name] if name in scales else weight_scale(array, quantizer)
+    return quantize_weight(array, quantizer, half.rounded_scale(scale) if halves else scale)
 
 
 def set_opset_(model: ir.Model, plan: QuantPlan) -> None:

@@ -1,10 +1,10 @@
 """The sites of a canonical graph: every place where a method could put 8-bit integers.
 
 Roles (`plan.ROLES`) where a value enters an operator:
-    linear.input, linear.weight        the six linear layers of an encoder layer
+    linear.input, linear.weight        the linear layers of an encoder layer
     scores.query, scores.key           the inputs of Q·Kᵀ
     context.probs, context.value       the inputs of probs·V
-    residual.branch, residual.skip     the inputs of the two residual adds
+    residual.branch, residual.skip     the inputs of the residual adds
     head.input, head.weight            linear layers outside the encoder layers (pooler, classifier, projections)
     embedding.weight                   the word embedding table
 Where it leaves one, for placements that quantize outputs; all its readers read it quantized:
@@ -12,9 +12,9 @@ Where it leaves one, for placements that quantize outputs; all its readers read 
     scores.output                      Q·Kᵀ before scale and mask
     probs.output                       after the softmax
     context.output                     after the heads are merged
-    activation.output                  after GELU
-    residual.output                    the sum, before LayerNorm
-    norm.output                        after LayerNorm
+    activation.output                  after GELU or ReLU, and after the gate where there is one
+    residual.output                    the sum, before the norm that reads it, whose part and layer it goes by
+    norm.output                        after the norm
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from octobert.encoder import Encoder
+from octobert.encoder import LINEAR_PARTS, NORM_PARTS, Encoder, part_of
 from octobert.errors import ModelError
-from octobert.graph import ops, structure
+from octobert.graph import ops, parts
 from octobert.plan import OUTPUT, Site
-
-_LINEARS = ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")
 
 
 def layer_count(graph: ir.Graph, encoder: Encoder) -> int:
@@ -69,10 +67,15 @@ def find_sites(graph: ir.Graph, encoder: Encoder) -> tuple[Site, ...]:
     nodes = {str(node.name): node for node in graph}
     norm = node_named(nodes, encoder.embeddings_norm)
     sites: list[Site] = [_output(norm, "norm.output", "embeddings", encoder.embeddings_norm, None)]
-    for index in range(layer_count(graph, encoder)):
-        sites.extend(_layer_sites(nodes, encoder, index))
+    count = layer_count(graph, encoder)
+    # The two summands of a residual add: one is what a linear layer of an encoder layer makes, the other is not.
+    branches = {path for index in range(count) for path in layer_linears(nodes, encoder, index).values()}
+    for index in range(count):
+        sites.extend(_layer_sites(nodes, encoder, index, branches))
+    if encoder.final_norm:
+        sites.extend(_norm_sites(nodes, encoder.final_norm, "final_norm", None, branches))
     inside = {site.node for site in sites}
-    for linear in structure.all_linears(graph):
+    for linear in parts.all_linears(graph):
         name = str(linear.matmul.name)
         if name not in inside:
             module = name.removesuffix(".matmul")
@@ -86,13 +89,30 @@ def find_sites(graph: ir.Graph, encoder: Encoder) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _layer_sites(nodes: dict[str, ir.Node], encoder: Encoder, index: int) -> Iterator[Site]:
-    for part in _LINEARS:
-        path = encoder.part(index, part)
-        matmul = linear_node(nodes, path)
+def layer_linears(nodes: dict[str, ir.Node], encoder: Encoder, index: int) -> dict[str, str]:
+    """role → module path of the linear layers that an encoder layer has."""
+    paths = {role: encoder.part(index, role) for role in encoder.roles(*LINEAR_PARTS)}
+    return {role: path for role, path in paths.items() if path in nodes}
+
+
+def layer_norms(nodes: dict[str, ir.Node], encoder: Encoder, index: int) -> dict[str, str]:
+    """role → module path of the norms that an encoder layer has."""
+    paths = {role: encoder.part(index, role) for role in encoder.roles(*NORM_PARTS)}
+    return {role: path for role, path in paths.items() if path in nodes}
+
+
+def activation_node(nodes: dict[str, ir.Node], encoder: Encoder, index: int, role: str) -> ir.Node | None:
+    """The node that makes what the second layer of a feed-forward reads, if the layer has that feed-forward."""
+    path = encoder.part(index, role)
+    return nodes.get(f"{path}.gated") or nodes.get(path)
+
+
+def _layer_sites(nodes: dict[str, ir.Node], encoder: Encoder, index: int, branches: set[str]) -> Iterator[Site]:
+    for role, path in layer_linears(nodes, encoder, index).items():
+        part, matmul = part_of(role), linear_node(nodes, path)
         yield _site(matmul, 0, "linear.input", part, path, index)
         yield _site(matmul, 1, "linear.weight", part, path, index)
-        yield _output(node_named(nodes, path), "linear.output", part, path, index)
+        yield _output(nodes[path], "linear.output", part, path, index)
     attention = encoder.part(index, "attention")
     scores, context = node_named(nodes, f"{attention}.scores"), node_named(nodes, f"{attention}.context_heads")
     yield _site(scores, 0, "scores.query", "attention", attention, index)
@@ -102,16 +122,23 @@ def _layer_sites(nodes: dict[str, ir.Node], encoder: Encoder, index: int) -> Ite
     yield _site(context, 0, "context.probs", "attention", attention, index)
     yield _site(context, 1, "context.value", "attention", attention, index)
     yield _output(node_named(nodes, f"{attention}.context"), "context.output", "attention", attention, index)
-    activation = encoder.part(index, "activation")
-    yield _output(node_named(nodes, activation), "activation.output", "activation", activation, index)
-    for part, branch in (("attention_norm", "attention_output"), ("ffn_norm", "ffn_down")):
-        path = encoder.part(index, part)
-        add = node_named(nodes, f"{path}.input")
-        first_is_branch = add.inputs[0].name == encoder.part(index, branch)
-        yield _site(add, 0 if first_is_branch else 1, "residual.branch", part, str(add.name), index)
-        yield _site(add, 1 if first_is_branch else 0, "residual.skip", part, str(add.name), index)
+    for role in encoder.roles("activation"):
+        activation = activation_node(nodes, encoder, index, role)
+        if activation is not None:
+            yield _output(activation, "activation.output", "activation", encoder.part(index, role), index)
+    for role, path in layer_norms(nodes, encoder, index).items():
+        yield from _norm_sites(nodes, path, part_of(role), index, branches)
+
+
+def _norm_sites(nodes: dict[str, ir.Node], path: str, part: str, index: int | None, branches: set[str]) -> Iterator[Site]:
+    """The residual add that a norm reads, if it reads one, and the norm."""
+    add = nodes.get(f"{path}.input")
+    if add is not None:
+        branch = 0 if add.inputs[0].name in branches else 1
+        yield _site(add, branch, "residual.branch", part, str(add.name), index)
+        yield _site(add, 1 - branch, "residual.skip", part, str(add.name), index)
         yield _output(add, "residual.output", part, str(add.name), index)
-        yield _output(node_named(nodes, path), "norm.output", part, path, index)
+    yield _output(node_named(nodes, path), "norm.output", part, path, index)
 
 
 def _site(node: ir.Node, index: int, role: str, part: str, module: str, layer: int | None) -> Site:

@@ -1,79 +1,169 @@
 """Move scale between channels of a float graph, so that it computes the same.
 
 A group is a place where channels can be divided by s on one side and multiplied by s on the other:
-    norm        LayerNorm / s  →  the linear layers that read it × s; whoever else reads the norm reads it times s
-    value       V / s          →  the attention output projection × s; probs·V keeps channels apart
-    activation  GELU, times 1/s →  the second feed-forward layer × s
-    scores      Q / s          →  K × s; Q·Kᵀ is a sum over channels of products of the two
-Norm, value and scores are folded into weights; a norm costs one Mul on the residual path, an activation one Mul.
+    norm        norm / s  →  the linear layers that read it × s; whoever else reads the norm reads it times s
+    value       V / s     →  the attention output projection × s; probs·V keeps channels apart
+    activation  what enters the second feed-forward layer, times 1/s  →  that layer × s
+    scores      Q / s     →  K × s; Q·Kᵀ is a sum over channels of products of the two
+Norm, value and scores are folded into weights; a norm costs one Mul on a residual path that reads it, an activation one Mul.
+Layers that share their weights are scaled together, in one group of several places. What cannot be scaled is left alone: Q and
+K that are rotated, or compared with anything else; a linear layer that reads no norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
-from octobert.encoder import Encoder
+from octobert.encoder import NORM_PARTS, Encoder, part_of
 from octobert.graph import ops, sites
 
 UNSMOOTHED = "unsmoothed"
 Kind = Literal["norm", "value", "activation", "scores"]
+Nodes = dict[str, ir.Node]
 
 
 @dataclass(frozen=True)
-class Group:
-    """One place where channels can be rescaled.
+class Place:
+    """One place in one layer.
 
     Args:
-        kind: see the module.
         layer: index of the encoder layer.
         source: module path of what is divided.
         readers: module paths of the linear layers that are multiplied; for `scores`, the key projection.
         value: name of the value whose channels are divided.
     """
 
-    kind: Kind
     layer: int
     source: str
     readers: tuple[str, ...]
     value: str
 
 
+@dataclass(frozen=True)
+class Group:
+    """Channels that can be rescaled by the same scales: of one place, or of one in each layer that shares the weights."""
+
+    kind: Kind
+    places: tuple[Place, ...]
+
+    @property
+    def source(self) -> str:
+        return self.places[0].source
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        return self.places[0].readers
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values whose channels are divided."""
+        return tuple(place.value for place in self.places)
+
+
+@dataclass(frozen=True)
+class Left:
+    """A place that is left alone, and why."""
+
+    kind: Kind
+    source: str
+    reason: str
+
+
 def groups(graph: ir.Graph, encoder: Encoder) -> list[Group]:
     """All groups, layer by layer."""
+    return find(graph, encoder)[0]
+
+
+def find(graph: ir.Graph, encoder: Encoder) -> tuple[list[Group], list[Left]]:
+    """All groups, layer by layer, and what belongs to none."""
     nodes = {str(node.name): node for node in graph}
-    found = []
+    left: list[Left] = []
+    together: dict[tuple[Kind, frozenset[ir.Value]], list[Place]] = {}
     for index in range(sites.layer_count(graph, encoder)):
+        for kind, one in _choices(nodes, encoder, index):
+            if isinstance(one, Left):
+                left.append(one)
+            else:
+                together.setdefault((kind, frozenset(v for v, _ in _constants(nodes, kind, one))), []).append(one)
+    found = []
+    for (kind, constants), places in together.items():
+        inside = {node for place in places for _, node in _constants(nodes, kind, place)}
+        if all(node in inside for constant in constants for node in ops.readers(constant)):
+            found.append(Group(kind, tuple(places)))
+        else:
+            left += [Left(kind, p.source, "other layers share its weights, and do not read the like") for p in places]
+    return found, left
 
-        def part(role: str, layer: int = index) -> str:
-            return encoder.part(layer, role)
 
-        before = encoder.part(index - 1, "ffn_norm") if index else encoder.embeddings_norm
-        qkv = (part("query"), part("key"), part("value"))
-        choices: list[tuple[Kind, str, tuple[str, ...]]] = [
-            ("norm", before, qkv),
-            ("scores", part("query"), (part("key"),)),
-            ("value", part("value"), (part("attention_output"),)),
-            ("norm", part("attention_norm"), (part("ffn_up"),)),
-            ("activation", part("activation"), (part("ffn_down"),)),
-        ]
-        for kind, source, readers in choices:
-            reads = source if kind == "scores" else str(sites.linear_node(nodes, readers[0]).inputs[0].name)
-            if kind == "norm" and nodes[source].outputs[0].name != reads:
-                # ELECTRA's embeddings may be narrower than its layers: a projection lies between, and nothing can be folded.
-                continue
-            found.append(Group(kind, index, source, readers, reads))
+def _choices(nodes: Nodes, encoder: Encoder, index: int) -> Iterator[tuple[Kind, Place | Left]]:
+    """The places of one layer, in the order of the layer."""
+    linears = sites.layer_linears(nodes, encoder, index)
+    attention = encoder.part(index, "attention")
+    scores, context = nodes[f"{attention}.scores"], nodes[f"{attention}.context_heads"]
+    norms = [encoder.embeddings_norm]
+    norms += [encoder.part(i, role) for i in {max(index - 1, 0), index} for role in encoder.roles(*NORM_PARTS)]
+    normed = {str(nodes[path].outputs[0].name): path for path in norms if path in nodes}
+    readers: dict[str, list[str]] = {}
+    for role, path in linears.items():
+        if part_of(role) not in ("attention_output", "ffn_down"):
+            readers.setdefault(str(sites.linear_node(nodes, path).inputs[0].name), []).append(path)
+    for value, paths in readers.items():
+        source = normed.get(value)
+        place = Place(index, source, tuple(paths), value) if source else Left("norm", paths[0], "it reads no norm")
+        yield "norm", place
+    if "query" in linears:
+        query, key, v, output = (linears[role] for role in ("query", "key", "value", "attention_output"))
+        alone = _leads(nodes[query], scores) and _leads(nodes[key], scores)
+        yield "scores", Place(index, query, (key,), query) if alone else Left("scores", query, "more than Q·Kᵀ reads Q and K")
+        projection = sites.linear_node(nodes, output)
+        alone = _leads(nodes[v], context) and _leads(context, projection)
+        read = str(projection.inputs[0].name)
+        yield "value", Place(index, v, (output,), read) if alone else Left("value", v, "more than probs·V reads V")
+    else:
+        yield "scores", Left("scores", attention, "Q, K and V are one linear layer")
+        yield "value", Left("value", attention, "Q, K and V are one linear layer")
+    for role in encoder.roles("activation"):
+        node = sites.activation_node(nodes, encoder, index, role)
+        if node is not None:
+            down = linears[role.replace("activation", "ffn_down")]
+            yield "activation", Place(index, str(node.name), (down,), str(node.outputs[0].name))
+
+
+def _leads(node: ir.Node, target: ir.Node) -> bool:
+    """Whether all that a node makes ends in another node, with no more than its layout changed on the way."""
+    while True:
+        readers = ops.readers(node.outputs[0])
+        if len(readers) != 1 or node.outputs[0].is_graph_output():
+            return False
+        node = readers[0]
+        if node is target or node.op_type not in ("Reshape", "Transpose"):
+            return node is target
+
+
+def _constants(nodes: Nodes, kind: Kind, place: Place) -> list[tuple[ir.Value, ir.Node]]:
+    """The constants that scaling a place changes, each with the node that reads it there."""
+    found = [] if kind == "activation" else _own(nodes, place.source)
+    for reader in place.readers:
+        found += _own(nodes, reader) if kind == "scores" else _own(nodes, reader)[:1]
     return found
+
+
+def _own(nodes: Nodes, path: str) -> list[tuple[ir.Value, ir.Node]]:
+    """The weight and the bias of a linear layer or a norm."""
+    last, first = nodes[path], nodes.get(f"{path}.matmul") or nodes.get(f"{path}.mul")
+    both = [(node.inputs[i], node) for node in (first, last) if node is not None for i in range(1, len(node.inputs))]
+    return [(value, node) for value, node in both if value is not None]
 
 
 def weight_of(graph: ir.Graph, module: str) -> np.ndarray:
     """The weight [in, out] of a linear layer."""
     node = sites.linear_node({str(n.name): n for n in graph}, module)
-    return node.inputs[1].const_value.numpy()  # type: ignore[union-attr]
+    return node.inputs[1].const_value.numpy()
 
 
 def scale_(model: ir.Model, group: Group, scales: np.ndarray) -> None:
@@ -84,28 +174,39 @@ def scale_(model: ir.Model, group: Group, scales: np.ndarray) -> None:
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     up, down = scales.astype(np.float64), 1.0 / scales.astype(np.float64)
-    if group.kind == "norm":
-        _divide_norm_(graph, nodes, group, down)
-    elif group.kind == "activation":
-        _divide_activation_(graph, nodes[group.source], down)
-    else:
-        _scale_outputs_(nodes, group.source, down)
-    if group.kind == "scores":
-        _scale_outputs_(nodes, group.readers[0], up)
-        return
-    for reader in group.readers:
-        _edit_(sites.linear_node(nodes, reader), 1, lambda weight: weight * up[:, None])
+    # What layers share is changed once.
+    changed: set[ir.Value] = set()
+
+    def edit_(path: str, change: Callable[[np.ndarray], np.ndarray], *, bias: bool) -> None:
+        for value, _ in _own(nodes, path)[: None if bias else 1]:
+            if value not in changed:
+                _edit_(value, change)
+                changed.add(value)
+
+    for place in group.places:
+        if group.kind == "norm":
+            _divide_norm_(graph, nodes, place, down)
+        if group.kind == "activation":
+            _divide_activation_(graph, nodes[place.source], down)
+        else:
+            edit_(place.source, lambda array: array * down, bias=True)
+        for reader in place.readers:
+            if group.kind == "scores":
+                edit_(reader, lambda array: array * up, bias=True)
+            else:
+                edit_(reader, lambda weight: weight * up[:, None], bias=False)
 
 
-def _divide_norm_(graph: ir.Graph, nodes: dict[str, ir.Node], group: Group, down: np.ndarray) -> None:
-    norm = nodes[group.source]
-    inside = {sites.linear_node(nodes, reader) for reader in group.readers}
+def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray) -> None:
+    """What else reads the norm reads it times the scales."""
+    norm = nodes[place.source]
+    inside = {sites.linear_node(nodes, reader) for reader in place.readers}
     output = norm.outputs[0]
-    for index in range(1, len(norm.inputs)):
-        _edit_(norm, index, lambda weight: weight * down)
     others = [(node, index) for node, index in output.uses() if node not in inside]
-    back = ops.initializer(graph, f"{group.source}.smoothing", (1.0 / down).astype(np.float32))
-    mul = ops.make_node("Mul", [output, back], f"{group.source}.{UNSMOOTHED}")
+    if not others and not output.is_graph_output():
+        return
+    back = ops.initializer(graph, f"{place.source}.smoothing", (1.0 / down).astype(np.float32))
+    mul = ops.make_node("Mul", [output, back], f"{place.source}.{UNSMOOTHED}")
     graph.insert_after(norm, [mul])
     for node, index in others:
         node.replace_input_with(index, mul.outputs[0])
@@ -128,16 +229,7 @@ def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> Non
         reader.replace_input_with(index, mul.outputs[0])
 
 
-def _scale_outputs_(nodes: dict[str, ir.Node], module: str, factor: np.ndarray) -> None:
-    matmul = sites.linear_node(nodes, module)
-    _edit_(matmul, 1, lambda weight: weight * factor[None, :])
-    add = nodes[module]
-    if add is not matmul:
-        _edit_(add, 1, lambda bias: bias * factor)
-
-
-def _edit_(node: ir.Node, index: int, change: Callable[[np.ndarray], np.ndarray]) -> None:
+def _edit_(value: ir.Value, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """Replace a constant by a changed one of the same name; products are taken in float64 and rounded once."""
-    value = node.inputs[index]
-    array = change(value.const_value.numpy().astype(np.float64)).astype(np.float32)  # type: ignore[union-attr]
-    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)  # type: ignore[union-attr]
+    array = change(value.const_value.numpy().astype(np.float64)).astype(np.float32)
+    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)

@@ -42,7 +42,7 @@ def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -
         scale = scales.get(site.value)
         added = _switch(graph, switches, order[key], value, quantizer, scale, is_weight=site.is_weight)
         (graph.insert_after if site.input == OUTPUT else graph.insert_before)(node, added)
-        if not site.is_weight and site.input != OUTPUT:
+        if site.input != OUTPUT:
             forms[key] = added[-1].outputs[0]
         for reader, index in readers:
             reader.replace_input_with(index, added[-1].outputs[0])

@@ -8,15 +8,15 @@ from typing import Literal, Protocol
 
 from octobert import plugins
 from octobert.capability import Capabilities
+from octobert.encoder import LINEAR_PARTS, NORM_PARTS
 from octobert.errors import PlanError, did_you_mean
 from octobert.placement import Placement
 from octobert.plan import ROLES, Decision, Quantizer, Site
 
 AUTO = "auto"
-_LINEARS = ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")
-_NORMS = ("attention_norm", "ffn_norm")
+_NORMS = (*NORM_PARTS, "final_norm")
 _PARTS = {
-    "linear": _LINEARS,
+    "linear": LINEAR_PARTS,
     "scores": ("attention",),
     "context": ("attention",),
     "probs": ("attention",),

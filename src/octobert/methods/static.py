@@ -37,7 +37,7 @@ class Options(Noun):
         to fold themselves; `auto` takes the target's. The integers are the same; embeddings are always integers.
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
     fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
-    clip_gelu: upper end of the range of GELU's output.
+    clip_gelu: upper end of the range of what enters the second feed-forward layer: GELU's output, or what a gate makes of it.
     float_parts: the type of what stays float; `float16` is for GPUs, CPUs widen it again.
     embeddings: store the word embedding table as int8 rows, or leave it float.
     disable, enable: patterns of modules (`encoder.layer.0.*`), with a role if wanted (`*.query:linear.input`), or words of

@@ -16,6 +16,7 @@ PLACEMENT = Placement(
         "linear.output@query",
         "linear.output@key",
         "linear.output@value",
+        "linear.output@qkv",
         "linear.output@ffn_up",
         "scores.output",
         "probs.output",

@@ -7,7 +7,7 @@ group of layers or for all of them together. Q and K are balanced against each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,8 @@ class Options(Noun):
 def values(graph: ir.Graph, encoder: Encoder, options: Options) -> list[str]:
     """The values that have to be sampled."""
     found = _groups(graph, encoder, options)
-    keys = {g.readers[0] for g in found if g.kind == "scores"}
-    return sorted({g.value for g in found} | keys)
+    keys = {place.readers[0] for group in found if group.kind == "scores" for place in group.places}
+    return sorted({value for group in found for value in group.values} | keys)
 
 
 def prepare_(
@@ -59,28 +59,31 @@ def prepare_(
     options: Options,
     progress: Callable[[int, int], None],
 ) -> list[dict[str, Any]]:
-    """Smooth a float graph in place; what was done to each group."""
-    found = _groups(model.graph, encoder, options)
+    """Smooth a float graph in place; what was done to each group, and why others were left alone."""
+    found, left = smoothing.find(model.graph, encoder)
+    found = [group for group in found if group.kind != "activation" or options.activation]
     balanced = [g for g in found if g.kind == "scores"]
     linear = [g for g in found if g.kind != "scores"]
     errors: dict[smoothing.Group, dict[float | None, float]] = {}
     tried = (None, *_ALPHAS) if isinstance(options.alpha, str) else (options.alpha,)
     for done, group in enumerate(linear, start=1):
         weight = _weight(model.graph, group)
-        sample = samples[group.value]
-        errors[group] = {alpha: _error(sample.rows, weight, _scales(sample, weight, alpha)) for alpha in tried}
+        rows, largest = _sampled(samples, group.values)
+        errors[group] = {alpha: _error(rows, weight, _scales(largest, weight, alpha)) for alpha in tried}
         progress(done, len(linear))
     chosen = _chosen(errors, options)
     facts: list[dict[str, Any]] = []
     for group in linear:
         alpha = chosen[group]
         if alpha is not None:
-            smoothing.scale_(model, group, _scales(samples[group.value], _weight(model.graph, group), alpha))
+            largest = _sampled(samples, group.values)[1]
+            smoothing.scale_(model, group, _scales(largest, _weight(model.graph, group), alpha))
         facts.append({"kind": group.kind, "module": group.source, "alpha": alpha, "error": errors[group][alpha]})
     for group in balanced:
-        query, key = samples[group.value].largest, samples[group.readers[0]].largest
+        query, key = (_sampled(samples, of)[1] for of in (group.values, [place.readers[0] for place in group.places]))
         smoothing.scale_(model, group, np.sqrt(np.maximum(query, _TINY) / np.maximum(key, _TINY)))
         facts.append({"kind": group.kind, "module": group.source, "alpha": 0.5, "error": None})
+    facts += [{"kind": one.kind, "module": one.source, "alpha": None, "error": None, "left": one.reason} for one in left]
     return facts
 
 
@@ -93,10 +96,16 @@ def _weight(graph: ir.Graph, group: smoothing.Group) -> np.ndarray:
     return np.concatenate([smoothing.weight_of(graph, reader) for reader in group.readers], axis=1)
 
 
-def _scales(sample: Sample, weight: np.ndarray, alpha: float | None) -> np.ndarray:
+def _sampled(samples: Mapping[str, Sample], values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows [N, C] and largest magnitudes [C] of values whose channels are scaled alike."""
+    found = [samples[value] for value in values]
+    return np.concatenate([one.rows for one in found]), np.max([one.largest for one in found], axis=0)
+
+
+def _scales(largest: np.ndarray, weight: np.ndarray, alpha: float | None) -> np.ndarray:
     if alpha is None:
         return np.ones(len(weight))
-    activation, rows = np.maximum(sample.largest, _TINY), np.maximum(np.abs(weight).max(axis=1), _TINY)
+    activation, rows = np.maximum(largest, _TINY), np.maximum(np.abs(weight).max(axis=1), _TINY)
     scales = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (1 - alpha)
     # A common factor changes nothing that is quantized; with mean one the values stay in a range that people recognise.
     return scales / np.exp(np.log(scales).mean())

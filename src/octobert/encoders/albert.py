@@ -1,0 +1,36 @@
+"""ALBERT: one layer, applied again and again; its weights are there once. A narrower embedding, and GELU by tanh."""
+
+from octobert.encoder import Encoder
+
+_LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
+
+ENCODER = Encoder(
+    model_types=("albert",),
+    prefix="albert",
+    layer=f"{_LAYER}.repeat.{{}}",
+    parts={
+        "query": "attention.query",
+        "key": "attention.key",
+        "value": "attention.value",
+        "attention": "attention",
+        "attention_output": "attention.dense",
+        "attention_norm": "attention.LayerNorm",
+        "ffn_up": "ffn",
+        "activation": "activation",
+        "ffn_down": "ffn_output",
+        "ffn_norm": "full_layer_layer_norm",
+    },
+    embeddings_norm="embeddings.LayerNorm",
+    position_offset=0,
+    tiny_config=lambda: {
+        "vocab_size": 120,
+        "embedding_size": 16,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+    },
+    shared_layer=_LAYER,
+    requires={"num_hidden_groups": 1, "inner_group_num": 1},
+)

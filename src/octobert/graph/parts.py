@@ -1,0 +1,116 @@
+"""Linear layers and norms in a graph, in the one form that `canonical.prepare_` gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from octobert.graph import ops
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`y = x @ weight + bias`; `weight` is [in, out]. Without a bias, `y` is the product itself."""
+
+    matmul: ir.Node
+    add: ir.Node | None
+
+    @property
+    def x(self) -> ir.Value:
+        return self.matmul.inputs[0]  # type: ignore[return-value]
+
+    @property
+    def weight(self) -> ir.Value:
+        return self.matmul.inputs[1]  # type: ignore[return-value]
+
+    @property
+    def bias(self) -> ir.Value | None:
+        return self.add.inputs[1] if self.add is not None else None
+
+    @property
+    def y(self) -> ir.Value:
+        return (self.add or self.matmul).outputs[0]
+
+    @property
+    def width(self) -> int:
+        """Channels of `y`."""
+        return int(self.weight.const_value.shape[1])
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A LayerNormalization, or only its last part, `x * weight + bias`, which is a Mul and an Add."""
+
+    node: ir.Node
+    mul: ir.Node | None = None
+
+    @property
+    def x(self) -> ir.Value:
+        return (self.mul or self.node).inputs[0]  # type: ignore[return-value]
+
+    @property
+    def y(self) -> ir.Value:
+        return self.node.outputs[0]
+
+    @property
+    def residual(self) -> ir.Node | None:
+        """The residual add that it normalizes."""
+        return ops.producer(self.x, "Add") if linear_of(self.x) is None else None
+
+
+def linear_of(value: ir.Value | None) -> Linear | None:
+    """The linear layer whose output is `value`, or None."""
+    node = ops.producer(value, "MatMul", "Add")
+    if node is None:
+        return None
+    if node.op_type == "MatMul":
+        return Linear(node, None) if is_weight(node.inputs[1]) else None
+    matmul = ops.producer(node.inputs[0], "MatMul")
+    if matmul is None or not is_vector(node.inputs[1]) or not is_weight(matmul.inputs[1]):
+        return None
+    return Linear(matmul, node)
+
+
+def norm_of(value: ir.Value | None) -> Norm | None:
+    """The norm whose output is `value`, or None."""
+    node = ops.producer(value, "LayerNormalization", "Add")
+    if node is None or node.op_type == "LayerNormalization":
+        return None if node is None else Norm(node)
+    mul = ops.producer(node.inputs[0], "Mul")
+    scaled = mul is not None and ops.const_array(mul.inputs[0]) is None and is_vector(mul.inputs[1])
+    return Norm(node, mul) if scaled and is_vector(node.inputs[1]) else None
+
+
+def norm_behind(value: ir.Value) -> Norm | None:
+    """The norm that reads `value`, or None."""
+    for node in ops.consumers(value, "LayerNormalization", "Mul"):
+        ends = [node] if node.op_type == "LayerNormalization" else ops.consumers(node.outputs[0], "Add")
+        for end in ends:
+            norm = norm_of(end.outputs[0])
+            if norm is not None and norm.x is value:
+                return norm
+    return None
+
+
+def all_linears(graph: ir.Graph) -> list[Linear]:
+    """Every product with a constant matrix, in graph order."""
+    return [linear_at(node) for node in graph if node.op_type == "MatMul" and is_weight(node.inputs[1])]
+
+
+def linear_at(matmul: ir.Node) -> Linear:
+    """The linear layer of a product, with its bias where nothing else reads the product."""
+    adds = [n for n in ops.consumers(matmul.outputs[0], "Add") if linear_of(n.outputs[0])]
+    only = len(matmul.outputs[0].uses()) == 1 and len(adds) == 1
+    return Linear(matmul, adds[0] if only else None)
+
+
+def is_weight(value: ir.Value | None) -> bool:
+    """Whether a value is a constant matrix."""
+    return value is not None and value.const_value is not None and len(value.const_value.shape) == 2
+
+
+def is_vector(value: ir.Value | None) -> bool:
+    """Whether a value is a constant with one axis."""
+    constant = ops.const_array(value)
+    return constant is not None and constant.ndim == 1
