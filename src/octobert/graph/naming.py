@@ -35,6 +35,7 @@ def name_(model: ir.Model, layers: list[structure.Layer], encoder: Encoder) -> N
             named.linear_(linear, encoder.part(index, role), encoder.module(index, role))
         for role, norm in layer.norms.items():
             named.norm_(norm, encoder.part(index, role), encoder.module(index, role))
+            named.residual_(norm, encoder.part(index, role))
         for role, feed_forward in layer.feed_forwards.items():
             named.activation_(feed_forward, encoder.part(index, role))
         named.heads_(layer.attention, encoder.part(index, "attention"))
@@ -43,6 +44,7 @@ def name_(model: ir.Model, layers: list[structure.Layer], encoder: Encoder) -> N
     last = parts.norm_behind(layers[-1].output)
     if encoder.final_norm and last is not None:
         named.norm_(last, encoder.final_norm)
+        named.residual_(last, encoder.final_norm)
     named.rest_(encoder)
     common.ClearMetadataAndDocStringPass()(model)
     ops.clean_(model)
@@ -90,10 +92,8 @@ class _Names:
         self._own_(linear.matmul, 1, f"{stem}.weight")
 
     def norm_(self, norm: parts.Norm, path: str, module: str | None = None) -> None:
-        """Name a norm, and the residual add before it."""
+        """Name a norm; its weights go by the module path, as those of a linear layer."""
         stem = module or path
-        if norm.residual is not None and norm.residual not in self.done:
-            self.node_(norm.residual, f"{path}.input")
         self.node_(norm.node, path)
         if norm.mul is not None:
             self.node_(norm.mul, f"{path}.mul")
@@ -103,6 +103,11 @@ class _Names:
         self._own_(norm.node, 1, f"{stem}.weight")
         if len(norm.node.inputs) > 2 and norm.node.inputs[2] is not None:
             self._own_(norm.node, 2, f"{stem}.bias")
+
+    def residual_(self, norm: parts.Norm, path: str) -> None:
+        """Name the residual add that a norm reads, if it reads one."""
+        if norm.residual is not None:
+            self.node_(norm.residual, f"{path}.input")
 
     def activation_(self, feed_forward: structure.FeedForward, path: str) -> None:
         """Name what lies between two linear layers: the activation by its module, and what a gate makes of it."""
