@@ -13,7 +13,7 @@ from octobert.session import Feeds
 from octobert.stages import Context, model_of
 from octobert.texts import TextEncoder, feeds_of, save_tokenizer
 
-VERSION = 1
+VERSION = 2
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
     "A float graph is worth quantizing only if it computes what the checkpoint computes, so the two are compared on "

@@ -19,7 +19,7 @@ from octobert.ranges import BINS, TensorStatistics
 from octobert.results import CaptureFacts
 from octobert.stages import Context, calibration
 
-VERSION = 2
+VERSION = 3
 _SHOWN_CHARACTERS = 60
 
 

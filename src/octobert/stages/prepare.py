@@ -15,7 +15,7 @@ from octobert.results import CaptureFacts, Prepared, Preparer
 from octobert.stages import Context, calibration
 from octobert.stages.capture import parity_batches
 
-VERSION = 1
+VERSION = 2
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 512
 

@@ -19,7 +19,7 @@ from octobert.refinement import Change
 from octobert.results import CaptureFacts
 from octobert.stages import Context, calibration
 
-VERSION = 2
+VERSION = 3
 FILE = "model_quantized.onnx"
 
 

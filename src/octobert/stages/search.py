@@ -30,7 +30,7 @@ from octobert.stages import Context, encoder_of, quantize, task_of
 from octobert.task import Task
 from octobert.texts import Asked, Encoded, Text
 
-VERSION = 1
+VERSION = 2
 # Rounds in which the kinds of units are timed against each other.
 _TIMING_ROUNDS = 15
 _TRIALS, _TIMINGS, _FLOAT = "trials.jsonl", "timings.json", "float.npz"

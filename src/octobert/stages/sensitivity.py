@@ -16,7 +16,7 @@ from octobert import sensitivity
 from octobert.plan import QuantPlan
 from octobert.stages import Context, calibration, observe
 
-VERSION = 2
+VERSION = 3
 # Rows that every value is tried on: errors of outputs are averages over them, and their ranking settles early.
 ROWS = 32
 

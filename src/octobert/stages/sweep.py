@@ -21,7 +21,7 @@ from octobert.stages import Context, ask, encoder_of, observe, quantize, task_of
 from octobert.stages.calibrate import interval_of
 from octobert.task import Fidelity
 
-VERSION = 1
+VERSION = 2
 JUDGED_ROWS = 256
 
 
