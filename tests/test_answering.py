@@ -75,6 +75,10 @@ def pointing(asked: Asked, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
 # --- What is answered ---
 
 
+def predictions(one, outputs: dict[str, np.ndarray], asked: Asked):
+    return one.predictions(outputs, asked, one.options.n_best)
+
+
 def by_hand(context: str, rows, outputs, *, keep: int, longest: int) -> tuple[list[tuple[str, float]], float]:
     """(distinct answers with their scores, best first; the null score), pair by pair."""
     found, nulls, at = [], [], 0
@@ -104,13 +108,16 @@ def test_answers_are_those_of_trying_every_pair(encoder, keep: int, longest: int
     asked = one.encode(encoder, [(f"who is {i}?", context) for i, context in enumerate(contexts)])
     outputs = said(asked)
     at = 0
-    for (_, context), rows, found in zip(asked.texts, asked.rows, one.predictions(outputs, asked), strict=True):
+    predicted, alone = predictions(one, outputs, asked), one.predictions(outputs, asked, 1)
+    for (_, context), rows, found, best in zip(asked.texts, asked.rows, predicted, alone, strict=True):
         size = sum(map(len, rows))
         own = {name: array[at : at + size] for name, array in outputs.items()}
         expected, null = by_hand(context, rows, own, keep=keep, longest=longest)
         assert [span.text for span in found.spans] == [text for text, _ in expected]
         np.testing.assert_allclose([span.score for span in found.spans], [score for _, score in expected], rtol=1e-12)
-        assert found.null == pytest.approx(null, rel=1e-6)
+        assert found.null == best.null == pytest.approx(null, rel=1e-6)
+        # Where only the best is asked for, it is the same.
+        assert best.spans == found.spans[:1]
         at += size
 
 
@@ -119,7 +126,7 @@ def test_answers_are_exact_parts_of_the_context(encoder, name: str) -> None:
     context = NASTY[name]
     one = task(n_best=10**4, max_answer_length=10**4)
     asked = one.encode(encoder, [("who?", context)])
-    (found,) = one.predictions(said(asked), asked)
+    (found,) = predictions(one, said(asked), asked)
     assert len({span.text for span in found.spans}) == len(found.spans) > 2
     for span in found.spans:
         assert context[span.start : span.end] == span.text
@@ -133,7 +140,7 @@ def test_answers_are_exact_parts_of_the_context(encoder, name: str) -> None:
 def test_no_answer_begins_with_the_mark_of_a_letter_before_it(encoder, name: str) -> None:
     context, one = NASTY[name], task(n_best=10**4, max_answer_length=10**4)
     asked = one.encode(encoder, [("who?", context)])
-    (found,) = one.predictions(said(asked), asked)
+    (found,) = predictions(one, said(asked), asked)
     assert [ascii(span.text) for span in found.spans if unicodedata.category(span.text[0]).startswith("M")] == []
 
 
@@ -143,7 +150,7 @@ def test_what_is_told_is_the_best_answer_with_its_place_and_others(encoder) -> N
     asked = one.encode(encoder, [("a", PLAIN), ("who?", context), ("b", PLAIN)])
     outputs = said(asked, seed=3)
     answer = one.answer(outputs, asked, 1, asked.texts[1])
-    predicted = one.predictions(outputs, asked)[1]
+    predicted = predictions(one, outputs, asked)[1]
     assert set(answer) == {"answer", "score", "start", "end", "others"}
     told = [answer, *answer["others"]]
     assert len(told) == 5
@@ -163,7 +170,7 @@ def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) 
     # The best answer scores 18, "no answer" 19.5.
     for threshold, expected in ((0.0, ""), (1.4, ""), (1.5, "the"), (2.0, "the")):
         one = task(unanswerable=True, null_score_diff_threshold=threshold)
-        (found,) = one.predictions(outputs, asked)
+        (found,) = predictions(one, outputs, asked)
         assert found.null_minus_best == pytest.approx(1.5)
         assert one.says(found) == expected
         answer = one.answer(outputs, asked, 0, texts[0])
@@ -173,7 +180,7 @@ def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) 
         assert 0 < answer["score"] < 1
     # Where every question has an answer, one is given.
     always = task()
-    assert always.says(always.predictions(outputs, asked)[0]) == "the"
+    assert always.says(predictions(always, outputs, asked)[0]) == "the"
     assert task("squad-v2", null_score_diff_threshold=-3.0).threshold == -3.0
 
 
@@ -185,7 +192,7 @@ def test_no_answer_is_the_least_of_all_windows(wordpiece) -> None:
     assert len(edges) > 3
     outputs["start_logits"][edges] = 5.0
     outputs["start_logits"][edges[2]] = -1.0
-    assert one.predictions(outputs, asked)[0].null == -1.0
+    assert predictions(one, outputs, asked)[0].null == -1.0
 
 
 # --- How answers are judged: SQuAD's published definitions, written down a second time ---
@@ -344,9 +351,9 @@ def real(shared, tmp_path_factory):
 @pytest.mark.parametrize("version", [1, 2])
 def test_real_predictions_score_what_the_official_definitions_say(real, version: int) -> None:
     questions, one, asked, outputs = real[version]
-    predictions = one.predictions(outputs, asked)
+    predicted = predictions(one, outputs, asked)
     names = [question["id"] for question in questions]
-    final = {n: one.says(p) for n, p in zip(names, predictions, strict=True)}
+    final = {n: one.says(p) for n, p in zip(names, predicted, strict=True)}
     assert len(final) == 2000
     gold = one.gold(questions, where="dev")
     items = one.items(outputs, asked, gold)
@@ -365,8 +372,8 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
     assert scores["HasAns_f1" if version == 2 else "f1"] > 0.2
     assert len(set(final.values())) > 500
     if version == 2:
-        best = {n: p.spans[0].text for n, p in zip(names, predictions, strict=True)}
-        null = {n: p.null_minus_best for n, p in zip(names, predictions, strict=True)}
+        best = {n: p.spans[0].text for n, p in zip(names, predicted, strict=True)}
+        null = {n: p.null_minus_best for n, p in zip(names, predicted, strict=True)}
         open_ended = official(questions, best, 2)
         for part, metric in enumerate(("best_exact", "best_f1")):
             single = {n: open_ended[n][part] for n in names}
@@ -393,7 +400,7 @@ def test_targets_are_the_answer_in_every_window_that_holds_it(encoder, name: str
     learned = 0
     pieces = encoder.pieces([context])[0]
     for (start, end), windows in zip([*places, (0, 0)], asked.rows, strict=True):
-        touched = [i for i, (a, b) in enumerate(pieces.spans.tolist()) if a < end and b > start]
+        touched = [i for i, (a, b) in enumerate(pieces.spans.tolist()) if a < end and b > start and context[a:b].strip()]
         for window in windows:
             target = next(targets)
             first, last = target["start_positions"], target["end_positions"]

@@ -113,3 +113,49 @@ def test_what_is_printed_reads_back_as_the_same_recipe() -> None:
     found = recipes.parse(given)
     assert recipes.parse(yaml.safe_load(recipes.as_yaml(found))) == found
     assert recipes.parse(found.model_dump(by_alias=True)) == found
+
+
+def test_parts_of_a_file_can_be_changed_in_passing(tmp_path, monkeypatch) -> None:
+    """Paths in a change are relative to where the command is typed, those in the file to the file."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine.tsv").write_text("x")
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "r.yaml").write_text("model: ./m\ntask: squad\ndata: ./d\n")
+    changes = ["task.squad.doc_stride=9", "data.train=mine.tsv", "targets=[ort-cpu]", "finetune.epochs=1"]
+    found = recipes.load(tmp_path / "r.yaml", changes)
+    assert (found.task.name, found.task.options) == ("squad", {"doc_stride": 9})
+    assert (found.data.source, found.data.train) == (str(tmp_path / "d"), str(tmp_path / "here" / "mine.tsv"))
+    assert found.finetune.epochs == 1.0
+    assert found.model == str(tmp_path / "m")
+
+
+def test_the_number_of_rows_can_be_changed_without_saying_where_they_are_from(tmp_path) -> None:
+    """As the help of --set has it."""
+    (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\n")
+    found = recipes.load(tmp_path / "r.yaml", ["data.calibrate.samples=50", "data.evaluate.samples=9"])
+    assert (found.data.calibrate.from_, found.data.calibrate.samples) == ("train", 50)
+    assert (found.data.evaluate.from_, found.data.evaluate.samples) == ("validation", 9)
+
+
+@pytest.mark.parametrize("written", ["squad_v2", "squad-v2"])
+@pytest.mark.parametrize("changed", ["squad_v2", "squad-v2"])
+def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: str) -> None:
+    (tmp_path / "r.yaml").write_text(f"model: m\ntask: {written}\ndata: d\n")
+    found = recipes.load(tmp_path / "r.yaml", [f"task.{changed}.doc_stride=9"])
+    assert (found.task.name, found.task.options) == ("squad-v2", {"doc_stride": 9})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("seed", "a change is a path, an equals sign and a value"),
+        ("seed=[", "--set seed: the value is not YAML"),
+        ("seed.x=1", r"--set seed.x: the recipe has no part of that name in it \(got seed: 3"),
+        ("data.calibrat.samples=1", r'data.calibrat: unknown key; did you mean "calibrate"'),
+        ("task.squad.max_length=7", "task.squad.max_length: input should be greater than or equal to 8"),
+    ],
+)
+def test_changes_that_do_not_fit(tmp_path, change: str, message: str) -> None:
+    (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\nseed: 3\n")
+    with pytest.raises(RecipeError, match=message):
+        recipes.load(tmp_path / "r.yaml", [change])
