@@ -62,15 +62,17 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     disable_progress_bars()
     # The reader keeps an Arrow copy of what it reads; it goes to a folder that ends with this call.
     cache = tempfile.TemporaryDirectory(prefix="octobert-")
+    kept: dict[str, Any] = {"keep_in_memory": True, "cache_dir": cache.name}
     try:
         if form in ("csv", "tsv"):
             rows = _read_delimited(path, "," if form == "csv" else "\t", tuple(columns), cache.name)
         elif form == "columns":
             rows = formats.column_file(path, columns)
         elif form == "json":
-            rows = formats.squad(path) or Dataset.from_json(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
+            questions = formats.squad(path)
+            rows = _named(Dataset.from_json(str(path), **kept)) if questions is None else questions
         else:
-            rows = Dataset.from_parquet(str(path), keep_in_memory=True, cache_dir=cache.name).to_list()
+            rows = _named(Dataset.from_parquet(str(path), **kept))
     except (DatasetGenerationError, ValueError, OSError) as error:
         cause = error.__cause__ or error
         if is_disk_error(cause):
@@ -258,14 +260,23 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
             got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
             fix="check the name, the split and the network",
         ) from error
-    names = {k: f.names for k, f in found.features.items() if isinstance(f, datasets.ClassLabel)}
-    lists = {
-        k: f.feature.names for k, f in found.features.items() if isinstance(getattr(f, "feature", None), datasets.ClassLabel)
-    }
-    return [
-        {k: names[k][v] if k in names and v >= 0 else [lists[k][one] for one in v] if k in lists else v for k, v in row.items()}
-        for row in found
-    ]
+    return _named(found)
+
+
+def _named(dataset: Any) -> list[Row]:
+    """The rows of a data set, class labels by their names, alone or in lists."""
+    from datasets import ClassLabel
+
+    inner = {k: getattr(f, "feature", None) for k, f in dataset.features.items()}
+    names = {k: f.names for k, f in dataset.features.items() if isinstance(f, ClassLabel)}
+    lists = {k: f.names for k, f in inner.items() if isinstance(f, ClassLabel)}
+
+    def plain(key: str, value: Any) -> Any:
+        if key in lists and value is not None:
+            return [lists[key][one] for one in value]
+        return names[key][value] if key in names and value is not None and value >= 0 else value
+
+    return [{key: plain(key, value) for key, value in row.items()} for row in dataset.to_list()]
 
 
 def row_digest(texts: Text) -> str:

@@ -44,30 +44,31 @@ def squad(path: Path) -> list[Row] | None:
         return None  # one object a line
     articles = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(articles, list) or not all(isinstance(a, dict) and "paragraphs" in a for a in articles):
-        return None
+        return None  # some other data set
     return [row for number, article in enumerate(articles, start=1) for row in _questions(path, number, article)]
 
 
 def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[Row]:
-    for index, paragraph in enumerate(article["paragraphs"], start=1):
-        where = f'{path}, article {number} ("{article.get("title", "")}"), paragraph {index}'
+    place = f'{path}, article {number} ("{article.get("title", "")}")'
+    for index, paragraph in enumerate(_part(article, "paragraphs", list, place), start=1):
+        where = f"{place}, paragraph {index}"
         context = _part(paragraph, "context", str, where)
         for count, question in enumerate(_part(paragraph, "qas", list, where), start=1):
-            place = f"{where}, question {count}"
+            here = f"{where}, question {count}"
+            text = _part(question, "question", str, here)
+            answers = _part(question, "answers", list, here) if question.get("answers") is not None else []
             yield {
                 "id": question.get("id"),
                 "title": article.get("title"),
                 "context": context,
-                "question": _part(question, "question", str, place),
-                "answers": [
-                    {key: one[key] for key in ("text", "answer_start") if key in one} for one in question.get("answers") or []
-                ],
+                "question": text,
+                "answers": [{"text": _part(a, "text", str, here), "answer_start": a.get("answer_start")} for a in answers],
                 "is_impossible": bool(question.get("is_impossible", False)),
             }
 
 
-def _part(whole: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
-    value = whole.get(name)
+def _part(whole: Any, name: str, kind: type, where: str) -> Any:
+    value = whole.get(name) if isinstance(whole, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
         got = "nothing" if value is None else repr(value)[:60]
         raise DataError(f'there is no "{name}"', where=where, got=got, expected=f"a {kind.__name__}", fix="correct the file")

@@ -46,7 +46,7 @@ def compare(
     if task.primary is not None and len(gold):
         ours, theirs = (task.items(one, asked, gold) for one in outputs)
         difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, seed=seed)
-        if task.primary == "accuracy":
+        if task.primary == "accuracy" and task.head == "sequence-classification":
             p_value = mcnemar(ours[:, 0] == ours[:, 1], theirs[:, 0] == theirs[:, 1])
     expected = [task.expected(one) for one in gold]
     return Comparison(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, ValidationInfo, field_validator, model_validator
 
 from octobert import plugins
 from octobert.errors import RecipeError, did_you_mean
@@ -76,8 +76,11 @@ class Data(Noun):
 
     @field_validator("calibrate", "evaluate", "tune", "finetune", mode="before")
     @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        return {"from": value} if isinstance(value, str) else value
+    def _short_form(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return {"from": value}
+        usual = "validation" if info.field_name == "evaluate" else "train"
+        return {"from": usual, **value} if isinstance(value, dict) and "from_" not in value else value
 
     @field_validator("calibrate")
     @classmethod
@@ -243,6 +246,8 @@ def _change(raw: dict[str, Any], change: str) -> None:
         raise RecipeError("a change is a path, an equals sign and a value", where="--set", got=change, expected="seed=1")
     place = raw
     for index, part in enumerate(way):
+        # A plugin's name may be written with either.
+        part = next((known for known in (part, part.replace("-", "_"), part.replace("_", "-")) if known in place), part)
         inner = place.get(part)
         # `task: squad` and `data: ./folder` are short for what can hold more.
         if isinstance(inner, str):

@@ -5,8 +5,10 @@ Rows are never padded further than the longest of their batch, and batches hold 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,14 +44,20 @@ class Asked:
     texts: Sequence[Text]
     rows: Sequence[Sequence[Encoded]]
 
-    @property
+    @functools.cached_property
     def flat(self) -> list[Encoded]:
         """All rows, in the order of their texts."""
         return [row for rows in self.rows for row in rows]
 
-    def some(self, indices: Sequence[int]) -> Asked:
-        """Some of the texts."""
-        return Asked([self.texts[i] for i in indices], [self.rows[i] for i in indices])
+    @functools.cached_property
+    def _tokens(self) -> list[int]:
+        """Tokens of all texts before each, and of all."""
+        return [0, *itertools.accumulate(sum(map(len, rows)) for rows in self.rows)]
+
+    def one(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[Asked, dict[str, np.ndarray]]:
+        """One of the texts, with its part of outputs [tokens of all rows, …]."""
+        part = slice(*self._tokens[index : index + 2])
+        return Asked([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from octobert.texts import Encoded, feeds_of
 Targets = Sequence[dict[str, Any]]
 # What torch's cross entropy leaves out of the loss.
 _IGNORED = -100
+# Written into a checkpoint last.
+_WHOLE = "whole"
 
 
 def finetune(
@@ -56,14 +59,13 @@ def finetune(
     torch_model = checkpoint.load_base(base, head, labels, allow_pickle=allow_pickle, seed=seed)
     import torch
     import transformers
-    from transformers.trainer_utils import get_last_checkpoint
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    accepted = checkpoint.forward_arguments(torch_model)
+    accepted, output = checkpoint.forward_arguments(torch_model), scratch / "trainer"
     examples = [{"input_ids": row.ids, "row": row, "targets": own} for row, own in zip(rows, targets, strict=True)]
     try:
         arguments = transformers.TrainingArguments(
-            output_dir=str(scratch / "trainer"),
+            output_dir=str(output),
             num_train_epochs=settings.epochs,
             learning_rate=settings.learning_rate,
             per_device_train_batch_size=settings.batch,
@@ -77,8 +79,10 @@ def finetune(
             train_sampling_strategy="group_by_length",
             remove_unused_columns=False,
             save_strategy="no",
-            save_total_limit=1,
+            save_total_limit=2,
             logging_steps=1,
+            # Otherwise a loss that is not a number is logged as 0.
+            logging_nan_inf_filter=False,
             report_to=[],
             disable_tqdm=True,
             dataloader_pin_memory=False,
@@ -95,12 +99,20 @@ def finetune(
         callbacks=[watch],
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    output = scratch / "trainer"
-    last = get_last_checkpoint(str(output)) if output.is_dir() else None
-    trainer.train(resume_from_checkpoint=last)
+    trainer.train(resume_from_checkpoint=_last_checkpoint(output))
     torch_model.save_pretrained(folder)
     tail = watch.losses[-max(1, len(watch.losses) // 10) :]
     return {"steps": trainer.state.global_step, "loss": float(np.mean(tail))}
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint that was written whole; whatever was cut short is removed."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    for path in found:
+        if not (path / _WHOLE).is_file():
+            shutil.rmtree(path)
+    whole = [path for path in found if path.is_dir()]
+    return str(whole[-1]) if whole else None
 
 
 def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: frozenset[str]) -> dict[str, Any]:
@@ -139,6 +151,9 @@ def _watch(settings: Finetune, on_step: Callable[[int, int], None] | None) -> An
                     fix="lower finetune.learning_rate, or train in float32",
                 )
             self.losses.append(float(loss))
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if on_step:

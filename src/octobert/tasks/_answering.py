@@ -17,7 +17,7 @@ from octobert.plan import Noun
 from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, need_columns, output_error, place_of, text_of
 from octobert.tasks import _squad
 from octobert.texts import Asked, Frame, Pieces, Text, TextEncoder, split
-from octobert.windows import NOWHERE, Window, windows
+from octobert.windows import NOWHERE, windows
 
 # What the reference workflows use; each shrinks where the model's own length is less.
 MAX_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 384, 128, 64
@@ -199,10 +199,13 @@ class Answering:
         """First and last token of the answer; the first token of the row where the window does not hold it."""
         found = []
         for (_, context), rows, one in zip(asked.texts, asked.rows, gold, strict=True):
-            start, end = _characters(context, one)
-            for row in rows:
-                first, last = _tokens(row, start, end) if end > start else (0, 0)
-                found.append({"start_positions": first, "end_positions": last})
+            held = [_held(row, *_characters(context, one)) for row in rows]
+            # A window holds the answer if it holds all tokens of it that there are.
+            spans = [row.spans[own] for row, own in zip(rows, held, strict=True) if len(own)]  # type: ignore[attr-defined]
+            whole = (min(s[0, 0] for s in spans), max(s[-1, 1] for s in spans)) if spans else None
+            for row, own in zip(rows, held, strict=True):
+                holds = len(own) and (row.spans[own[0], 0], row.spans[own[-1], 1]) == whole  # type: ignore[attr-defined]
+                found.append({"start_positions": int(own[0]) if holds else 0, "end_positions": int(own[-1]) if holds else 0})
         return found
 
     def predictions(self, outputs: Outputs, asked: Asked, keep: int) -> list[Prediction]:
@@ -249,9 +252,8 @@ class Answering:
             best = one.spans[0].text if one.spans else ""
             final = _squad.judge(self.says(one), golds, unanswerable=self.unanswerable)
             open_ended = _squad.judge(best, golds, unanswerable=self.unanswerable)
-            answerable = any(_squad.normalized(text) for text in golds)
             difference = min(one.null_minus_best, np.finfo(np.float32).max)
-            found.append((*final, float(answerable), difference, *open_ended, float(bool(best))))
+            found.append((*final, float(bool(golds)), difference, *open_ended, float(bool(best))))
         return np.array(found, dtype=np.float64)
 
     def expected(self, gold: dict[str, Any]) -> str:
@@ -266,9 +268,8 @@ class Answering:
 
     def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
         """The best answer; scores are shares among the best ones, "no answer" included where it is allowed."""
-        before = sum(len(row) for own in asked.rows[:index] for row in own)
-        own = {name: array[before : before + sum(map(len, asked.rows[index]))] for name, array in outputs.items()}
-        found = self.predictions(own, asked.some([index]), self.options.n_best)[0]
+        one, own = asked.one(index, outputs)
+        found = self.predictions(own, one, self.options.n_best)[0]
         logits = [span.score for span in found.spans] + ([found.null] if self.unanswerable or not found.spans else [])
         shares = np.exp(np.array(logits) - max(logits))
         shares /= shares.sum()
@@ -338,10 +339,13 @@ def _distinct(context: str, scored: list[tuple[float, int, int]], keep: int) -> 
 
 
 def whole_characters(context: str, start: int, end: int) -> tuple[int, int]:
-    """A span without white space at its ends, and with the combining marks that belong to its last character.
+    """A span without white space at its ends, and with what makes its first and last characters whole.
 
-    Tokenizers that strip accents leave a combining mark outside the token of its letter; some count the space before a word in.
+    Tokenizers that strip accents leave a combining mark outside the token of its letter, others make it a token of its own;
+    some count the space before a word in.
     """
+    while 0 < start < end and unicodedata.category(context[start]).startswith("M"):
+        start -= 1
     while end < len(context) and unicodedata.category(context[end]).startswith("M"):
         end += 1
     while start < end and context[start].isspace():
@@ -396,22 +400,9 @@ def _characters(context: str, gold: Mapping[str, Any]) -> tuple[int, int]:
     return start, start + len(text)
 
 
-def _tokens(row: Any, start: int, end: int) -> tuple[int, int]:
-    """First and last token of the characters [start, end) in a window, (0, 0) where it does not hold all of them."""
-    spans = row.spans
-    inside = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 0] != NOWHERE))
-    if not len(inside):
-        return 0, 0
-    first, last = int(inside[0]), int(inside[-1])
-    # What the window begins or ends in the middle of is not in it.
-    whole = spans[first, 0] <= start or not _continues(row, first - 1)
-    whole = whole and (spans[last, 1] >= end or not _continues(row, last + 1))
-    return (first, last) if whole else (0, 0)
-
-
-def _continues(row: Window, index: int) -> bool:
-    """Whether the text may go on outside the window at this token, a special one or a question's."""
-    return row.spans[index, 0] == NOWHERE
+def _held(row: Any, start: int, end: int) -> np.ndarray:
+    """The tokens of a window that stand for some of the characters [start, end)."""
+    return np.flatnonzero((row.spans[:, 0] < end) & (row.spans[:, 1] > start) & (row.spans[:, 0] != NOWHERE))
 
 
 def _highest(values: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:

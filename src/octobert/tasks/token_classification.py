@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from octobert.windows import NOWHERE, windows
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
-_WORD = re.compile(r"\w+|[^\w\s]")
 # What a model that predicts nothing of a word says.
 OUTSIDE = "O"
 IGNORED = -100
@@ -98,7 +97,14 @@ class Tagging:
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         column = _column(rows, self.words, where)
-        return [tuple(_list(row, column, i, where)) for i, row in enumerate(rows)]
+        found = []
+        for index, row in enumerate(rows):
+            words = _list(row, column, index, where)
+            if not all(isinstance(word, str) for word in words):
+                place = place_of(row, column, index, where=where)
+                raise DataError("a word is no text", where=place, got=repr(words)[:100], fix="write every word as text")
+            found.append(tuple(words))
+        return found
 
     def parse(self, given: Any, *, where: str) -> Text:
         """A text, which is split into words and signs, or a list of words.
@@ -108,7 +114,7 @@ class Tagging:
         """
         if isinstance(given, str):
             check_texts([given], where=where)
-            return tuple(_WORD.findall(given))
+            return tuple(_words(given))
         if not isinstance(given, (list, tuple)) or not given or not all(isinstance(word, str) for word in given):
             raise DataError("the input is neither a text nor a list of words", where=where, got=repr(given)[:100])
         check_texts([" ".join(given)], where=where)
@@ -183,11 +189,9 @@ class Tagging:
         return found
 
     def items(self, outputs: Outputs, asked: Asked, gold: Sequence[Sequence[str]]) -> np.ndarray:
-        """[sentences, 5]: the counts of `_entities`."""
-        predicted = self.predictions(outputs, asked)
-        return np.array(
-            [_entities.counts(tags, right) for (tags, _), right in zip(predicted, gold, strict=True)], dtype=np.float64
-        )
+        """[sentences, 5]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
+        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, asked)]
+        return np.array([_entities.counts(*both) for both in zip(predicted, gold, strict=True)], dtype=np.float64)
 
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
@@ -202,9 +206,8 @@ class Tagging:
 
     def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
-        before = sum(len(row) for own in asked.rows[:index] for row in own)
-        own = {name: array[before : before + sum(map(len, asked.rows[index]))] for name, array in outputs.items()}
-        tags, shares = self.predictions(own, asked.some([index]))[0]
+        one, own = asked.one(index, outputs)
+        tags, shares = self.predictions(own, one)[0]
         words = asked.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         places, at = [], 0
@@ -244,6 +247,22 @@ class Tagging:
                 expected=", ".join(sorted(ours)),
                 fix="name the model's labels in the order of its logits (task.token-classification.labels)",
             )
+
+
+def _words(text: str) -> Iterator[str]:
+    """Runs of letters, digits and the marks that belong to them; every other sign alone."""
+    word = ""
+    for character in text:
+        if character.isalnum() or character == "_" or unicodedata.category(character).startswith("M"):
+            word += character
+            continue
+        if word:
+            yield word
+        word = ""
+        if not character.isspace():
+            yield character
+    if word:
+        yield word
 
 
 def _aligned(words: Sequence[str], pieces: Pieces) -> Pieces:
