@@ -17,7 +17,7 @@ demo: install
 	$(BIN)/octobert run recipes/demo.yaml --out runs/demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .
@@ -28,6 +28,7 @@ bench: install
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/calibration.py --placement tensorrt
 
 clean:
 	rm -rf .venv runs

@@ -61,7 +61,7 @@ def finetune(
     import transformers
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    accepted, output = checkpoint.forward_arguments(torch_model), scratch / "trainer"
+    accepted, output = checkpoint.inputs_of(torch_model), scratch / "trainer"
     examples = [{"input_ids": row.ids, "row": row, "targets": own} for row, own in zip(rows, targets, strict=True)]
     try:
         arguments = transformers.TrainingArguments(
@@ -115,7 +115,7 @@ def _last_checkpoint(folder: Path) -> str | None:
     return str(whole[-1]) if whole else None
 
 
-def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: frozenset[str]) -> dict[str, Any]:
+def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str]) -> dict[str, Any]:
     """Rows and their targets as tensors: [B, S] padded on the right, targets [B], or [B, S] padded with -100."""
     import torch
 

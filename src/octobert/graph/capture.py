@@ -98,10 +98,7 @@ def export(torch_model: Any, head: str) -> ir.Model:
 
     for noisy in ("torch.onnx", "onnxscript"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    accepted = checkpoint.forward_arguments(torch_model)
-    segments = getattr(torch_model.config, "type_vocab_size", 0) > 1
-    used = [n for n in names if n in accepted and (n != "token_type_ids" or segments)]
+    used = checkpoint.inputs_of(torch_model)
     example = {name: torch.ones(2, 7, dtype=torch.int64) for name in used}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -254,9 +254,12 @@ def _from_pretrained(folder: Path, head: str, *, allow_pickle: bool, seed: int =
         ) from error
 
 
-def forward_arguments(model: Any) -> frozenset[str]:
-    """Names that the model's forward takes."""
-    return frozenset(inspect.signature(model.forward).parameters)
+def inputs_of(model: Any) -> tuple[str, ...]:
+    """The feeds that a PyTorch model reads; segments only where it has a table of them."""
+    accepted = inspect.signature(model.forward).parameters
+    segments = getattr(model.config, "type_vocab_size", 0) > 1
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return tuple(name for name in names if name in accepted and (name != "token_type_ids" or segments))
 
 
 def pooling_of(folder: Path) -> Pooling:

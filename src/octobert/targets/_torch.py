@@ -27,7 +27,7 @@ class TorchSession:
         self.outputs = checkpoint.OUTPUTS[head]
         self.precision = "f32"
         self.threads = torch.get_num_threads()
-        self._accepts = checkpoint.forward_arguments(self._model)
+        self._accepts = checkpoint.inputs_of(self._model)
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         torch = self._torch
