@@ -17,7 +17,7 @@ demo: install
 	$(BIN)/octobert run recipes/demo.yaml --out runs/demo
 
 test: install
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check .

@@ -537,7 +537,7 @@ def write_official(path: Path, paragraphs: list) -> Path:
         ),
         ({"answers": [{"text": "Ada", "answer_start": 7}, {"text": "Bob"}]}, r"the answers cannot be read"),
         ({"answers": 7}, r"the answers cannot be read \(got \[?7"),
-        ({"answers": []}, r"the question has no answer, and the task has none without .*use the task squad-v2"),
+        ({"answers": []}, r"the question has no answer, and in this task every question has one .*use the task squad-v2"),
         ({"answers": "Ada", "is_impossible": True}, r"got is_impossible: true"),
     ],
 )
@@ -640,7 +640,7 @@ def test_the_official_form_is_read_with_its_ids(tmp_path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     rows = data.read_file(path)
     assert [(r["id"], r["title"], r["is_impossible"]) for r in rows] == [("a", "Someone", False), ("b", "Someone", True)]
-    with pytest.raises(DataError, match=r"row 2.*the question has no answer, and the task has none without"):
+    with pytest.raises(DataError, match=r"row 2.*the question has no answer, and in this task every question has one"):
         task("squad").gold(data.numbered(rows), where="dev.json")
     gold = task("squad-v2").gold(rows, where="dev.json")
     assert [one["texts"] for one in gold] == [["Ada"], []]

@@ -1,9 +1,8 @@
 """A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
 
-    data ─ [finetune] ─┐
-          ├─ prepare ─ observe ─ calibrate ─ quantize/T ─ [sensitivity/T ─ search/T] ─ export/T ─┐
-    capture ─────────────────────────────────────────────────────────────────────────────────────┤
-                                                      package/T ─ report ─ evaluate/C, benchmark ┘
+    data ─┬────────────────────────┐
+          └─ [finetune] ─ capture ─┴─ prepare ─ observe ─ calibrate ─ quantize/T ─ [sensitivity/T ─ search/T] ─┐
+                                       package/T ─ report ─ evaluate/C and benchmark (measure: true) ─ export/T ┘
 
 T runs over targets, C over candidates (baselines and targets). Sensitivity and search run where a recipe asks for them.
 """
@@ -229,7 +228,7 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step
     steps = [Step(quantize, "quantize", {**rows, "calibrate": "calibrate"}, given)]
     if recipe.sensitivity or recipe.accuracy is not None:
         inputs = {**rows, "quantize": quantize, "observe": "observe"}
-        steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, {**facts.task}))
+        steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, facts.task))
     if recipe.accuracy is not None:
         inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
         wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task}
@@ -250,9 +249,9 @@ def _on_this_cpu(choice: Choice, capabilities: Capabilities, here: environment.E
 
 def _measure_steps(facts: _Facts) -> list[Step]:
     """Evaluation of every candidate, and one benchmark of all."""
-    # Figures belong to a machine and its runtimes; on another one they are measured again.
     if not facts.recipe.measure:
         return []
+    # Figures belong to a machine and its runtimes; on another one they are measured again.
     common = {**facts.task, "machine": facts.machine, "allow_pickle": facts.recipe.allow_pickle}
     place, steps = {"model": facts.model}, []
     for name in facts.candidates:

@@ -182,7 +182,7 @@ class Answering:
                 _check_place(str(row[context]), text, start, place)
             if (not texts or row.get("is_impossible")) and not self.unanswerable:
                 raise DataError(
-                    "the question has no answer, and the task has none without",
+                    "the question has no answer, and in this task every question has one",
                     where=place,
                     got="is_impossible: true" if row.get("is_impossible") else "no answers",
                     expected="at least one answer, as in SQuAD 1.1",
