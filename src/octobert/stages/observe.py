@@ -28,7 +28,7 @@ def run(context: Context) -> dict[str, Any]:
     facts = context.read("capture", "capture.json", CaptureFacts)
     encoder, asked = calibration(context)
     rows = asked.flat
-    texts = [text for text, own in zip(asked.texts, asked.rows, strict=True) for _ in own]
+    texts = [(number, text) for number, (text, own) in enumerate(zip(asked.texts, asked.rows, strict=True), 1) for _ in own]
     family = plugins.load("encoders", facts.encoder).ENCODER
     path = context.inputs["float"] / "model.onnx"
     wanted = Placement(description="", kinds=tuple(context.options["kinds"]))
@@ -39,7 +39,7 @@ def run(context: Context) -> dict[str, Any]:
         rows,
         encoder.pad_id,
         values,
-        name_of=lambda i: f'calibration row {i + 1}, "{texts[i][0][:_SHOWN_CHARACTERS]}"',
+        name_of=lambda i: f'calibration row {texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
     save(statistics, context.work / "statistics.npz")
