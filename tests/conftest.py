@@ -15,7 +15,7 @@ from octobert import pipeline, plugins
 from octobert.graph.capture import Captured, capture
 from octobert.recipe import Recipe, parse
 from octobert.results import Report
-from tests.tiny import WORDS, make_checkpoint, pad_of, parity_feeds
+from tests.tiny import WORDS, make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -58,6 +58,24 @@ def captured(checkpoint: Callable[[str, str], Path]) -> Callable[[str, str], Cap
         return made[family, head]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def wordpiece_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a WordPiece tokenizer."""
+    found = tmp_path_factory.mktemp("wordpiece")
+    make_tokenizer(found, pad_id=0)
+    return found
+
+
+@pytest.fixture(scope="session", params=["wordpiece", "byte-level"])
+def tokenizer_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer: WordPiece, then byte-level BPE."""
+    if request.param == "wordpiece":
+        return request.getfixturevalue("wordpiece_folder")
+    found = tmp_path_factory.mktemp(request.param)
+    make_byte_level_tokenizer(found)
+    return found
 
 
 def rows(count: int, start: int = 0) -> list[tuple[str, str, int]]:

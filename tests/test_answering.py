@@ -19,7 +19,6 @@ from octobert.errors import DataError, OctobertError
 from octobert.tasks import _squad
 from octobert.texts import Asked, TextEncoder
 from octobert.windows import NOWHERE
-from tests.tiny import make_byte_level_tokenizer, make_tokenizer
 
 PLAIN = "the one was in a house, and they had 42 of them. " * 3
 NASTY = {
@@ -34,21 +33,14 @@ NASTY = {
 }
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "byte-level"])
-def encoder(request, tmp_path_factory) -> TextEncoder:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "byte-level":
-        make_byte_level_tokenizer(folder)
-    else:
-        make_tokenizer(folder, pad_id=0)
-    return TextEncoder(folder, 256)
+@pytest.fixture(scope="module")
+def encoder(tokenizer_folder) -> TextEncoder:
+    return TextEncoder(tokenizer_folder, 256)
 
 
 @pytest.fixture(scope="module")
-def wordpiece(tmp_path_factory) -> TextEncoder:
-    folder = tmp_path_factory.mktemp("wordpiece")
-    make_tokenizer(folder, pad_id=0)
-    return TextEncoder(folder, 256)
+def wordpiece(wordpiece_folder) -> TextEncoder:
+    return TextEncoder(wordpiece_folder, 256)
 
 
 def task(name: str = "question-answering", **options: object):

@@ -17,7 +17,6 @@ from octobert.errors import DataError
 from octobert.tasks import _entities
 from octobert.texts import Asked, TextEncoder
 from octobert.windows import NOWHERE
-from tests.tiny import make_byte_level_tokenizer, make_tokenizer
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # seqeval warns of tags without a letter and of metrics without entities; both are wanted here.
@@ -31,21 +30,14 @@ def task(of_model: tuple[str, ...] = LABELS, **options: object):
     return module.build(module.Options(**options), of_model)
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "byte-level"])
-def encoder(request, tmp_path_factory) -> TextEncoder:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "byte-level":
-        make_byte_level_tokenizer(folder)
-    else:
-        make_tokenizer(folder, pad_id=0)
-    return TextEncoder(folder, 64)
+@pytest.fixture(scope="module")
+def encoder(tokenizer_folder) -> TextEncoder:
+    return TextEncoder(tokenizer_folder, 64)
 
 
 @pytest.fixture(scope="module")
-def wordpiece(tmp_path_factory) -> TextEncoder:
-    folder = tmp_path_factory.mktemp("wordpiece")
-    make_tokenizer(folder, pad_id=0)
-    return TextEncoder(folder, 64)
+def wordpiece(wordpiece_folder) -> TextEncoder:
+    return TextEncoder(wordpiece_folder, 64)
 
 
 def saying(asked: Asked, tags: list[list[str]], labels: tuple[str, ...] = LABELS) -> dict[str, np.ndarray]:

@@ -10,7 +10,6 @@ from octobert import judging, measure, plugins
 from octobert.errors import DataError
 from octobert.tasks import _classification, _embedding
 from octobert.texts import Asked, TextEncoder
-from tests.tiny import make_tokenizer
 
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
@@ -24,10 +23,8 @@ def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory) -> TextEncoder:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    make_tokenizer(folder, pad_id=0)
-    return TextEncoder(folder, 64)
+def encoder(wordpiece_folder) -> TextEncoder:
+    return TextEncoder(wordpiece_folder, 64)
 
 
 def only(*texts: tuple[str, ...]) -> Asked:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -18,19 +16,9 @@ QUESTION = "who is 42, and from the one they had?"
 CONTEXT = "The one, 42 of them; was it at Xyzzy? " * 3 + "Naïve “quotes” — and\u00a0more 漢字 \U0001f600 end."
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "byte-level"])
-def folder(request, tmp_path_factory) -> Path:
-    found = tmp_path_factory.mktemp(request.param)
-    if request.param == "byte-level":
-        make_byte_level_tokenizer(found)
-    else:
-        make_tokenizer(found, pad_id=0)
-    return found
-
-
 @pytest.fixture(scope="module")
-def encoder(folder) -> TextEncoder:
-    return TextEncoder(folder, 512)
+def encoder(tokenizer_folder) -> TextEncoder:
+    return TextEncoder(tokenizer_folder, 512)
 
 
 def cut(
@@ -46,8 +34,8 @@ def task(**options: object):
     return module.build(module.Options(**options))
 
 
-def test_the_special_tokens_are_read_off_the_tokenizer(folder, encoder) -> None:
-    assert (encoder.frame(1).size, encoder.frame(2).size) == ((2, 4) if "byte-level" in folder.name else (2, 3))
+def test_the_special_tokens_are_read_off_the_tokenizer(tokenizer_folder, encoder) -> None:
+    assert (encoder.frame(1).size, encoder.frame(2).size) == ((2, 4) if "byte-level" in tokenizer_folder.name else (2, 3))
 
 
 @pytest.mark.parametrize("question", [QUESTION, None])
@@ -137,9 +125,9 @@ def test_four_special_tokens_count_as_four(tmp_path) -> None:
         task(max_length=20, max_query_length=16).encode(TextEncoder(tmp_path, 64), [(QUESTION, CONTEXT)])
 
 
-def test_defaults_shrink_with_the_model(folder) -> None:
+def test_defaults_shrink_with_the_model(tokenizer_folder) -> None:
     for limit in (16, 24, 64, 384, 512):
-        asked = task().encode(TextEncoder(folder, limit), [(QUESTION * 20, CONTEXT * 20)])
+        asked = task().encode(TextEncoder(tokenizer_folder, limit), [(QUESTION * 20, CONTEXT * 20)])
         lengths = [len(window) for window in asked.rows[0]]
         assert max(lengths) == min(limit, 384)
         assert len(lengths) > 1

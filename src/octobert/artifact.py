@@ -164,6 +164,18 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write to; what was written takes the place of `path` at once, or leaves nothing behind."""
+    partial = path.with_name(f"partial-{path.name}")
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
 def storage_errors(where: Path) -> Iterator[None]:
     """Turn errors of the disk into errors that say what to do."""
     try:

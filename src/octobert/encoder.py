@@ -19,6 +19,17 @@ NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
 
 
+# What the tiny models of most families have in common.
+TINY = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+
+
 @dataclass(frozen=True)
 class Encoder:
     """The names of one family, and the few facts about it that no graph shows.

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.artifact import storage_errors
+from octobert.artifact import storage_errors, whole
 from octobert.errors import DataError
 from octobert.ranges import Interval
 
@@ -56,7 +56,8 @@ def write(intervals: Intervals, folder: Path, *, tensorrt: int | None = None) ->
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            _replace(folder / name, content)
+            with whole(folder / name) as partial:
+                partial.write_bytes(content)
     return [folder / name for name in contents]
 
 
@@ -268,14 +269,3 @@ def _line_name(name: str) -> str:
     if "\n" in name or "\r" in name:
         raise DataError("a name with a line break cannot stand in a table of lines", where=repr(name), fix="rename the value")
     return name
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside the place, then rename."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

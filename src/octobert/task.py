@@ -137,6 +137,17 @@ def need_columns(rows: Sequence[Row], columns: Sequence[str], *, where: str) -> 
             )
 
 
+def first_column(rows: Sequence[Row], candidates: Sequence[str], *, where: str) -> str:
+    """The first of several usual columns that the rows have.
+
+    Raises:
+        DataError: they have none of them.
+    """
+    found = next((name for name in candidates if rows and name in rows[0]), candidates[0])
+    need_columns(rows, [found], where=where)
+    return found
+
+
 def place_of(row: Row, column: str, index: int, *, where: str) -> str:
     """`file, row 3, column "text"`, for messages."""
     return f'{where}, row {row.get(ROW_NUMBER, index + 1)}, column "{column}"'
@@ -198,6 +209,13 @@ class WholeTexts:
         """One row for every text; what is longer than the model takes is cut."""
         rows: list[Sequence[Encoded]] = [[row] for row in encoder.encode(texts)]
         return Asked(texts, rows)
+
+
+def shares(logits: np.ndarray) -> np.ndarray:
+    """Probabilities along the last axis."""
+    wide = np.asarray(logits, dtype=np.float64)
+    found = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    return found / found.sum(axis=-1, keepdims=True)
 
 
 def output_error(ours: Outputs, reference: Outputs) -> float:

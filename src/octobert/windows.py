@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from octobert.errors import DataError
 from octobert.texts import Encoded, Frame, Pieces
 
 # A longer window wins where the context is the same; the original code's weight for it.
@@ -30,6 +31,24 @@ class Window(Encoded):
 
     spans: np.ndarray
     best: np.ndarray
+
+
+def stride_within(room: int, stated: int | None, *, usual: int | None = None, of: str = "text") -> int:
+    """The stride of windows that hold `room` tokens of the text each: as stated, else the usual one or half a window.
+
+    Args:
+        of: what the text is called in errors.
+
+    Raises:
+        DataError: windows would not overlap.
+    """
+    if stated is None:
+        half = (room + 1) // 2
+        return half if usual is None else min(usual, half)
+    if stated >= room:
+        expected = f"less than the {room} tokens of {of} in a window"
+        raise DataError("windows would not overlap", where="doc_stride", got=str(stated), expected=expected, fix="lower it")
+    return stated
 
 
 def windows(

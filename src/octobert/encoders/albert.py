@@ -1,6 +1,6 @@
 """ALBERT: one layer, applied again and again; its weights are there once. A narrower embedding, and GELU by tanh."""
 
-from octobert.encoder import Encoder
+from octobert.encoder import TINY, Encoder
 
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 
@@ -23,13 +23,8 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
     tiny_config=lambda: {
-        "vocab_size": 120,
+        **TINY,
         "embedding_size": 16,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
     },
     shared_layer=_LAYER,
     requires={"num_hidden_groups": 1, "inner_group_num": 1},

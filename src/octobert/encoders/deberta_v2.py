@@ -1,6 +1,6 @@
 """DeBERTa-v2 and v3: BERT's layers, whose scores also compare contents with relative positions, both ways."""
 
-from octobert.encoder import BERT_PARTS, Encoder
+from octobert.encoder import BERT_PARTS, TINY, Encoder
 
 ENCODER = Encoder(
     model_types=("deberta-v2",),
@@ -15,12 +15,7 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
     tiny_config=lambda: {
-        "vocab_size": 120,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
+        **TINY,
         "relative_attention": True,
         "position_buckets": 8,
         "norm_rel_ebd": "layer_norm",

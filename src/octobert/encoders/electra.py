@@ -1,6 +1,6 @@
 """ELECTRA: BERT's layers behind an optional projection from a narrower embedding."""
 
-from octobert.encoder import BERT_PARTS, Encoder
+from octobert.encoder import BERT_PARTS, TINY, Encoder
 
 ENCODER = Encoder(
     model_types=("electra",),
@@ -10,12 +10,7 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
     tiny_config=lambda: {
-        "vocab_size": 120,
+        **TINY,
         "embedding_size": 16,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
     },
 )

@@ -1,6 +1,6 @@
 """MobileBERT: thin layers between bottlenecks, several feed-forwards each, ReLU, and a scale and a shift for a norm."""
 
-from octobert.encoder import BERT_PARTS, Encoder
+from octobert.encoder import BERT_PARTS, TINY, Encoder
 
 # Feed-forwards before the last one of a layer; published models have three.
 _STACKED = range(7)
@@ -25,14 +25,10 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
     tiny_config=lambda: {
-        "vocab_size": 120,
+        **TINY,
         "embedding_size": 16,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
         "intermediate_size": 48,
         "intra_bottleneck_size": 16,
         "num_feedforward_networks": 3,
-        "max_position_embeddings": 64,
     },
 )

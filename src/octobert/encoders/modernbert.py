@@ -1,7 +1,7 @@
 """ModernBERT: norms before attention and feed-forward, Q, K and V in one linear layer, rotary positions, a gated feed-forward,
 and layers that see a window of the text only. The first layer has no norm of its own."""
 
-from octobert.encoder import Encoder
+from octobert.encoder import TINY, Encoder
 
 ENCODER = Encoder(
     model_types=("modernbert",),
@@ -20,12 +20,8 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.norm",
     position_offset=0,
     tiny_config=lambda: {
-        "vocab_size": 120,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
+        **TINY,
         "intermediate_size": 48,
-        "max_position_embeddings": 64,
         "local_attention": 8,
         "global_attn_every_n_layers": 2,
         "pad_token_id": 0,

@@ -1,6 +1,6 @@
 """MPNet: BERT's layers with a bias by relative position, which all layers add to their scores; no segments."""
 
-from octobert.encoder import BERT_PARTS, Encoder
+from octobert.encoder import BERT_PARTS, TINY, Encoder
 
 ENCODER = Encoder(
     model_types=("mpnet",),
@@ -18,11 +18,7 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.LayerNorm",
     position_offset=2,
     tiny_config=lambda: {
-        "vocab_size": 120,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
+        **TINY,
         "max_position_embeddings": 66,
         "pad_token_id": 1,
         "bos_token_id": 0,

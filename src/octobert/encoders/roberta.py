@@ -1,6 +1,6 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT: BERT's layers; positions are counted from the padding id, and there are no segments."""
 
-from octobert.encoder import BERT_PARTS, Encoder
+from octobert.encoder import BERT_PARTS, TINY, Encoder
 
 ENCODER = Encoder(
     model_types=("roberta", "xlm-roberta", "camembert"),
@@ -10,11 +10,7 @@ ENCODER = Encoder(
     embeddings_norm="embeddings.LayerNorm",
     position_offset=2,
     tiny_config=lambda: {
-        "vocab_size": 120,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
+        **TINY,
         "max_position_embeddings": 66,
         "type_vocab_size": 1,
         "pad_token_id": 1,

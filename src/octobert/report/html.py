@@ -28,7 +28,7 @@ def page(report: Report) -> str:
         lines=lines,
         shapes=summary.shapes(report.latencies),
         metrics=summary.metrics(report),
-        beside=summary.metrics(report)[: 1 if len(summary.metrics(report)) > summary.BESIDE else None],
+        beside=summary.beside(report),
         verdicts=summary.verdicts(report),
         warnings=summary.warnings(report),
         counts={t: {r: c for r, c in plan.counts().items() if c[0]} for t, plan in report.plans.items()},

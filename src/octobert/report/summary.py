@@ -9,8 +9,7 @@ from octobert.measure import Comparison, Footprint, Latency, Score
 from octobert.recipe import BASELINES
 from octobert.results import Report, Search
 
-# So many metrics stand beside a model's other figures; more have a table of their own.
-BESIDE = 4
+_BESIDE = 4
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,12 @@ class Line:
 def metrics(report: Report) -> list[str]:
     """The metrics in order."""
     return list(dict.fromkeys(score.metric for scores in report.scores.values() for score in scores))
+
+
+def beside(report: Report) -> list[str]:
+    """The metrics that stand beside a model's other figures: all, or the first where many have a table of their own."""
+    found = metrics(report)
+    return found if len(found) <= _BESIDE else found[:1]
 
 
 def shapes(latencies: Sequence[Latency]) -> list[Shape]:

@@ -18,16 +18,14 @@ def render(report: Report) -> RenderableType:
     timed = [line.timed for line in summary.lines(report)]
     if not report.footprints:
         return Group(Text("Nothing was measured (measure: false)."), *notes)
-    more = [scores(report)] if len(summary.metrics(report)) > summary.BESIDE else []
+    more = [scores(report)] if summary.beside(report) != summary.metrics(report) else []
     return Group(quality(report), *more, latency_table(timed, summary.shapes(report.latencies)), *notes)
 
 
 def quality(report: Report) -> Table:
     """Scores, agreement with float, size and memory of every candidate."""
     lines = summary.lines(report)
-    metrics = summary.metrics(report)
-    # Many metrics have a table of their own.
-    metrics = metrics[:1] if len(metrics) > summary.BESIDE else metrics
+    metrics = summary.beside(report)
     title = f"Quality on {report.data.evaluation_rows:,} rows, with 95 % intervals"
     table = Table(title=title, title_justify="left")
     table.add_column("model")

@@ -106,13 +106,15 @@ def _write_training(context: Context, task: Task, evaluated: Sequence[str], tuni
     wanted = Rows.model_validate(options["finetune"])
     place, rows = _load(context, "train")
     foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if wanted.drop_evaluated else [])]
-    kept = data.apart(_digests(task, rows, place), foreign)
-    chosen = data.sample(len(kept), wanted.samples, int(options["seed"])) if wanted.samples else range(len(kept))
-    rows = [rows[kept[i]] for i in chosen]
+    digests = _digests(task, rows, place)
+    kept = data.apart(digests, foreign)
+    if wanted.samples:
+        kept = [kept[i] for i in data.sample(len(kept), wanted.samples, int(options["seed"]))]
+    rows = [rows[i] for i in kept]
     if not rows:
         raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
     if not options["allow_leakage"]:
-        data.refuse_leakage(_digests(task, rows, place), evaluated, what="training", where="data.finetune")
+        data.refuse_leakage([digests[i] for i in kept], evaluated, what="training", where="data.finetune")
     context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
     return len(rows)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from octobert import candidates, plugins, refine, search, timing
-from octobert.artifact import link_or_copy
+from octobert.artifact import link_or_copy, whole
 from octobert.batching import run_rows
 from octobert.capability import Capabilities
 from octobert.errors import DataError, RecipeError
@@ -203,9 +203,9 @@ class Judge:
         session = candidates.open_float(context.options["target"], model, self._task.head)
         known: Outputs = {}
         self._run(session, distinct, known)
-        partial = path.with_name(f"partial-{path.name}")
-        np.savez(partial, **{name: np.concatenate([known[t][name] for t in distinct]) for name in known[distinct[0]]})  # type: ignore[arg-type]
-        partial.rename(path)
+        joined = {name: np.concatenate([known[t][name] for t in distinct]) for name in known[distinct[0]]}
+        with whole(path) as partial:
+            np.savez(partial, **joined)  # type: ignore[arg-type]
         return known
 
     def _check(self) -> None:
@@ -267,9 +267,8 @@ def _savings(
     times = {one.candidate: np.array(one.samples_ms) for one in latencies}
     counts = {kind: sum(u.kind == kind for u in units) for kind in kinds}
     saving = {kind: float(np.median(times[kind] - times["none"])) / counts[kind] for kind in kinds}
-    partial = path.with_name(f"partial-{path.name}")
-    partial.write_text(json.dumps(saving))
-    partial.rename(path)
+    with whole(path) as partial:
+        partial.write_text(json.dumps(saving))
     return saving, tokens
 
 

@@ -14,10 +14,10 @@ from pydantic import Field, model_validator
 
 from octobert.errors import DataError
 from octobert.plan import Noun
-from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, need_columns, output_error, place_of, text_of
+from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, need_columns, output_error, place_of, shares, text_of
 from octobert.tasks import _squad
 from octobert.texts import Asked, Frame, Pieces, Text, TextEncoder, split
-from octobert.windows import NOWHERE, windows
+from octobert.windows import NOWHERE, stride_within, windows
 
 # What the reference workflows use; each shrinks where the model's own length is less.
 MAX_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 384, 128, 64
@@ -164,11 +164,7 @@ class Answering:
             raise DataError(
                 "a window has no room for a context", where="max_length", got=got, fix="raise it, or lower max_query_length"
             )
-        stride = self.options.doc_stride or min(DOC_STRIDE, (room + 1) // 2)
-        if stride >= room and self.options.doc_stride is not None:
-            expected = f"less than the {room} tokens of context in a window"
-            raise DataError("windows would not overlap", where="doc_stride", got=str(stride), expected=expected, fix="lower it")
-        return length, stride, most
+        return length, stride_within(room, self.options.doc_stride, usual=DOC_STRIDE, of="context"), most
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[dict[str, Any]]:
         """{"texts": acceptable answers, "starts": where they start, where that is known} of each question."""
@@ -271,14 +267,13 @@ class Answering:
         one, own = asked.one(index, outputs)
         found = self.predictions(own, one, self.options.n_best)[0]
         logits = [span.score for span in found.spans] + ([found.null] if self.unanswerable or not found.spans else [])
-        shares = np.exp(np.array(logits) - max(logits))
-        shares /= shares.sum()
+        likely = shares(np.array(logits))
         answers: list[dict[str, Any]] = [
             {"answer": span.text, "score": float(share), "start": span.start, "end": span.end}
-            for span, share in zip(found.spans, shares, strict=False)
+            for span, share in zip(found.spans, likely, strict=False)
         ]
         if not self.says(found):
-            answers.insert(0, {"answer": "", "score": float(shares[-1]), "start": None, "end": None})
+            answers.insert(0, {"answer": "", "score": float(likely[-1]), "start": None, "end": None})
         return {**answers[0], "others": answers[1 : 1 + _OTHERS]}
 
 

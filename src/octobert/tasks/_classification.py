@@ -10,7 +10,20 @@ from typing import Any
 import numpy as np
 
 from octobert.errors import DataError
-from octobert.task import ROW_NUMBER, Fidelity, Metric, Outputs, Row, WholeTexts, need_columns, output_error, place_of, text_of
+from octobert.task import (
+    ROW_NUMBER,
+    Fidelity,
+    Metric,
+    Outputs,
+    Row,
+    WholeTexts,
+    first_column,
+    need_columns,
+    output_error,
+    place_of,
+    shares,
+    text_of,
+)
 from octobert.texts import Asked, Text
 
 
@@ -77,12 +90,12 @@ class Classification(WholeTexts):
         return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
-        column = self._label_column(rows, where)
+        column = first_column(rows, self.label, where=where)
         return [self._class_of(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows)]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
-        column = self._label_column(rows, where)
+        column = first_column(rows, self.label, where=where)
         found = {str(row[column]).strip().removesuffix(".0") for row in rows}
         return tuple(sorted(found, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
 
@@ -102,20 +115,12 @@ class Classification(WholeTexts):
         return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed))
 
     def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
-        logits = outputs["logits"][index].astype(np.float64)
-        shares = np.exp(logits - logits.max())
-        shares /= shares.sum()
-        best = int(shares.argmax())
-        return {"label": self._name(best), "score": float(shares[best])}
+        found = shares(outputs["logits"][index])
+        best = int(found.argmax())
+        return {"label": self._name(best), "score": float(found[best])}
 
     def _name(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
-
-    def _label_column(self, rows: Sequence[Row], where: str) -> str:
-        present = [name for name in self.label if rows and name in rows[0]]
-        column = present[0] if present else self.label[0]
-        need_columns(rows, [column], where=where)
-        return column
 
     def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
         group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)

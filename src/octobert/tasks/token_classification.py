@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from octobert.errors import DataError
+from octobert.errors import DataError, did_you_mean
 from octobert.plan import Noun
-from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, did_you_mean, need_columns, output_error, place_of
+from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, first_column, output_error, place_of, shares
 from octobert.tasks import _entities
+from octobert.tasks._classification import check_labels
 from octobert.texts import Asked, Pieces, Text, TextEncoder, split
-from octobert.windows import NOWHERE, windows
+from octobert.windows import NOWHERE, stride_within, windows
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
@@ -55,18 +56,10 @@ def build(options: Options, labels: tuple[str, ...] = ()) -> Tagging:
     Raises:
         DataError: the options name another number of tags than the model has.
     """
-    if options.labels and labels and len(options.labels) != len(labels):
-        raise DataError(
-            "the task has another number of labels than the model has classes",
-            where="task.labels",
-            got=f"{len(options.labels)} ({', '.join(options.labels)})",
-            expected=f"{len(labels)} ({', '.join(labels)})",
-            fix="name one label per class, in the order of the logits",
-        )
     return Tagging(
         words=(options.words,) if options.words else _WORDS,
         tags=(options.tags,) if options.tags else _TAGS,
-        labels=options.labels or labels,
+        labels=check_labels(options.labels, labels),
         primary=options.metric,
         max_length=options.max_length,
         stride=options.doc_stride,
@@ -96,7 +89,7 @@ class Tagging:
         return _entities.METRICS
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
-        column = _column(rows, self.words, where)
+        column = first_column(rows, self.words, where=where)
         found = []
         for index, row in enumerate(rows):
             words = _list(row, column, index, where)
@@ -128,17 +121,14 @@ class Tagging:
         """Words are tokenized as one text with spaces between, as the model knew them in pre-training."""
         frame, length = encoder.frame(1), encoder.max_length
         room = length - frame.size
-        stride = self.stride or (room + 1) // 2
-        if stride >= room:
-            expected = f"less than the {room} tokens of text in a window"
-            raise DataError("windows would not overlap", where="doc_stride", got=str(stride), expected=expected, fix="lower it")
+        stride = stride_within(room, self.stride)
         pieces = encoder.pieces([" ".join(words) for words in texts])
         aligned = [_aligned(words, own) for words, own in zip(texts, pieces, strict=True)]
         return Asked(texts, [windows(frame, own, length=length, stride=stride) for own in aligned])
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
-        words, tags = _column(rows, self.words, where), _column(rows, self.tags, where)
+        words, tags = (first_column(rows, names, where=where) for names in (self.words, self.tags))
         found = []
         for index, row in enumerate(rows):
             own = [self._name(tag, place_of(row, tags, index, where=where)) for tag in _list(row, tags, index, where)]
@@ -175,17 +165,14 @@ class Tagging:
         """(tags, their probabilities) of every text; a word that the tokenizer drops is outside."""
         logits, found, at = split(outputs["logits"], asked.flat), [], 0
         for words, rows in zip(asked.texts, asked.rows, strict=True):
-            tags, shares = [OUTSIDE] * len(words), [0.0] * len(words)
+            tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:
                 own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
-                wide = logits[at][own].astype(np.float64)
-                likely = np.exp(wide - wide.max(axis=-1, keepdims=True))
-                likely /= likely.sum(axis=-1, keepdims=True)
-                for place, share in zip(own, likely, strict=True):
+                for place, share in zip(own, shares(logits[at][own]), strict=True):
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
-                    tags[word], shares[word] = self._label(int(share.argmax())), float(share.max())
+                    tags[word], likely[word] = self._label(int(share.argmax())), float(share.max())
                 at += 1
-            found.append((tags, shares))
+            found.append((tags, likely))
         return found
 
     def items(self, outputs: Outputs, asked: Asked, gold: Sequence[Sequence[str]]) -> np.ndarray:
@@ -207,7 +194,7 @@ class Tagging:
     def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
         one, own = asked.one(index, outputs)
-        tags, shares = self.predictions(own, one)[0]
+        tags, likely = self.predictions(own, one)[0]
         words = asked.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         places, at = [], 0
@@ -218,7 +205,7 @@ class Tagging:
         entities = []
         for kind, first, last in _entities.entities(tags):
             start, end = places[first][0], places[last][1]
-            score = float(np.mean(shares[first : last + 1]))
+            score = float(np.mean(likely[first : last + 1]))
             entities.append({"type": kind, "text": text[start:end], "start": start, "end": end, "score": score})
         return {"words": list(words), "tags": tags, "entities": entities}
 
@@ -283,12 +270,6 @@ def _aligned(words: Sequence[str], pieces: Pieces) -> Pieces:
 def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
     return ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)) or "(nothing)"
-
-
-def _column(rows: Sequence[Row], candidates: Sequence[str], where: str) -> str:
-    found = next((name for name in candidates if rows and name in rows[0]), candidates[0])
-    need_columns(rows, [found], where=where)
-    return found
 
 
 def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
