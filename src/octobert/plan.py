@@ -82,7 +82,8 @@ class Quantizer(Noun):
         dynamic: the interval is taken from each batch as it comes.
         reduced: one bit less, for products that would saturate.
         least: how a weight's interval is chosen: all of it fits (`max`), or the least squared error (`mse`).
-        shared: weights with the same word here have one interval in common.
+        shared: values, or weights, with the same word here have one interval in common.
+        ceiling: no interval reaches above it, however it is observed or learned.
         pair: the weight stays float in the file and passes through a Quantize/Dequantize pair, for runtimes that fold it
             themselves. Its integers are the same.
     """
@@ -96,6 +97,7 @@ class Quantizer(Noun):
     reduced: bool = False
     least: Literal["max", "mse"] = "max"
     shared: str | None = None
+    ceiling: float | None = None
     pair: bool = False
 
     @property

@@ -173,7 +173,7 @@ def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np
     """Weights that have one interval in common: the largest of their scales."""
     groups: dict[str, list[tuple[str, np.ndarray]]] = {}
     for site, quantizer in plan.quantized:
-        if quantizer.shared is not None and site.node in nodes:
+        if quantizer.shared is not None and site.is_weight and site.node in nodes:
             array = ops.const_array(nodes[site.node].inputs[site.input])
             if array is not None:
                 groups.setdefault(quantizer.shared, []).append((site.value, weight_scale(array, quantizer)))

@@ -117,13 +117,12 @@ def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: 
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")
-    if options.clip_gelu is not None and site.kind in ("linear.input@ffn_down", "activation.output@activation"):
-        interval = Interval(
-            low=interval.low, high=min(interval.high, options.clip_gelu), bound=min(interval.bound, options.clip_gelu)
-        )
+    ceiling = options.clip_gelu if site.kind in ("linear.input@ffn_down", "activation.output@activation") else None
+    if ceiling is not None:
+        interval = Interval(low=interval.low, high=min(interval.high, ceiling), bound=min(interval.bound, ceiling))
     dtype, symmetric = _activation_type(site.role, capabilities, options)
     low, high = (-interval.bound, interval.bound) if symmetric else (interval.low, interval.high)
-    return Quantizer(dtype=dtype, symmetric=symmetric, low=low, high=high)
+    return Quantizer(dtype=dtype, symmetric=symmetric, low=low, high=high, ceiling=ceiling)
 
 
 def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[DType, bool]:
@@ -157,7 +156,7 @@ def _fused(decisions: Sequence[Decision]) -> list[Decision]:
             low, high = min(q.low or 0.0 for q in group), max(q.high or 0.0 for q in group)
             if quantizer.symmetric:
                 low, high = -max(-low, high), max(-low, high)
-            quantizer = quantizer.model_copy(update={"low": low, "high": high})
+            quantizer = quantizer.model_copy(update={"low": low, "high": high, "shared": f"layer {site.layer} q k v"})
         elif quantizer is not None and site.role == "linear.weight" and site.part in _QKV_PARTS and quantizer.axis is None:
             quantizer = quantizer.model_copy(update={"shared": f"layer {site.layer} qkv"})
         found.append(decision.model_copy(update={"quantizer": quantizer}))
