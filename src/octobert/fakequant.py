@@ -96,6 +96,9 @@ class Ranges(torch.nn.Module):
         self.quantizers = tuple(quantizers)
         ends = [(_UNKNOWN, _UNKNOWN) if q.low is None or q.high is None else (q.low, q.high) for q in quantizers]
         start = torch.tensor(ends, dtype=torch.float32).reshape(-1, 2)
+        self.low: torch.Tensor
+        self.high: torch.Tensor
+        self.ceiling: torch.Tensor
         # ONNX wants 0 inside of every range.
         self.register_buffer("low", start[:, 0].clamp(max=0.0))
         self.register_buffer("high", start[:, 1].clamp(min=0.0))

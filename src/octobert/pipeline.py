@@ -172,7 +172,8 @@ def _carry_out(step: Step, made: dict[str, Artifact | None], store: Store, event
                 "locations": step.locations,
                 "scratch": scratch,
             }
-            response = local.run(request, work, lambda what, done, total: listener.progressed(step, what, done, total))
+            told = lambda what, done, total: listener.progressed(step, what, done, total)  # noqa: E731
+            response = local.run(request, work, told, step.launch)
         artifact = Artifact(
             stage=step.stage,
             key=key,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, ValidationI
 from octobert import plugins
 from octobert.errors import RecipeError, did_you_mean
 from octobert.plan import Noun
+from octobert.training import Finetune, Qat, Training
 
 SPLITS = ("train", "validation", "test")
 Baseline = Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
@@ -125,32 +126,6 @@ class Accuracy(Noun):
         return self
 
 
-class Finetune(Noun):
-    """How a base encoder is trained for the task before anything else happens, by transformers' Trainer.
-
-    Args:
-        epochs: passes over the training rows.
-        learning_rate: at its highest.
-        batch: rows of a step.
-        accumulate: steps whose gradients are added up.
-        warmup: share of all steps in which the rate rises.
-        schedule: how it falls.
-        weight_decay: AdamW's.
-        precision: of the arithmetic; weights stay float32.
-        checkpoint_minutes: how much work an interruption may cost.
-    """
-
-    epochs: float = Field(default=2.0, gt=0)
-    learning_rate: float = Field(default=5e-5, gt=0)
-    batch: PositiveInt = 16
-    accumulate: PositiveInt = 1
-    warmup: float = Field(default=0.1, ge=0, lt=1)
-    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
-    weight_decay: float = Field(default=0.01, ge=0)
-    precision: Literal["float32", "bfloat16"] = "float32"
-    checkpoint_minutes: float = Field(default=5.0, gt=0)
-
-
 class Benchmark(Noun):
     """What is timed.
 
@@ -171,15 +146,23 @@ class Recipe(Noun):
     """All that a run depends on.
 
     Args:
+        finetune: training in float, before anything else.
+        qat: quantization-aware training, after calibration and before planning; what it makes is planned without preparers and
+            refiners, which would move what was trained.
+        training: how either is carried out.
         measure: evaluate and time every model; otherwise they are only made.
+        allow_code: run the Python function that `finetune.code` or `qat.code` names.
     """
 
     model: str
     revision: str | None = None
     allow_pickle: bool = False
+    allow_code: bool = False
     task: Choice
     data: Data
     finetune: Finetune | None = None
+    qat: Qat | None = None
+    training: Training = Training()
     prepare: tuple[Choice, ...] = (Choice(name="smoothquant"),)
     calibrate: Choice = Choice(name="minmax")
     quantize: Choice = Choice(name="static")
@@ -191,6 +174,29 @@ class Recipe(Noun):
     baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_trained(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("qat") is not None:
+            return {"prepare": (), "refine": (), **raw}
+        return raw
+
+    @model_validator(mode="after")
+    def _fits_training(self) -> Recipe:
+        for name in ("prepare", "refine"):
+            if self.qat is not None and getattr(self, name):
+                raise ValueError(f"{name} and qat exclude each other: the model runs as it was trained")
+        if self.qat is not None and self.quantize.name != "static":
+            raise ValueError(f"qat trains for the method static, not {self.quantize.name}")
+        for stage in (self.finetune, self.qat):
+            if stage is not None and stage.code is not None and not self.allow_code:
+                raise ValueError(f"training by {stage.code} runs code of yours; allow it with allow_code: true")
+            if stage is not None and stage.batch % (self.training.processes * self.training.machines):
+                raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
+        if self.finetune is not None and self.finetune.distill is not None and self.finetune.distill.teacher is None:
+            raise ValueError("finetune.distill needs a teacher")
+        return self
 
     @field_validator("targets", "baselines")
     @classmethod
@@ -337,14 +343,15 @@ def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
 def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
     found = []
     for one in error.errors():
-        path = ".".join(str(part) for part in one["loc"]) or "options"
+        path = ".".join(str(part) for part in one["loc"]) or ("recipe" if model is Recipe else "options")
         if one["type"] == "extra_forbidden":
             found.append(f"{path}: unknown key; {did_you_mean(str(one['loc'][-1]), _fields(model, one['loc'][:-1]))}")
         elif one["type"] == "missing":
             found.append(f"{path}: missing")
         else:
             message = one["msg"].removeprefix("Value error, ")
-            found.append(f"{path}: {message[0].lower()}{message[1:]} (got {one['input']!r})"[:300])
+            got = f" (got {one['input']!r})" if one["loc"] else ""
+            found.append(f"{path}: {message[0].lower()}{message[1:]}{got}"[:300])
     return found
 
 
@@ -372,7 +379,15 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     for key in ("calibrate", "evaluate", "tune", "finetune"):
         rows: Rows = getattr(data, key)
         moved[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
-    return recipe.model_copy(update={"model": local(recipe.model), "data": data.model_copy(update=moved)})
+    changed: dict[str, Any] = {"model": local(recipe.model), "data": data.model_copy(update=moved)}
+    for name in ("finetune", "qat"):
+        stage = getattr(recipe, name)
+        if stage is not None:
+            distill = stage.distill and stage.distill.model_copy(update={"teacher": local(stage.distill.teacher)})
+            file, colon, function = (stage.code or "").partition(":")
+            code = f"{local(file)}:{function}" if colon else stage.code
+            changed[name] = stage.model_copy(update={"distill": distill, "code": code})
+    return recipe.model_copy(update=changed)
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

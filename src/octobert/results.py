@@ -184,6 +184,21 @@ class Sweep(Noun):
     swept: tuple[Swept, ...]
 
 
+class Simulated(Noun):
+    """`simulation.json`: an exported model beside the PyTorch model that was trained with its values rounded.
+
+    Args:
+        name: what `agreement` is called.
+        agreement, error: how closely the exported model follows, and the root mean square difference of outputs.
+        rows: evaluated texts.
+    """
+
+    name: str
+    agreement: float
+    error: float
+    rows: int
+
+
 class DataFacts(Noun):
     """Which rows were used, and how they were kept apart."""
 
@@ -242,6 +257,7 @@ class Report(Noun):
     prepared: Prepared | None = None
     sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
     searches: dict[str, Search] = Field(default_factory=dict)
+    simulations: dict[str, Simulated] = Field(default_factory=dict)
     scores: dict[str, tuple[Score, ...]]
     comparisons: tuple[Comparison, ...]
     latencies: tuple[Latency, ...]

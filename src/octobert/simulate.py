@@ -1,13 +1,14 @@
-"""A stock transformers model that computes as its plan says: fake quantization at the plan's sites, in training and in evaluation.
+"""A stock transformers model that computes as its plan says: fake quantization at the plan's sites, in training and after.
 
-No class is replaced. While the model runs, a torch function mode sees every operator, knows linear layers, norms and
-embeddings by the identity of their weights, and the products of attention by the softmax between them, whatever family the model
-is of and whether or not its code asks transformers' attention interface. Sites are those of `graph.sites`. Needs torch.
+No class is replaced. While the model runs with eager attention, a torch function mode sees every operator: it knows linear
+layers, norms and embeddings by the identity of their weights, and the products of attention by the softmax between them. So it
+is the same for every family, whether or not its code asks transformers' attention interface, which MPNet and DeBERTa do not,
+and for residual adds, which no interface has. Sites are those of `graph.sites`. Needs torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Simulation:
         plan: static; ranges that it lacks are observed.
         family: of the model.
         learned: ranges of activations and weights are parameters.
+        scales: of weights, by module, where they are not to be read off the weights (see `weight_scales`).
         keep: percentage of a batch's values that its range holds, for observers.
         share: of the way to a batch's range that observers go.
 
@@ -58,6 +60,7 @@ class Simulation:
         family: Encoder,
         *,
         learned: bool = False,
+        scales: Mapping[str, np.ndarray] | None = None,
         keep: float = WHOLE,
         share: float = 0.01,
     ) -> None:
@@ -89,7 +92,7 @@ class Simulation:
             self._slots[role, place] = slot
             self._values.setdefault(slot, []).append(site.value)
         self.ranges = Ranges([q for _, q in quantizers.values()], learned=learned)
-        self._bounds = self._weight_bounds(learned=learned)
+        self._bounds = self._weight_bounds(scales or {}, learned=learned)
         self._handles: list[Any] = []
         self._mode = _Mode(self)
 
@@ -139,12 +142,12 @@ class Simulation:
     def weight_scales(self) -> dict[str, np.ndarray]:
         """Module → the scale of its weight, () or [out], where training has chosen it."""
         scales = {}
-        for path, name in self._bound_names.items():
+        for path in self._bound_names:
             bound = self._bound(path, None).detach().cpu().numpy()
             scales[path] = np.maximum(bound.reshape(bound.size if bound.ndim else ()), 0) / self._weights[path].limits[1]
         return scales
 
-    def _weight_bounds(self, *, learned: bool) -> Any:
+    def _weight_bounds(self, scales: Mapping[str, np.ndarray], *, learned: bool) -> Any:
         """Bounds of weights that do not follow the weights themselves: learned ones, and those chosen by the least error."""
         weights = {path: p for path, p in self._matrices().items() if path in self._weights}
         missing = sorted(set(self._weights) - set(weights) - set(self.names.tables.values()))
@@ -154,12 +157,14 @@ class Simulation:
         bounds = torch.nn.Module()
         for number, (path, weight) in enumerate(weights.items()):
             quantizer = self._weights[path]
-            if not learned and quantizer.least == "max":
+            scale = scales.get(path)
+            if scale is None and quantizer.least == "mse":
+                scale = weight_scale(weight.detach().cpu().numpy().T, quantizer)
+            if scale is None and not learned:
                 continue
             name = self._bound_names[path] = f"w{number}"
             start = weight_bound(weight, quantizer.axis)
-            if quantizer.least == "mse":
-                scale = weight_scale(weight.detach().cpu().numpy().T, quantizer)
+            if scale is not None:
                 start = torch.from_numpy(np.asarray(scale * quantizer.limits[1])).to(start).reshape(start.shape)
             bounds.register_buffer(name, start)
             if learned:
@@ -296,7 +301,9 @@ class _Mode(TorchFunctionMode):
             mask: [B, S] true at real tokens; None if all are.
         """
         simulation = self._simulation
-        self._mask, self._calls, self._weights = mask, {}, {}
+        self._mask = mask
+        self._calls: dict[Any, int] = {}
+        self._weights: dict[str, Any] = {}
         self._attention: str | None = None
         self._scored = False
         self._seen: list[tuple[int, Any, Any]] = []

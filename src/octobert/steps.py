@@ -1,10 +1,12 @@
 """A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
 
     data ─┬────────────────────────┐
-          └─ [finetune] ─ capture ─┴─ prepare ─ observe ─ calibrate ─ quantize/T ─ [sensitivity/T ─ search/T] ─┐
-                                       package/T ─ report ─ evaluate/C and benchmark (measure: true) ─ export/T ┘
+          └─ [finetune] ─ capture ─┴─ prepare ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
+                                                                     └ [qat ─ capture/trained] ┘             │
+           package/T ─ report ─ evaluate/C, benchmark, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
 
-T runs over targets, C over candidates (baselines and targets). Sensitivity and search run where a recipe asks for them.
+T runs over targets, C over candidates (baselines and targets). What is in brackets runs where a recipe asks for it, and what
+measures only with `measure: true`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert import candidates, data, environment, plugins
-from octobert.artifact import canonical_digest
+from octobert.artifact import canonical_digest, file_digest
 from octobert.capability import Capabilities
 from octobert.errors import RecipeError, TargetError, did_you_mean
 from octobert.graph import checkpoint
@@ -24,6 +26,7 @@ from octobert.recipe import Benchmark, Choice, Recipe, options_of
 from octobert.task import Task, build, files_of
 from octobert.texts import check_length, longest
 from octobert.timing import check_lengths, within
+from octobert.training import Finetune, Training
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Step:
         inputs: name inside the stage → name of the step that makes it.
         options: part of the key.
         locations: not part of the key.
+        launch: in how many processes, on how many machines; not part of the key.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Step:
     inputs: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     locations: dict[str, str] = field(default_factory=dict)
+    launch: Training | None = None
 
 
 # What a sweep compares: percentiles have a cliff on either side, which shows only when several stand side by side.
@@ -101,7 +106,7 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
     """
     source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
     folder = checkpoint.side_folder(source)
-    places = data.places(recipe.data, tune=tune, train=recipe.finetune is not None, prefer=files_of(recipe.task.name))
+    places = data.places(recipe.data, tune=tune, train=_trains(recipe), prefer=files_of(recipe.task.name))
     labels = _labels(recipe, source, places)
     task = build(recipe.task.name, recipe.task.options, labels)
     benchmark = within(recipe.benchmark, longest(folder))
@@ -144,7 +149,14 @@ class _Facts:
     @property
     def float_step(self) -> str:
         """The step whose graph is quantized."""
+        if self.recipe.qat is not None:
+            return "capture/trained"
         return "prepare" if self.recipe.prepare else "capture"
+
+    @property
+    def ranges_step(self) -> str:
+        """The step whose ranges plans are made from."""
+        return "calibrate" if self.recipe.qat is None else "qat"
 
     @property
     def trained(self) -> dict[str, str]:
@@ -181,13 +193,41 @@ def _finetune_steps(facts: _Facts) -> list[Step]:
     """Training of the base model, where the recipe asks for it."""
     if facts.recipe.finetune is None:
         return []
-    options = {
-        **facts.task,
-        "finetune": facts.recipe.finetune.model_dump(),
-        "model_digest": facts.model_digest,
-        "allow_pickle": facts.recipe.allow_pickle,
-    }
-    return [Step("finetune", "finetune", {"data": "data"}, options, {"model": facts.model})]
+    options, locations = _training_of(facts, facts.recipe.finetune)
+    options["finetune"] = facts.recipe.finetune.model_dump()
+    return [Step("finetune", "finetune", {"data": "data"}, options, locations, facts.recipe.training)]
+
+
+def _training_of(facts: _Facts, settings: Finetune) -> tuple[dict[str, Any], dict[str, str]]:
+    """(options, locations) of a training; what its settings name is a part of the key by its content."""
+    options = {**facts.task, "model_digest": facts.model_digest, "allow_pickle": facts.recipe.allow_pickle}
+    locations = {"model": facts.model, "training": facts.recipe.training.model_dump_json()}
+    if settings.distill is not None and settings.distill.teacher is not None:
+        teacher = checkpoint.locate(settings.distill.teacher, allow_pickle=facts.recipe.allow_pickle)
+        options["teacher_digest"], locations["teacher"] = checkpoint.digest(teacher), str(teacher)
+    if settings.code is not None:
+        file = Path(settings.code.rpartition(":")[0])
+        if not file.is_file():
+            raise RecipeError("there is no such Python file", where="code", got=settings.code, expected="file.py:function")
+        options["code_digest"] = file_digest(file)
+    return options, locations
+
+
+def _qat_steps(facts: _Facts, rows: dict[str, str]) -> list[Step]:
+    """Training with the values rounded that any target's plan rounds, and the graph of what came of it."""
+    recipe = facts.recipe
+    if recipe.qat is None:
+        return []
+    options, locations = _training_of(facts, recipe.qat)
+    options["qat"] = recipe.qat.model_dump()
+    capabilities = {name: plugins.load("targets", name).CAPABILITIES for name in recipe.targets}
+    options["methods"] = {name: _on_this_cpu(recipe.quantize, one, facts.here) for name, one in capabilities.items()}
+    inputs = {**rows, "calibrate": "calibrate", **facts.trained}
+    captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": False}
+    return [
+        Step("qat", "qat", inputs, options, locations, recipe.training),
+        Step("capture/trained", "capture", {"finetune": "qat"}, captured, {"model": facts.model}),
+    ]
 
 
 def _model_steps(facts: _Facts, how: str) -> list[Step]:
@@ -208,13 +248,14 @@ def _model_steps(facts: _Facts, how: str) -> list[Step]:
     if recipe.prepare:
         prepared = {"prepare": [one.model_dump() for one in recipe.prepare], **facts.task}
         steps.append(Step("prepare", "prepare", rows, prepared))
-    rows = {**rows, "float": facts.float_step}
+    rows = {**rows, "float": "prepare" if recipe.prepare else "capture"}
     steps += [
         Step("observe", "observe", rows, {"kinds": list(kinds), **facts.task}),
         Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
+        *_qat_steps(facts, rows),
     ]
     for target in recipe.targets:
-        steps += _target_steps(facts, target, rows)
+        steps += _target_steps(facts, target, {**rows, "float": facts.float_step})
     return steps
 
 
@@ -225,7 +266,7 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step
     given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **facts.task}
     given["refine"] = [one.model_dump() for one in recipe.refine]
     quantize = f"quantize/{target}"
-    steps = [Step(quantize, "quantize", {**rows, "calibrate": "calibrate"}, given)]
+    steps = [Step(quantize, "quantize", {**rows, "calibrate": facts.ranges_step}, given)]
     if recipe.sensitivity or recipe.accuracy is not None:
         inputs = {**rows, "quantize": quantize, "observe": "observe"}
         steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, facts.task))
@@ -261,6 +302,9 @@ def _measure_steps(facts: _Facts) -> list[Step]:
         steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
     inputs = {"capture": "capture", "data": "data", **facts.trained}
     inputs |= {f"export/{t}": f"export/{t}" for t in facts.recipe.targets}
+    for target in facts.recipe.targets if facts.recipe.qat is not None else ():
+        seen = {"capture": "capture", "data": "data", "qat": "qat", "quantize": facts.chosen(target)}
+        steps.append(Step(f"simulate/{target}", "simulate", {**seen, "evaluate": f"evaluate/{target}"}, dict(facts.task)))
     options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
     return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
 
@@ -268,7 +312,8 @@ def _measure_steps(facts: _Facts) -> list[Step]:
 def _result_steps(facts: _Facts) -> list[Step]:
     """The report of all, and a package for every target."""
     targets = facts.recipe.targets
-    inputs = {name: name for name in ("capture", "data", "calibrate")} | {f"quantize/{t}": facts.chosen(t) for t in targets}
+    inputs = {"capture": "capture", "data": "data", "calibrate": facts.ranges_step}
+    inputs |= {f"quantize/{t}": facts.chosen(t) for t in targets}
     inputs |= {step.name: step.name for step in _measure_steps(facts)}
     if facts.recipe.prepare:
         inputs["prepare"] = "prepare"
@@ -285,7 +330,7 @@ def _result_steps(facts: _Facts) -> list[Step]:
     }
     steps = [Step("report", "report", inputs, gathered)]
     for target in targets:
-        inputs = {"capture": "capture", "calibrate": "calibrate", "export": f"export/{target}", "report": "report"}
+        inputs = {"capture": "capture", "calibrate": facts.ranges_step, "export": f"export/{target}", "report": "report"}
         steps.append(Step(f"package/{target}", "package", inputs, {"target": target}))
     return steps
 
@@ -303,8 +348,10 @@ def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> No
         checkpoint.weight_files(source, allow_pickle=recipe.allow_pickle)
         if recipe.finetune is None:
             checkpoint.check_head(source, task.head)
-    if recipe.finetune is not None:
-        _check_finetune(source, task)
+    for name in ("finetune", "qat"):
+        settings = getattr(recipe, name)
+        if settings is not None:
+            _check_training(name, settings, source, task)
     if recipe.accuracy is not None:
         _check_criterion(recipe, task)
     check_length(task.max_length, folder)
@@ -312,17 +359,19 @@ def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> No
         check_lengths(benchmark, longest(folder))
 
 
-def _check_finetune(source: Path, task: Task) -> None:
+def _trains(recipe: Recipe) -> bool:
+    return recipe.finetune is not None or recipe.qat is not None
+
+
+def _check_training(name: str, settings: Finetune, source: Path, task: Task) -> None:
     """Refuse what cannot be trained."""
     if not source.is_dir():
-        raise RecipeError(
-            "only a checkpoint can be fine-tuned", where="model", got=str(source), fix="give the PyTorch checkpoint"
-        )
-    if task.head == "embedding":
-        fix = "train them with a library for that first, and leave finetune out"
-        raise RecipeError("embeddings are not fine-tuned here", where="finetune", fix=fix)
+        raise RecipeError("only a checkpoint can be trained", where="model", got=str(source), fix="give the PyTorch checkpoint")
+    if task.head == "embedding" and (settings.distill is None or settings.distill.share < 1):
+        fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"
+        raise RecipeError("embeddings are trained after a teacher only", where=name, fix=fix)
     if not train_installed():
-        raise RecipeError("fine-tuning needs accelerate", where="finetune", fix="pip install 'octobert[train]'")
+        raise RecipeError("training needs accelerate", where=name, fix="pip install 'octobert[train]'")
 
 
 def train_installed() -> bool:

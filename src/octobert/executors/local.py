@@ -15,24 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from octobert.errors import OctobertError
+from octobert.training import Training
 
 REQUEST, RESPONSE, LOG = "request.json", "response.json", "stage.log"
 Progress = Callable[[str, int, int], None]
 
 
-def run(request: dict[str, Any], work: Path, on_progress: Progress) -> dict[str, Any]:
+def run(request: dict[str, Any], work: Path, on_progress: Progress, launch: Training | None = None) -> dict[str, Any]:
     """Run a stage; its response.
 
     Args:
         request: {stage, inputs, options, locations, scratch}.
         work: an empty folder that the stage fills.
         on_progress: called with (what, done, total).
+        launch: for a training; with several processes, each of them runs the stage.
 
     Raises:
         OctobertError: what the stage raised, or that it was killed.
     """
     (work / REQUEST).write_text(json.dumps(request))
-    command = [sys.executable, "-m", "octobert.stages", str(work)]
+    command = [sys.executable, *_launcher(launch, work), "-m", "octobert.stages", str(work)]
     with (
         (work / LOG).open("wb") as log,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as child,
@@ -48,6 +50,18 @@ def run(request: dict[str, Any], work: Path, on_progress: Progress) -> dict[str,
             child.kill()
             raise
     return _response(request["stage"], work, code)
+
+
+def _launcher(launch: Training | None, work: Path) -> list[str]:
+    """torch's launcher, where a stage runs in several processes."""
+    if launch is None or launch.processes * launch.machines == 1:
+        return []
+    found = ["-m", "torch.distributed.run", f"--nproc-per-node={launch.processes}", f"--nnodes={launch.machines}"]
+    if launch.rendezvous is None:
+        return [*found, "--standalone"]
+    # Machines that do the same work meet under its key; the last part of the folder's name is the process.
+    key = work.name.rpartition("-")[0]
+    return [*found, "--rdzv-backend=c10d", f"--rdzv-endpoint={launch.rendezvous}", f"--rdzv-id={key}"]
 
 
 def _response(stage: str, work: Path, code: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,12 +205,15 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
     return model.eval()
 
 
-def load_base(folder: Path, head: str, labels: Sequence[str], *, allow_pickle: bool = False, seed: int = 0) -> Any:
+def load_base(
+    folder: Path, head: str, labels: Sequence[str], *, allow_pickle: bool = False, seed: int = 0, dropout: bool = True
+) -> Any:
     """A PyTorch model in float32 to be trained for a head, which is new unless the checkpoint has it.
 
     Args:
         labels: class names, where the head has classes.
         seed: of a new head's weights.
+        dropout: as the model has it; otherwise none, in no module and no function.
 
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold the encoder's weights.
@@ -218,6 +221,10 @@ def load_base(folder: Path, head: str, labels: Sequence[str], *, allow_pickle: b
     extra: dict[str, Any] = {"ignore_mismatched_sizes": True}
     if labels:
         extra |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    if not dropout:
+        from transformers import AutoConfig
+
+        extra |= dict.fromkeys(dropouts(AutoConfig.from_pretrained(folder).to_dict()), 0.0)
     model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, seed=seed, **extra)
     prefix = f"{model.base_model_prefix}."
     missing = sorted(k for k in info["missing_keys"] if k.startswith(prefix) and "pooler" not in k)
@@ -225,6 +232,11 @@ def load_base(folder: Path, head: str, labels: Sequence[str], *, allow_pickle: b
         what = "the checkpoint does not hold the encoder's weights"
         raise ModelError(what, where=str(folder), got=f"missing {', '.join(missing[:4])}", fix="check the checkpoint")
     return model
+
+
+def dropouts(config: Mapping[str, Any]) -> list[str]:
+    """The keys of a config that are probabilities of dropout."""
+    return [key for key, value in config.items() if "dropout" in key and isinstance(value, (int, float))]
 
 
 def _from_pretrained(folder: Path, head: str, *, allow_pickle: bool, seed: int = 0, **extra: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
+from octobert import train
 from octobert.artifact import disk_error, is_disk_error
 from octobert.environment import peak_memory_bytes
 from octobert.errors import OctobertError
@@ -41,7 +42,8 @@ def main(work: Path) -> int:
         response = {"error": error.to_json(), "traceback": traceback.format_exc()}
     except Exception as error:  # noqa: BLE001  # this is the stage boundary
         response = {"error": _wrapped(error, request["stage"], work).to_json(), "traceback": traceback.format_exc()}
-    return _answer(response, work)
+    # Of the processes of a distributed training one answers, but any may fail.
+    return _answer(response, work) if train.is_first() or "error" in response else 0
 
 
 def _answer(response: dict, work: Path) -> int:
@@ -71,6 +73,8 @@ def _wrapped(error: Exception, stage: str, work: Path) -> OctobertError:
 
 
 def _report(what: str, done: int, total: int) -> None:
+    if not train.is_first():
+        return
     sys.stdout.write(json.dumps({"progress": [what, done, total]}) + "\n")
     sys.stdout.flush()
 

@@ -5,42 +5,102 @@ Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octobert import train
+from octobert.artifact import canonical_digest
 from octobert.graph import checkpoint
-from octobert.recipe import Finetune
 from octobert.stages import CHECKPOINT, Context, ask, task_of
 from octobert.texts import TextEncoder, save_tokenizer
+from octobert.training import Finetune, Training
 
-VERSION = 1
+if TYPE_CHECKING:
+    from octobert.distill import Teacher
+
+VERSION = 2
 
 
 def run(context: Context) -> dict[str, Any]:
     """Fine-tune."""
-    options, task = context.options, task_of(context.options)
-    base, folder = Path(context.locations["model"]), context.work / CHECKPOINT
-    folder.mkdir()
-    save_tokenizer(checkpoint.side_folder(base), folder)
-    shutil.copyfile(base / "config.json", folder / "config.json")
-    encoder = TextEncoder(folder, task.max_length)
-    stored = context.read_json("data", "training.json")
-    asked = ask(context, encoder, stored["inputs"])
-    context.scratch.mkdir(parents=True, exist_ok=True)
-    found = train.finetune(
+    base = Path(context.locations["model"])
+    settings = Finetune.model_validate(context.options["finetune"])
+    model = load(context, base, settings)
+    found, asked = train_(context, base, model, settings, teacher=teacher_of(context, base, settings))
+    save(context, base, model)
+    return {**found, **asked}
+
+
+def load(context: Context, base: Path, settings: Finetune) -> Any:
+    """The model that is trained."""
+    task = task_of(context.options)
+    return checkpoint.load_base(
         base,
         task.head,
         task.labels,
-        asked.flat,
-        task.targets(asked, stored["gold"]),
-        Finetune.model_validate(options["finetune"]),
-        folder,
-        pad_id=encoder.pad_id,
-        seed=int(options["seed"]),
+        allow_pickle=bool(context.options["allow_pickle"]),
+        seed=int(context.options["seed"]),
+        dropout=settings.dropout,
+    )
+
+
+def teacher_of(context: Context, base: Path, settings: Finetune) -> Teacher | None:
+    """The teacher that is wanted: a checkpoint, or what training begins from.
+
+    Raises:
+        ModelError: it cannot teach this model.
+    """
+    if settings.distill is None:
+        return None
+    from octobert import distill
+
+    task, folder = task_of(context.options), Path(context.locations.get("teacher", base))
+    distill.check(folder, base, task.labels, settings.distill)
+    return distill.Teacher(folder, task.head, settings.distill, allow_pickle=bool(context.options["allow_pickle"]))
+
+
+def train_(
+    context: Context, base: Path, model: Any, settings: Finetune, *, simulation: Any = None, teacher: Teacher | None = None
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Train a model on the stored rows: (what came of it, how many texts and rows there were)."""
+    task, side = task_of(context.options), checkpoint.side_folder(base)
+    encoder = TextEncoder(side, task.max_length)
+    stored = context.read_json("data", "training.json")
+    asked = ask(context, encoder, stored["inputs"])
+    follows = settings.distill is not None and settings.distill.share == 1
+    targets = [{} for _ in asked.flat] if follows else task.targets(asked, stored["gold"])
+    job = train.Job(
+        model=model,
+        rows=train.Rows(asked.flat, targets, encoder.pad_id),
+        settings=settings,
+        how=Training.model_validate_json(context.locations["training"]),
+        seed=int(context.options["seed"]),
         scratch=context.scratch,
-        allow_pickle=bool(options["allow_pickle"]),
+        simulation=simulation,
+        teacher=teacher,
+        identity=canonical_digest([context.options, stored]),
         on_step=lambda step, of: context.progress("training", step, of),
     )
-    return {**found, "texts": len(asked.texts), "rows": len(asked.flat)}
+    return train.train(job), {"texts": len(asked.texts), "rows": len(asked.flat)}
+
+
+def save(context: Context, base: Path, model: Any) -> None:
+    """Write the checkpoint, with the tokenizer of the base; one process of a machine does."""
+    if not train.is_first():
+        return
+    folder = context.work / CHECKPOINT
+    folder.mkdir()
+    side = checkpoint.side_folder(base)
+    save_tokenizer(side, folder)
+    if (side / "1_Pooling").is_dir():
+        shutil.copytree(side / "1_Pooling", folder / "1_Pooling")
+        shutil.copyfile(side / "modules.json", folder / "modules.json")
+    model.save_pretrained(folder)
+    # Dropout that was only switched off for this training is the model's again.
+    config, original = json.loads((folder / "config.json").read_text()), checkpoint.read_config(side)
+    for key in checkpoint.dropouts(config):
+        del config[key]
+    config |= {key: original[key] for key in checkpoint.dropouts(original)}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -21,15 +22,18 @@ from octobert.stages import Context, calibration
 
 VERSION = 3
 FILE = "model_quantized.onnx"
+# Where training leaves the scales of weights that it has chosen.
+SCALES = "scales.npz"
 
 
 def run(context: Context) -> dict[str, Any]:
     """Plan, check, refine, write."""
     source = context.inputs["float"] / "model.onnx"
-    target = plugins.load("targets", context.options["target"]).CAPABILITIES
-    plan = planned(context, context.read("calibrate", "ranges.json", Ranges))
+    name = context.options["target"]
+    target = plugins.load("targets", name).CAPABILITIES
+    plan = planned(context, context.read("calibrate", "ranges.json", Ranges), name, context.options["method"])
     capability.check(plan, target)
-    layers = _refined(context, source, plan)
+    layers = _trained(context, plan) or _refined(context, source, plan)
     if layers:
         refine.save(layers, context.work / "refined.npz")
     size = write(source, plan, layers, context.work / FILE)
@@ -37,15 +41,15 @@ def run(context: Context) -> dict[str, Any]:
     return {"quantized": len(plan.quantized), "sites": len(plan.decisions), "refined": len(layers), "size_bytes": size}
 
 
-def planned(context: Context, ranges: Ranges) -> QuantPlan:
-    """The plan of the method and target in the options, for the float graph."""
+def planned(context: Context, ranges: Ranges, target: str, choice: dict[str, Any]) -> QuantPlan:
+    """The plan of a method, chosen with its options, for a target and the float graph."""
     facts = context.read("capture", "capture.json", CaptureFacts)
     family = plugins.load("encoders", facts.encoder).ENCODER
-    method = plugins.load("methods", context.options["method"]["name"])
-    options = method.Options.model_validate(context.options["method"]["options"])
-    target = plugins.load("targets", context.options["target"]).CAPABILITIES
+    method = plugins.load("methods", choice["name"])
+    options = method.Options.model_validate(choice["options"])
+    capabilities = plugins.load("targets", target).CAPABILITIES
     graph = ir.load(context.inputs["float"] / "model.onnx").graph
-    return method.plan(sites.find_sites(graph, family), ranges, target, options)
+    return method.plan(sites.find_sites(graph, family), ranges, capabilities, options)
 
 
 def write(source: Path, plan: QuantPlan, layers: dict[str, Change], path: Path) -> int:
@@ -55,6 +59,20 @@ def write(source: Path, plan: QuantPlan, layers: dict[str, Change], path: Path) 
     ops.save(model, path)
     onnx.checker.check_model(str(path), full_check=False)
     return path.stat().st_size
+
+
+def _trained(context: Context, plan: QuantPlan) -> dict[str, Change]:
+    """The scales of weights that quantization-aware training has chosen."""
+    path = context.inputs["calibrate"] / SCALES
+    if not path.is_file():
+        return {}
+    # Layers that share a weight are found under the path of the first.
+    first: dict[str, str] = {}
+    for site, _ in plan.quantized:
+        if site.is_weight:
+            first.setdefault(site.value.removesuffix(".weight"), site.module)
+    with np.load(path) as arrays:
+        return {first[name]: Change(None, None, arrays[name]) for name in arrays.files if name in first}
 
 
 def _refined(context: Context, source: Path, plan: QuantPlan) -> dict[str, Change]:

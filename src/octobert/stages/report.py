@@ -10,12 +10,12 @@ from octobert import candidates, environment, judging
 from octobert.measure import Comparison
 from octobert.plan import QuantPlan
 from octobert.ranges import Ranges
-from octobert.results import CaptureFacts, Prepared, RangeFacts, Report, Search, Sensitivity, TaskFacts
+from octobert.results import CaptureFacts, Prepared, RangeFacts, Report, Search, Sensitivity, Simulated, TaskFacts
 from octobert.stages import Context, encoder_of, evaluation, task_of
 from octobert.stages.benchmark import Timings
 from octobert.stages.evaluate import Scores
 
-VERSION = 3
+VERSION = 4
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -42,6 +42,11 @@ def run(context: Context) -> dict[str, Any]:
             t: context.read(f"quantize/{t}", "search.json", Search)
             for t in options["targets"]
             if (context.inputs[f"quantize/{t}"] / "search.json").is_file()
+        },
+        simulations={
+            t: context.read(f"simulate/{t}", "simulation.json", Simulated)
+            for t in options["targets"]
+            if f"simulate/{t}" in context.inputs
         },
         scores={n: context.read(f"evaluate/{n}", "scores.json", Scores).scores for n in named},
         comparisons=tuple(_compared(context)),

@@ -78,4 +78,4 @@ def _plan(context: Context, choice: dict[str, Any], statistics: dict[str, Tensor
     intervals = {value: interval_of(calibrator, chosen, value, one) for value, one in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
     ranges = Ranges(calibrator=choice["name"], options=choice["options"], intervals=intervals, provenance=provenance)
-    return quantize.planned(context, ranges)
+    return quantize.planned(context, ranges, context.options["target"], context.options["method"])

@@ -20,20 +20,20 @@ class TorchSession:
         self._torch = torch
         if options.threads:
             torch.set_num_threads(options.threads)
-        self._model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
+        self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = head
         self._pooling = checkpoint.pooling_of(folder)
         self.inputs = ("input_ids", "attention_mask", "token_type_ids")
         self.outputs = checkpoint.OUTPUTS[head]
         self.precision = "f32"
         self.threads = torch.get_num_threads()
-        self._accepts = checkpoint.inputs_of(self._model)
+        self._accepts = checkpoint.inputs_of(self.model)
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         torch = self._torch
         tensors = {name: torch.from_numpy(array) for name, array in feeds.items() if name in self._accepts}
         with torch.inference_mode():
-            result = self._model(**tensors)
+            result = self.model(**tensors)
         if self._head != "embedding":
             return {name: result[name].numpy() for name in self.outputs}
         from octobert.graph import checkpoint
