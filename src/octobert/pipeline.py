@@ -21,8 +21,10 @@ from octobert.artifact import MANIFEST, Artifact, Store, canonical_digest, diges
 from octobert.errors import OctobertError, StorageError
 from octobert.executors import local
 from octobert.recipe import Choice, Recipe, as_yaml
-from octobert.results import CARD, Report, Sweep
-from octobert.steps import Step, steps_of, sweep_steps
+from octobert.results import CARD, TRAINED, DataFacts, Finetuned, Report, Sweep
+from octobert.stages import CHECKPOINT
+from octobert.stages.evaluate import Scores
+from octobert.steps import Step, finetune_steps, steps_of, sweep_steps
 
 HIDDEN = ".octobert"
 R = TypeVar("R")
@@ -81,13 +83,36 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None) -> Report:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
     steps = steps_of(recipe)
-    _check_output(recipe, out)
+    _check_output(recipe.targets, out)
 
     def finish(folders: dict[str, Path]) -> Report:
         report = Report.model_validate_json((folders["report"] / "report.json").read_text(encoding="utf-8"))
         with storage_errors(out):
             _publish(recipe, out, folders, report)
         return report
+
+    return _run_steps(steps, recipe, out, listener or Silent(), finish)
+
+
+def finetune(recipe: Recipe, out: Path, listener: Listener | None = None) -> Finetuned:
+    """Train a float model and judge it in PyTorch.
+
+    Args:
+        out: the output directory: `checkpoint`, and the store.
+
+    Raises:
+        OctobertError: whatever went wrong; the same command resumes once it is mended.
+    """
+    steps = finetune_steps(recipe)
+    _check_output((), out)
+
+    def finish(folders: dict[str, Path]) -> Finetuned:
+        with storage_errors(out):
+            _replace(out, {CHECKPOINT: folders["finetune"] / CHECKPOINT})
+        trained = json.loads((out / CHECKPOINT / TRAINED).read_text(encoding="utf-8"))
+        scores = Scores.model_validate_json((folders["evaluate/torch-f32"] / "scores.json").read_text(encoding="utf-8")).scores
+        manifest = Artifact.model_validate_json((folders["data"] / MANIFEST).read_text(encoding="utf-8"))
+        return Finetuned(trained=trained, data=DataFacts.model_validate(manifest.summary), scores=scores)
 
     return _run_steps(steps, recipe, out, listener or Silent(), finish)
 
@@ -212,34 +237,43 @@ def _publish(recipe: Recipe, out: Path, folders: dict[str, Path], report: Report
     from octobert.report import html
 
     hidden = out / HIDDEN
+    published = {target: folders[f"package/{target}"] for target in recipe.targets}
+    trained = next((name for name in ("qat", "finetune") if name in folders), None)
+    if trained is not None:
+        published[CHECKPOINT] = folders[trained] / CHECKPOINT
     pages = {"report.json": report.model_dump_json(indent=1), "report.html": html.page(report)}
     for name, text in pages.items():
         (hidden / f"{name}.partial").write_text(text, encoding="utf-8")
-    for target in recipe.targets:
-        shutil.rmtree(hidden / f"publish-{target}", ignore_errors=True)
-        package = folders[f"package/{target}"]
-        for file in sorted(p for p in package.rglob("*") if p.is_file() and p.name != MANIFEST):
-            link_or_copy(file, hidden / f"publish-{target}" / file.relative_to(package))
-    for target in recipe.targets:
-        old = hidden / f"replaced-{target}"
-        shutil.rmtree(old, ignore_errors=True)
-        if (out / target).exists():
-            (out / target).rename(old)
-        (hidden / f"publish-{target}").rename(out / target)
-        shutil.rmtree(old, ignore_errors=True)
+    _replace(out, published)
     for name in pages:
         (hidden / f"{name}.partial").rename(out / name)
 
 
-def _check_output(recipe: Recipe, out: Path) -> None:
+def _replace(out: Path, published: dict[str, Path]) -> None:
+    """Put copies of folders where the user looks, in place of what an earlier run put there."""
+    hidden = out / HIDDEN
+    for name, folder in published.items():
+        shutil.rmtree(hidden / f"publish-{name}", ignore_errors=True)
+        for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
+            link_or_copy(file, hidden / f"publish-{name}" / file.relative_to(folder))
+    for name in published:
+        old = hidden / f"replaced-{name}"
+        shutil.rmtree(old, ignore_errors=True)
+        if (out / name).exists():
+            (out / name).rename(old)
+        (hidden / f"publish-{name}").rename(out / name)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_output(targets: Sequence[str], out: Path) -> None:
     """Refuse an output directory that is something else."""
     if out.exists() and not out.is_dir():
         raise StorageError("the output directory is a file", where=str(out), fix="choose another --out")
-    for target in recipe.targets:
-        foreign = (out / target).exists() and not (out / target / CARD).is_file()
+    for name, mark in {**dict.fromkeys(targets, CARD), CHECKPOINT: TRAINED}.items():
+        foreign = (out / name).exists() and not (out / name / mark).is_file()
         if foreign:
             raise StorageError(
-                "something that is not octobert's lies where a package will be written",
-                where=str(out / target),
+                "something that is not octobert's lies where a package or a checkpoint will be written",
+                where=str(out / name),
                 fix="move it away, or choose another --out",
             )

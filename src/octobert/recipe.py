@@ -235,9 +235,18 @@ def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
         raise RecipeError("the recipe is not YAML", where=str(path), got=" ".join(str(error).split())[:300]) from error
     if not isinstance(raw, dict):
         raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
+    return parse(changed(raw, changes), where=str(path), base=path.parent)
+
+
+def changed(raw: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """A recipe as plain data with parts of it set otherwise (see `load`).
+
+    Raises:
+        RecipeError: a change that cannot be read, or of a part that cannot have parts.
+    """
     for change in changes:
         _change(raw, change)
-    return parse(raw, where=str(path), base=path.parent)
+    return raw
 
 
 def _change(raw: dict[str, Any], change: str) -> None:

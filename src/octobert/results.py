@@ -12,6 +12,8 @@ from octobert.plan import Noun, QuantPlan
 from octobert.ranges import Provenance, Ranges
 
 CARD = "octobert.json"
+# In a checkpoint that was trained here.
+TRAINED = "trained.json"
 
 
 class Sizes(Noun):
@@ -209,6 +211,19 @@ class DataFacts(Noun):
     dropped_rows: int
     tuning_rows: int = 0
     training_rows: int = 0
+
+
+class Finetuned(Noun):
+    """What `octobert finetune` says of a float model.
+
+    Args:
+        trained: steps, loss and rows.
+        scores: of the float model in PyTorch, on the evaluated rows.
+    """
+
+    trained: dict[str, Any]
+    data: DataFacts
+    scores: tuple[Score, ...]
 
 
 class TaskFacts(Noun):

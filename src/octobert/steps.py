@@ -98,6 +98,22 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
     return [_data_step(facts, places), *_finetune_steps(facts), *needed, Step(f"sweep/{target}", "sweep", inputs, options)]
 
 
+def finetune_steps(recipe: Recipe) -> list[Step]:
+    """The steps that train a float model and judge it, and no more.
+
+    Raises:
+        OctobertError: as `steps_of`, or a recipe without training.
+    """
+    if recipe.finetune is None:
+        raise RecipeError("the recipe trains nothing", where="finetune", fix="give it settings, such as finetune: {epochs: 3}")
+    facts, places = _facts_of(recipe, tune=False)
+    capture = _model_steps(facts, places.how)[0]
+    judged = {"capture": "capture", "data": "data", **facts.trained}
+    options = {**facts.task, "machine": facts.machine, "allow_pickle": False, "candidate": "torch-f32"}
+    evaluate = Step("evaluate/torch-f32", "evaluate", judged, options, {"model": facts.model})
+    return [_data_step(facts, places), *_finetune_steps(facts), capture, evaluate]
+
+
 def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
     """What is known before anything runs.
 

@@ -13,6 +13,7 @@ from octobert.cli import (
     calibrate,
     doctor,
     evaluate,
+    finetune,
     inspect,
     placements,
     predict,
@@ -31,7 +32,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (quantize, run, predict, evaluate, benchmark, calibrate, inspect, placements, tables, targets, tasks, doctor):
+for command in (
+    quantize,
+    run,
+    finetune,
+    predict,
+    evaluate,
+    benchmark,
+    calibrate,
+    inspect,
+    placements,
+    tables,
+    targets,
+    tasks,
+    doctor,
+):
     app.command(name=command.NAME)(command.command)
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from octobert.plan import Quantizer, QuantPlan
 from octobert.report import summary
-from octobert.results import Report, Search, Sensitivity, Sweep
+from octobert.results import Finetuned, Report, Search, Sensitivity, Sweep
 
 
 def render(report: Report) -> RenderableType:
@@ -48,6 +48,18 @@ def quality(report: Report) -> Table:
             f"{footprint.load_ms:.0f}",
             style="bold" if line.quantized else "",
         )
+    return table
+
+
+def finetuned(found: Finetuned) -> Table:
+    """What a float training came to."""
+    trained = found.trained
+    title = f"Float model in PyTorch on {found.data.evaluation_rows:,} rows, trained on {found.data.training_rows:,}"
+    table = Table(title=title, title_justify="left")
+    for name in ("steps", "last loss", *(score.metric for score in found.scores)):
+        table.add_column(name, justify="right")
+    loss = f"{trained['loss']:.4f}" if "loss" in trained else ""
+    table.add_row(str(trained.get("steps", "")), loss, *(summary.score_text(score) for score in found.scores))
     return table
 
 

@@ -1,6 +1,6 @@
 """A base checkpoint and training rows → a checkpoint that does the task.
 
-Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them.
+Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them, and `trained.json`, how that went.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from octobert import train
 from octobert.artifact import canonical_digest
 from octobert.graph import checkpoint
+from octobert.results import TRAINED
 from octobert.stages import CHECKPOINT, Context, ask, task_of
 from octobert.texts import TextEncoder, save_tokenizer
 from octobert.training import Finetune, Training
@@ -29,7 +30,7 @@ def run(context: Context) -> dict[str, Any]:
     settings = Finetune.model_validate(context.options["finetune"])
     model = load(context, base, settings)
     found, asked = train_(context, base, model, settings, teacher=teacher_of(context, base, settings))
-    save(context, base, model)
+    save(context, base, model, {**found, **asked, "settings": settings.model_dump(mode="json")})
     return {**found, **asked}
 
 
@@ -86,8 +87,8 @@ def train_(
     return train.train(job), {"texts": len(asked.texts), "rows": len(asked.flat)}
 
 
-def save(context: Context, base: Path, model: Any) -> None:
-    """Write the checkpoint, with the tokenizer of the base; one process of a machine does."""
+def save(context: Context, base: Path, model: Any, facts: dict[str, Any]) -> None:
+    """Write the checkpoint, with the tokenizer of the base and what is to be said of it; one process of a machine does."""
     if not train.is_first():
         return
     folder = context.work / CHECKPOINT
@@ -104,3 +105,4 @@ def save(context: Context, base: Path, model: Any) -> None:
         del config[key]
     config |= {key: original[key] for key in checkpoint.dropouts(original)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / TRAINED).write_text(json.dumps({"seed": context.options["seed"], **facts}, indent=1) + "\n", encoding="utf-8")

@@ -38,7 +38,7 @@ def run(context: Context) -> dict[str, Any]:
     found, asked = finetune.train_(context, base, model, settings, simulation=simulation, teacher=teacher)
     intervals, scales = simulation.intervals(), simulation.weight_scales()
     simulation.detach()
-    finetune.save(context, base, model)
+    finetune.save(context, base, model, {**found, **asked, "settings": settings.model_dump(mode="json")})
     if train.is_first():
         began = {"calibrator": calibrated.calibrator, **calibrated.options, "ranges": settings.ranges}
         ranges = Ranges(calibrator="qat", options=began, intervals=intervals, provenance=calibrated.provenance)
