@@ -31,6 +31,7 @@ def page(report: Report) -> str:
         beside=summary.beside(report),
         verdicts=summary.verdicts(report),
         warnings=summary.warnings(report),
+        trainings=summary.trainings(report),
         counts={t: {r: c for r, c in plan.counts().items() if c[0]} for t, plan in report.plans.items()},
         recipe=as_yaml(Recipe.model_validate(report.recipe)),
     )

@@ -137,6 +137,30 @@ def verdicts(report: Report) -> list[str]:
         parts.append(f"speed against {comparison.reference} " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
     found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]
+    for target, one in report.simulations.items():
+        found.append(
+            f"{target}: the exported model beside what was trained with its values rounded in PyTorch, on {one.rows:,} rows: "
+            f"{one.name} {one.agreement:.2%}, outputs differ by {one.error:.4f} (root mean square)."
+        )
+    return found
+
+
+def trainings(report: Report) -> list[str]:
+    """One sentence a training: how long, how fast, how far."""
+    found = []
+    for name, what in (("finetune", "Fine-tuned in float"), ("qat", "Trained on with values rounded")):
+        settings, stage = report.recipe.get(name), report.stages.get(name)
+        if settings is None or stage is None:
+            continue
+        done = stage.summary
+        steps = f"{done['steps']:,} steps, last loss {done['loss']:.4f}" if "steps" in done else f"by {settings['code']}"
+        parts = [f"{what} on {done['texts']:,} texts: {steps}, {stage.seconds:.0f} s"]
+        parts.append(f"rate {settings['learning_rate']:g}, {settings['epochs']:g} epochs, batch {settings['batch']}")
+        if settings.get("distill"):
+            parts.append(f"{settings['distill']['share']:.0%} of the loss a teacher's")
+        if name == "qat":
+            parts.append(f"ranges {settings['ranges']}, their ends moved by {done['moved']:.1%} of their width (median)")
+        found.append("; ".join(parts) + ".")
     return found
 
 

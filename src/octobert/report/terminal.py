@@ -13,7 +13,7 @@ from octobert.results import Finetuned, Report, Search, Sensitivity, Sweep
 
 def render(report: Report) -> RenderableType:
     """The result table, the verdicts and the warnings."""
-    notes = [Text(f"• {sentence}") for sentence in summary.verdicts(report)]
+    notes = [Text(f"• {sentence}") for sentence in (*summary.trainings(report), *summary.verdicts(report))]
     notes += [Text(f"! {sentence}", style="yellow") for sentence in summary.warnings(report)]
     timed = [line.timed for line in summary.lines(report)]
     if not report.footprints:
