@@ -109,10 +109,10 @@ def test_every_family_has_the_plugins_that_are_promised() -> None:
             "roberta",
         ),
         "methods": ("dynamic", "static"),
-        "placements": ("ffn", "matmul", "matmul-attention", "matmul-scores", "qdqbert", "qdqbert-row", "tensorrt"),
+        "placements": ("ffn", "matmul", "matmul-attention", "matmul-scores", "qdqbert", "qdqbert-row", "qordered", "tensorrt"),
         "preparers": ("smoothquant",),
         "refiners": ("bias-correction", "weight-rounding"),
-        "targets": ("openvino-cpu", "ort-cpu"),
+        "targets": ("openvino-cpu", "ort-cpu", "ort-cuda"),
         "tasks": (
             "embedding",
             "mrpc",

@@ -17,16 +17,16 @@ from octobert.session import Feeds, SessionOptions
 INSTALL = "pip install onnxruntime"
 
 
-def probe(provider: str) -> Probe:
+def probe(provider: str, install: str = INSTALL) -> Probe:
     """Whether onnxruntime is installed and has a provider."""
     if importlib.util.find_spec("onnxruntime") is None:
-        return Probe(available=False, missing="the package onnxruntime is not installed", install=INSTALL)
+        return Probe(available=False, missing="the package onnxruntime is not installed", install=install)
     import onnxruntime as ort
 
     providers = ort.get_available_providers()
     if provider not in providers:
         missing = f"this build of onnxruntime has no {provider} (it has {', '.join(providers)})"
-        return Probe(available=False, version=ort.__version__, missing=missing, install=INSTALL)
+        return Probe(available=False, version=ort.__version__, missing=missing, install=install)
     return Probe(available=True, version=ort.__version__)
 
 

@@ -1,0 +1,75 @@
+"""ONNX Runtime on NVIDIA GPUs, with its fused int8 operators: integers flow from the embeddings to the head.
+
+`graph.qordered` says which they are, and what they ask for: a model that was prepared by nothing (`prepare: []`), since
+SmoothQuant rescales the residual path, which they read with one scale. Biases are float, and added before rounding.
+They were read in the sources of onnxruntime (`contrib_ops/cuda/quantization/qordered_ops`), and have not been run.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.capability import Capabilities, Probe
+from octobert.graph import ops, qordered
+from octobert.plan import EMBEDDING, LINEAR, OUTPUTS
+from octobert.session import Feeds, Session, SessionOptions
+from octobert.targets import _ort
+
+PROVIDER = "CUDAExecutionProvider"
+
+CAPABILITIES = Capabilities(
+    name="ort-cuda",
+    runtime="ort",
+    description="ONNX Runtime on NVIDIA GPUs, fused int8 operators",
+    placement="qordered",
+    activations=(("int8", True),),
+    weights=("int8",),
+    weight_axis=1,
+    roles=(*LINEAR, "residual.skip", *EMBEDDING, *OUTPUTS),
+    opset=(13, 25),
+    formats=("onnx",),
+    status="structurally checked, not run",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _ort.probe(PROVIDER, "pip install onnxruntime-gpu")
+
+
+def export(quantized: Path, folder: Path) -> None:
+    """The fused graph beside the QDQ graph.
+
+    Raises:
+        PlanError, ModelError, TargetError: the graph does not take the fused form.
+    """
+    model = ir.load(quantized)
+    qordered.rewrite_(model)
+    ops.save(qordered.fuse(model), model_file(folder))
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return package / "onnx" / "model_fused.onnx"
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Open an ONNX file; sequences are padded to a length that the fused attention takes."""
+    return PaddedSession(path, options, PROVIDER)
+
+
+class PaddedSession(_ort.OrtSession):
+    """A session that pads sequences to a multiple of `qordered.MULTIPLE`, and cuts outputs of one value a token back."""
+
+    def __init__(self, path: Path, options: SessionOptions, provider: str) -> None:
+        super().__init__(path, options, provider)
+        # Axes that follow batch and sequence have names, the others numbers.
+        self._per_token = {o.name for o in self._session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        length = feeds["input_ids"].shape[1]
+        # Zeros in the mask hide the added tokens, whatever the id 0 stands for.
+        added = ((0, 0), (0, -length % qordered.MULTIPLE))
+        results = super().run({name: np.pad(feeds[name], added) for name in self.inputs})
+        return {name: result[:, :length] if name in self._per_token else result for name, result in results.items()}
