@@ -112,6 +112,7 @@ def test_every_family_has_the_plugins_that_are_promised() -> None:
         "targets": ("openvino-cpu", "ort-cpu"),
         "tasks": (
             "embedding",
+            "imdb",
             "mrpc",
             "question-answering",
             "squad",

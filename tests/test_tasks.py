@@ -277,9 +277,10 @@ def test_pinned_tasks_have_their_own_labels_and_number_of_classes() -> None:
         (("POSITIVE", "NEGATIVE"), [1, 0]),
     ],
 )
-def test_a_fixed_class_in_every_spelling(of_model: tuple[str, ...], expected: list[int]) -> None:
+@pytest.mark.parametrize("name", ["imdb", "sst2"])
+def test_a_fixed_class_in_every_spelling(name: str, of_model: tuple[str, ...], expected: list[int]) -> None:
     """Of the data set, of the hub, and of the model, whose names also tell its own order."""
-    task = build("sst2", of_model)
+    task = build(name, of_model)
     for written in (("negative", "positive"), ("neg", "pos"), ("Negative", "POSITIVE"), (0, 1), ("0", "1"), (0.0, 1.0)):
         assert task.gold([{"label": one} for one in written], where="rows") == expected
 
@@ -290,7 +291,18 @@ def test_a_fixed_class_in_every_spelling(of_model: tuple[str, ...], expected: li
 def test_a_label_that_is_no_fixed_class(value: object, fix: str) -> None:
     found = rf"row 1, column \"label\": the label is not one of the task's \(got .*, expected negative, positive, or .*{fix}"
     with pytest.raises(DataError, match=found):
-        build("sst2").gold([{"label": value}], where="rows")
+        build("imdb").gold([{"label": value}], where="rows")
+
+
+@pytest.mark.parametrize(("text", "label"), [("text", "label"), ("review", "sentiment")])
+def test_imdb_under_the_columns_of_the_hub_and_of_the_csv_file(text: str, label: str) -> None:
+    rows = [{text: "Bad.<br /><br />Very bad.", label: "negative"}, {text: "Good.", label: "positive"}]
+    task = build("imdb")
+    assert task.inputs(rows, where="rows") == [("Bad.<br /><br />Very bad.",), ("Good.",)]
+    assert task.gold(rows, where="rows") == [0, 1]
+    assert task.labels == ("negative", "positive")
+    with pytest.raises(DataError, match=f'row 2, column "{text}": the text is empty'):
+        task.inputs([rows[0], {**rows[1], text: " "}], where="rows")
 
 
 def test_a_cell_that_is_a_list_is_no_text() -> None:
