@@ -9,7 +9,10 @@ import pytest
 
 from octobert import data
 from octobert.errors import DataError
-from octobert.recipe import Data
+from octobert.recipe import Data, parse
+from octobert.stages import Context
+from octobert.stages import data as stage
+from octobert.steps import steps_of
 
 
 def write(path: Path, text: str) -> Path:
@@ -187,6 +190,42 @@ def test_folders_of_texts_are_known_by_their_texts_and_classes(tmp_path) -> None
     assert found.content(None) == before
     (source / "train" / "neg" / "0_2.txt").rename(source / "train" / "pos" / "0_2.txt")
     assert [a == b for a, b in zip(found.content(None), before, strict=True)] == [False, True]
+
+
+def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    found = data.places(settings(source=str(source)))
+    assert (Path(found.calibrate).name, Path(found.evaluate).name) == ("train", "test")
+    assert found.how == "calibrated from train, evaluated on test, as there is no validation split"
+    with pytest.raises(DataError, match=r'data\.evaluate\.from: there is no split "validation"; known: test, train'):
+        data.places(settings(source=str(source), evaluate="validation"))
+    dev = str(write(tmp_path / "dev.csv", "x"))
+    found = data.places(settings(source=str(source), validation=dev))
+    assert (found.evaluate, found.how) == (dev, "calibrated from train, evaluated on dev.csv")
+    for splits, expected in (
+        (["train", "test", "unsupervised"], "test"),
+        (["train", "validation", "test"], "validation"),
+        ([], "validation"),
+    ):
+        monkeypatch.setattr(data, "hub_splits", lambda *given, splits=splits: splits)
+        found = data.places(settings(source="stanfordnlp/imdb"))
+        assert (found.hub, found.evaluate, found.how.endswith("no validation split")) == (
+            "stanfordnlp/imdb",
+            expected,
+            expected == "test",
+        )
+
+
+def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoint) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    recipe = parse({"model": str(checkpoint("bert")), "task": "imdb", "data": str(source)})
+    step = next(step for step in steps_of(recipe) if step.stage == "data")
+    summary = stage.run(Context(tmp_path, tmp_path / "scratch", {}, step.options, step.locations, lambda *_: None))
+    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (4, 4, 0)
+    assert summary["source"].endswith("evaluated on test, as there is no validation split")
+    judged = json.loads((tmp_path / "evaluation.json").read_text())
+    assert judged["gold"] == [0, 0, 1, 1]
+    assert judged["inputs"][0] == ["test neg é<br />0"]
 
 
 def test_bad_folders_of_texts(tmp_path) -> None:

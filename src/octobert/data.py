@@ -24,7 +24,7 @@ import numpy as np
 from octobert import formats
 from octobert.artifact import canonical_digest, file_digest, is_disk_error
 from octobert.errors import DataError, did_you_mean
-from octobert.recipe import SPLITS, Data, looks_local
+from octobert.recipe import AUTO, SPLITS, Data, looks_local
 from octobert.task import ROW_NUMBER, Row
 from octobert.texts import Text
 
@@ -203,7 +203,7 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         wanted["tune"] = settings.tune.from_
     if train:
         wanted["train"] = settings.finetune.from_
-    alone = set(found) == {"all"} and list(wanted.values())[:2] == ["train", "validation"]
+    alone = set(found) == {"all"} and wanted["calibrate"] == "train" and wanted["evaluate"] in (AUTO, "validation")
     if alone and train:
         raise DataError(
             "fine-tuning needs rows of its own",
@@ -215,18 +215,34 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         how = "one file: calibration rows drawn at random, all other rows evaluated"
         only = str(found["all"][0])
         return Places(only, only, only if tune else None, None, None, True, how)
-    if source is not None and not local and not found:
-        how = f"{source} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}"
-        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), wanted.get("train"), source, False, how)
+    hub, note = None if local or found else source, ""
+    if AUTO in wanted.values():
+        known = list(found) if hub is None else hub_splits(hub, settings.config, settings.revision)
+        usual = "test" if "test" in known and "validation" not in known else "validation"
+        wanted = {key: usual if name == AUTO else name for key, name in wanted.items()}
+        note = ", as there is no validation split" if usual == "test" else ""
+    if hub is not None:
+        how = f"{hub} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}{note}"
+        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), wanted.get("train"), hub, False, how)
     chosen = {}
     for key, name in wanted.items():
         is_file = Path(name).suffix.lower() in FORMATS and name not in found
         chosen[key] = Path(name) if is_file else pick_split(found, name, where=f"data.{key}.from", prefer=prefer)
         if not chosen[key].exists():
             raise DataError("there is no such file or folder", where=str(chosen[key]), fix="check the path")
-    how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}"
+    how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}{note}"
     files = {key: str(path) for key, path in chosen.items()}
     return Places(files["calibrate"], files["evaluate"], files.get("tune"), files.get("train"), None, False, how)
+
+
+def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]:
+    """The splits of a hub data set; none when the hub cannot be asked."""
+    import datasets
+
+    try:
+        return list(datasets.get_dataset_split_names(name, config, revision=revision))
+    except Exception:  # noqa: BLE001  # as below: reading the rows will say what is wrong
+        return []
 
 
 def hub_revision(name: str, revision: str | None) -> str:
