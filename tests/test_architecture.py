@@ -115,6 +115,7 @@ def test_every_family_has_the_plugins_that_are_promised() -> None:
         "targets": ("openvino-cpu", "ort-cpu", "ort-cuda"),
         "tasks": (
             "embedding",
+            "imdb",
             "mrpc",
             "question-answering",
             "squad",

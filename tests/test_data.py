@@ -9,7 +9,10 @@ import pytest
 
 from octobert import data
 from octobert.errors import DataError
-from octobert.recipe import Data
+from octobert.recipe import Data, parse
+from octobert.stages import Context
+from octobert.stages import data as stage
+from octobert.steps import steps_of
 
 
 def write(path: Path, text: str) -> Path:
@@ -141,6 +144,116 @@ def test_splits_are_recognised_by_name(tmp_path, names: list[str], expected: dic
     for name in names:
         write(tmp_path / name, "x")
     assert {k: [f.name for f in v] for k, v in data.find_splits(str(tmp_path)).items()} == {k: [v] for k, v in expected.items()}
+
+
+def reviews(folder: Path, per_class: int = 2) -> Path:
+    """aclImdb as it is unpacked, with all that is in it beside the reviews."""
+    for split in ("train", "test"):
+        for label, stars in (("pos", 9), ("neg", 2)):
+            (folder / split / label).mkdir(parents=True)
+            for number in range(per_class):
+                write(folder / split / label / f"{number}_{stars}.txt", f"{split} {label} é<br />{number}")
+            write(folder / split / f"urls_{label}.txt", "http://www.imdb.com/title/tt0453418/usercomments")
+        write(folder / split / "labeledBow.feat", "9 0:9 1:1")
+    (folder / "train" / "unsup").mkdir()
+    write(folder / "train" / "unsup" / "0_0.txt", "nobody knows")
+    write(folder / "train" / "pos" / "._0_9.txt", "what another system leaves")
+    for name in ("README", "imdb.vocab", "imdbEr.txt"):
+        write(folder / name, "the")
+    return folder
+
+
+def test_folders_of_one_text_a_file(tmp_path) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    found = data.find_splits(str(source))
+    assert found == {"train": [source / "train"], "test": [source / "test"]}
+    rows = data.read_file(source / "train")
+    assert rows[0] == {"id": "train/neg/0_2", "label": "neg", "text": "train neg é<br />0", "rating": 2}
+    assert [row["id"] for row in rows] == ["train/neg/0_2", "train/neg/1_2", "train/pos/0_9", "train/pos/1_9"]
+    (tmp_path / "own" / "spam").mkdir(parents=True)
+    (tmp_path / "own" / "ham").mkdir()
+    write(tmp_path / "own" / "spam" / "b.txt", "buy")
+    write(tmp_path / "own" / "ham" / "a_1.txt", "hello")
+    assert data.read_file(tmp_path / "own") == [
+        {"id": "own/ham/a_1", "label": "ham", "text": "hello"},
+        {"id": "own/spam/b", "label": "spam", "text": "buy"},
+    ]
+
+
+def test_folders_of_texts_are_known_by_their_texts_and_classes(tmp_path) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    given = settings(train=str(source / "train"), test=str(source / "test"), evaluate="test")
+    found = data.places(given)
+    assert (found.calibrate, found.evaluate) == (str(source / "train"), str(source / "test"))
+    before = found.content(None)
+    write(source / "train" / "unsup" / "1_0.txt", "not read")
+    assert found.content(None) == before
+    (source / "train" / "neg" / "0_2.txt").rename(source / "train" / "pos" / "0_2.txt")
+    assert [a == b for a, b in zip(found.content(None), before, strict=True)] == [False, True]
+
+
+def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    found = data.places(settings(source=str(source)))
+    assert (Path(found.calibrate).name, Path(found.evaluate).name) == ("train", "test")
+    assert found.how == "calibrated from train, evaluated on test, as there is no validation split"
+    with pytest.raises(DataError, match=r'data\.evaluate\.from: there is no split "validation"; known: test, train'):
+        data.places(settings(source=str(source), evaluate="validation"))
+    dev = str(write(tmp_path / "dev.csv", "x"))
+    found = data.places(settings(source=str(source), validation=dev))
+    assert (found.evaluate, found.how) == (dev, "calibrated from train, evaluated on dev.csv")
+    for splits, expected in (
+        (["train", "test", "unsupervised"], "test"),
+        (["train", "validation", "test"], "validation"),
+        ([], "validation"),
+    ):
+        monkeypatch.setattr(data, "hub_splits", lambda *given, splits=splits: splits)
+        found = data.places(settings(source="stanfordnlp/imdb"))
+        assert (found.hub, found.evaluate, found.how.endswith("no validation split")) == (
+            "stanfordnlp/imdb",
+            expected,
+            expected == "test",
+        )
+
+
+def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoint) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    recipe = parse({"model": str(checkpoint("bert")), "task": "imdb", "data": str(source)})
+    step = next(step for step in steps_of(recipe) if step.stage == "data")
+    summary = stage.run(Context(tmp_path, tmp_path / "scratch", {}, step.options, step.locations, lambda *_: None))
+    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (4, 4, 0)
+    assert summary["source"].endswith("evaluated on test, as there is no validation split")
+    judged = json.loads((tmp_path / "evaluation.json").read_text())
+    assert judged["gold"] == [0, 0, 1, 1]
+    assert judged["inputs"][0] == ["test neg é<br />0"]
+
+
+def test_bad_folders_of_texts(tmp_path) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    (source / "test" / "neg" / "1_2.txt").write_bytes("caf\xe9".encode("latin-1"))
+    with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file is not UTF-8 .*convert it to UTF-8"):
+        data.read_file(source / "test")
+    write(source / "test" / "neg" / "1_2.txt", " \n")
+    with pytest.raises(DataError, match=r"test/neg/1_2.txt: the text is empty; remove the file or fill it in"):
+        data.read_file(source / "test")
+    gone = source / "test" / "neg" / "1_2.txt"
+    gone.unlink()
+    gone.symlink_to(tmp_path / "nowhere")
+    for read in (data.read_file, lambda path: data.places(settings(train=str(path), validation=str(path))).content(None)):
+        with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"):
+            read(source / "test")
+    for file in (source / "test" / "neg").iterdir():
+        file.unlink()
+    missing = r"test: the folder has no texts of two classes \(got pos with .txt files in it, expected a folder for each class"
+    with pytest.raises(DataError, match=missing):
+        data.read_file(data.find_splits(str(source))["test"][0])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"the folder has no texts of two classes \(got no folder with .txt files in it"):
+        data.read_file(tmp_path / "empty")
+    with pytest.raises(
+        DataError, match=r"recognised by its name \(got an empty folder, expected .* a folder of .txt files for"
+    ):
+        data.find_splits(str(tmp_path / "empty"))
 
 
 def settings(**given: object) -> Data:

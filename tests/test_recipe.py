@@ -134,7 +134,7 @@ def test_the_number_of_rows_can_be_changed_without_saying_where_they_are_from(tm
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\n")
     found = recipes.load(tmp_path / "r.yaml", ["data.calibrate.samples=50", "data.evaluate.samples=9"])
     assert (found.data.calibrate.from_, found.data.calibrate.samples) == ("train", 50)
-    assert (found.data.evaluate.from_, found.data.evaluate.samples) == ("validation", 9)
+    assert (found.data.evaluate.from_, found.data.evaluate.samples) == ("auto", 9)
 
 
 @pytest.mark.parametrize("written", ["squad_v2", "squad-v2"])

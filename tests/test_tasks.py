@@ -160,7 +160,7 @@ class TestEveryTask:
         column = text_column(task)
         broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
         named = f'there is no column "{column}".*did you mean "{column}x"'
-        usual = "no column of texts is recognised .*expected .*name yours with the task's option text"
+        usual = "no column of texts is recognised .*expected .*name yours with text-classification's option text"
         with pytest.raises(DataError, match=f"{named}|{usual}"):
             task.inputs(broken, where="rows")
 
@@ -264,6 +264,45 @@ def test_pinned_tasks_have_their_own_labels_and_number_of_classes() -> None:
     assert build("sst2", ("NEGATIVE", "POSITIVE")).labels == ("NEGATIVE", "POSITIVE")
     with pytest.raises(DataError, match="another number of labels than the model has classes"):
         build("mrpc", ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("of_model", "expected"),
+    [
+        ((), [0, 1]),
+        (("LABEL_0", "LABEL_1"), [0, 1]),
+        (("NEGATIVE", "POSITIVE"), [0, 1]),
+        (("neg", "Positive"), [0, 1]),
+        (("bad", "good"), [0, 1]),
+        (("POSITIVE", "NEGATIVE"), [1, 0]),
+    ],
+)
+@pytest.mark.parametrize("name", ["imdb", "sst2"])
+def test_a_fixed_class_in_every_spelling(name: str, of_model: tuple[str, ...], expected: list[int]) -> None:
+    """Of the data set, of the hub, and of the model, whose names also tell its own order."""
+    task = build(name, of_model)
+    for written in (("negative", "positive"), ("neg", "pos"), ("Negative", "POSITIVE"), (0, 1), ("0", "1"), (0.0, 1.0)):
+        assert task.gold([{"label": one} for one in written], where="rows") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"), [(2, "; correct the row."), ("neutral", "; correct the row."), (-1, "take a split that has labels")]
+)
+def test_a_label_that_is_no_fixed_class(value: object, fix: str) -> None:
+    found = rf"row 1, column \"label\": the label is not one of the task's \(got .*, expected negative, positive, or .*{fix}"
+    with pytest.raises(DataError, match=found):
+        build("imdb").gold([{"label": value}], where="rows")
+
+
+@pytest.mark.parametrize(("text", "label"), [("text", "label"), ("review", "sentiment")])
+def test_imdb_under_the_columns_of_the_hub_and_of_the_csv_file(text: str, label: str) -> None:
+    rows = [{text: "Bad.<br /><br />Very bad.", label: "negative"}, {text: "Good.", label: "positive"}]
+    task = build("imdb")
+    assert task.inputs(rows, where="rows") == [("Bad.<br /><br />Very bad.",), ("Good.",)]
+    assert task.gold(rows, where="rows") == [0, 1]
+    assert task.labels == ("negative", "positive")
+    with pytest.raises(DataError, match=f'row 2, column "{text}": the text is empty'):
+        task.inputs([rows[0], {**rows[1], text: " "}], where="rows")
 
 
 def test_a_cell_that_is_a_list_is_no_text() -> None:

@@ -1,8 +1,9 @@
 """Rows of the user's data: found, read, split, and kept apart.
 
 Sources are a file, a folder whose files are recognised by split name, or a hub id; formats are CSV, TSV, JSONL and Parquet,
-read by `datasets`, and those of `formats`. Files are first looked at as text, because the sets that people have are not plain:
-official MRPC and GLUE files hold raw quotes, a byte order mark, and sometimes no header.
+read by `datasets`, and those of `formats`. A folder with a folder of texts for each class may stand for a file. Files are
+first looked at as text, because the sets that people have are not plain: official MRPC and GLUE files hold raw quotes, a byte
+order mark, and sometimes no header.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from octobert import formats
-from octobert.artifact import file_digest, is_disk_error
+from octobert.artifact import canonical_digest, file_digest, is_disk_error
 from octobert.errors import DataError, did_you_mean
-from octobert.recipe import SPLITS, Data, looks_local
+from octobert.recipe import AUTO, SPLITS, Data, looks_local
 from octobert.task import ROW_NUMBER, Row
 from octobert.texts import Text
 
@@ -40,7 +41,7 @@ _Read = tuple[str, list[Row]]
 
 
 def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
-    """All rows of a file.
+    """All rows of a file, or of a folder of texts.
 
     Args:
         columns: names, for a file without a header.
@@ -48,6 +49,8 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     Raises:
         DataError: not there, empty, of an unknown format, or malformed.
     """
+    if path.is_dir():
+        return formats.text_folder(path)
     if not path.is_file():
         raise DataError("there is no such file", where=str(path), fix="check the path")
     form = FORMATS.get(path.suffix.lower())
@@ -86,7 +89,7 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
 
 
 def find_splits(source: str) -> dict[str, list[Path]]:
-    """Split name → the files that look like it, for a folder; a single file is the split `all`.
+    """Split name → the files or folders of texts that look like it, in a folder; a single file is the split `all`.
 
     Raises:
         DataError: no such path, or no recognised file.
@@ -98,22 +101,23 @@ def find_splits(source: str) -> dict[str, list[Path]]:
         raise DataError("there is no such file or folder", where=source, fix="check the path")
     found: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
-        if file.suffix.lower() in FORMATS and file.is_file():
-            for split in _splits_in(file.name):
+        for split in _splits_in(file.name):
+            if formats.texts_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
                 found.setdefault(split, []).append(file)
     if not found:
         raise DataError(
             "no file in the folder is recognised by its name",
             where=source,
             got=", ".join(sorted(f.name for f in path.iterdir())[:8]) or "an empty folder",
-            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl, .json, .parquet or .conll",
+            expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl, .json, .parquet or .conll, "
+            "or as folders with a folder of .txt files for each class",
             fix="name the files: train=… validation=…",
         )
     return found
 
 
 def pick_split(found: Mapping[str, list[Path]], wanted: str, *, where: str, prefer: Sequence[str] = ()) -> Path:
-    """The file of a split.
+    """The file, or folder of texts, of a split.
 
     Args:
         prefer: of several, the one that has one of these words in its name.
@@ -141,7 +145,7 @@ class Places:
     """Where the rows of a run come from.
 
     Args:
-        calibrate, evaluate: a file, or the name of a split on the hub.
+        calibrate, evaluate: a file, a folder of texts, or the name of a split on the hub.
         tune: the same, where rows to search on are wanted.
         train: the same, where a model is fine-tuned.
         hub: the data set's id, when it is one.
@@ -162,7 +166,18 @@ class Places:
         named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
         if self.hub is not None:
             return [self.hub, hub_revision(self.hub, revision), *named]
-        return [file_digest(Path(place)) for place in named]
+        digests = {place: _content(Path(place)) for place in dict.fromkeys(named)}
+        return [digests[place] for place in named]
+
+
+def _content(place: Path) -> str:
+    """The digest of a file, or of all texts in a folder and their classes."""
+    try:
+        if place.is_file():
+            return file_digest(place)
+        return canonical_digest({str(file.relative_to(place)): file_digest(file) for file in formats.texts_in(place)})
+    except OSError as error:
+        raise formats.unreadable(error) from error
 
 
 def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()) -> Places:
@@ -188,7 +203,7 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         wanted["tune"] = settings.tune.from_
     if train:
         wanted["train"] = settings.finetune.from_
-    alone = set(found) == {"all"} and list(wanted.values())[:2] == ["train", "validation"]
+    alone = set(found) == {"all"} and wanted["calibrate"] == "train" and wanted["evaluate"] in (AUTO, "validation")
     if alone and train:
         raise DataError(
             "fine-tuning needs rows of its own",
@@ -200,18 +215,34 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         how = "one file: calibration rows drawn at random, all other rows evaluated"
         only = str(found["all"][0])
         return Places(only, only, only if tune else None, None, None, True, how)
-    if source is not None and not local and not found:
-        how = f"{source} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}"
-        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), wanted.get("train"), source, False, how)
+    hub, note = None if local or found else source, ""
+    if AUTO in wanted.values():
+        known = list(found) if hub is None else hub_splits(hub, settings.config, settings.revision)
+        usual = "test" if "test" in known and "validation" not in known else "validation"
+        wanted = {key: usual if name == AUTO else name for key, name in wanted.items()}
+        note = ", as there is no validation split" if usual == "test" else ""
+    if hub is not None:
+        how = f"{hub} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}{note}"
+        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), wanted.get("train"), hub, False, how)
     chosen = {}
     for key, name in wanted.items():
         is_file = Path(name).suffix.lower() in FORMATS and name not in found
         chosen[key] = Path(name) if is_file else pick_split(found, name, where=f"data.{key}.from", prefer=prefer)
-        if not chosen[key].is_file():
-            raise DataError("there is no such file", where=str(chosen[key]), fix="check the path")
-    how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}"
+        if not chosen[key].exists():
+            raise DataError("there is no such file or folder", where=str(chosen[key]), fix="check the path")
+    how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}{note}"
     files = {key: str(path) for key, path in chosen.items()}
     return Places(files["calibrate"], files["evaluate"], files.get("tune"), files.get("train"), None, False, how)
+
+
+def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]:
+    """The splits of a hub data set; none when the hub cannot be asked."""
+    import datasets
+
+    try:
+        return list(datasets.get_dataset_split_names(name, config, revision=revision))
+    except Exception:  # noqa: BLE001  # as below: reading the rows will say what is wrong
+        return []
 
 
 def hub_revision(name: str, revision: str | None) -> str:

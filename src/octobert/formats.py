@@ -1,8 +1,9 @@
-"""Files that are no plain tables, SQuAD's nested JSON and CoNLL's columns: each becomes rows, or an error with its place."""
+"""What is no plain table, SQuAD's nested JSON, CoNLL's columns, folders of texts: rows, or an error with its place."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from octobert.task import Row
 # Files of one token a line; some data sets have the split's name for a suffix.
 COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", ".valid", ".test", ".testa", ".testb")
 _DOCUMENT = "-DOCSTART-"
+# The folder of aclImdb's reviews that have no class.
+_UNLABELLED = "unsup"
 _CONLL_2003 = ("tokens", "pos_tags", "chunk_tags", "ner_tags")
 
 
@@ -21,12 +24,52 @@ def decoded(path: Path) -> str:
     """The text of a file, without a byte order mark.
 
     Raises:
-        DataError: it is not UTF-8.
+        DataError: it cannot be read, or is not UTF-8.
     """
     try:
         return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise unreadable(error) from error
     except UnicodeDecodeError as error:
         raise DataError("the file is not UTF-8", where=str(path), got=str(error), fix="convert it to UTF-8") from error
+
+
+def unreadable(error: OSError) -> DataError:
+    """The error that says which file the system does not give."""
+    return DataError("the file cannot be read", where=str(error.filename), got=error.strerror, fix="check its permissions")
+
+
+def texts_in(folder: Path) -> list[Path]:
+    """The texts of a folder that holds a folder of them for each class, as `pos/1.txt`, in order; none in any other folder."""
+    return sorted(file for file in folder.glob("[!.]*/[!.]*.txt") if file.parent.name != _UNLABELLED)
+
+
+def text_folder(folder: Path) -> list[Row]:
+    """One row a text: its folder's name for a label, its place for an id, and a rating where its name has one, as in aclImdb.
+
+    Raises:
+        DataError: fewer than two classes have texts, or a file is empty or cannot be read.
+    """
+    files = texts_in(folder)
+    classes = sorted({file.parent.name for file in files})
+    if len(classes) < 2:
+        raise DataError(
+            "the folder has no texts of two classes",
+            where=str(folder),
+            got=f"{', '.join(classes) or 'no folder'} with .txt files in it",
+            expected="a folder for each class, such as neg and pos",
+            fix="put every class's texts into a folder of its name",
+        )
+    return [_text_row(folder.name, file) for file in files]
+
+
+def _text_row(split: str, file: Path) -> Row:
+    text, label = decoded(file), file.parent.name
+    if not text.strip():
+        raise DataError("the text is empty", where=str(file), fix="remove the file or fill it in")
+    row = {"id": f"{split}/{label}/{file.stem}", "label": label, "text": text}
+    rated = re.fullmatch(r"\d+_(\d+)", file.stem)
+    return {**row, "rating": int(rated[1])} if rated else row
 
 
 def squad(path: Path) -> list[Row] | None:

@@ -21,6 +21,8 @@ from octobert.plan import Noun
 from octobert.training import Finetune, Qat, Training
 
 SPLITS = ("train", "validation", "test")
+# Rows to score that nobody named: the validation split, or where the data has none, the test split.
+AUTO = "auto"
 Baseline = Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
 BASELINES: tuple[Baseline, ...] = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16")
 
@@ -56,7 +58,7 @@ class Data(Noun):
         train, validation, test: files, beside or instead of `source`.
         columns: column names, for files without a header.
         calibrate: rows that calibration sees.
-        evaluate: rows that are scored.
+        evaluate: rows that are scored; from `auto`, the validation split, or of data that has none, the test split.
         tune: rows that an accuracy criterion is held against while a plan is searched for; 1,000 when not said otherwise.
         finetune: rows that a model is fine-tuned on.
         allow_leakage: accept rows that are in both; the report says so.
@@ -70,7 +72,7 @@ class Data(Noun):
     test: str | None = None
     columns: tuple[str, ...] = ()
     calibrate: Rows = Rows.model_validate({"from": "train", "samples": 256})
-    evaluate: Rows = Rows.model_validate({"from": "validation"})
+    evaluate: Rows = Rows.model_validate({"from": AUTO})
     tune: Rows = Rows.model_validate({"from": "train", "samples": 1000})
     finetune: Rows = Rows.model_validate({"from": "train"})
     allow_leakage: bool = False
@@ -80,7 +82,7 @@ class Data(Noun):
     def _short_form(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, str):
             return {"from": value}
-        usual = "validation" if info.field_name == "evaluate" else "train"
+        usual = AUTO if info.field_name == "evaluate" else "train"
         return {"from": usual, **value} if isinstance(value, dict) and "from_" not in value else value
 
     @field_validator("calibrate")

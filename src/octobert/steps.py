@@ -126,7 +126,7 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
     labels = _labels(recipe, source, places)
     task = build(recipe.task.name, recipe.task.options, labels)
     benchmark = within(recipe.benchmark, longest(folder))
-    _check(recipe, source, task, benchmark)
+    _check(recipe, source, task, benchmark, places)
     absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
     named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
     facts = _Facts(
@@ -351,7 +351,7 @@ def _result_steps(facts: _Facts) -> list[Step]:
     return steps
 
 
-def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> None:
+def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark, places: data.Places) -> None:
     """Everything about the model and the targets that can be refused before anything runs."""
     folder = checkpoint.side_folder(source)
     for name in recipe.targets:
@@ -369,7 +369,7 @@ def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark) -> No
         if settings is not None:
             _check_training(name, settings, source, task)
     if recipe.accuracy is not None:
-        _check_criterion(recipe, task)
+        _check_criterion(recipe, task, places)
     check_length(task.max_length, folder)
     if recipe.measure:
         check_lengths(benchmark, longest(folder))
@@ -395,7 +395,7 @@ def train_installed() -> bool:
     return importlib.util.find_spec("accelerate") is not None
 
 
-def _check_criterion(recipe: Recipe, task: Task) -> None:
+def _check_criterion(recipe: Recipe, task: Task, places: data.Places) -> None:
     """Refuse a criterion that cannot be held against anything, or only against the rows that are scored in the end."""
     assert recipe.accuracy is not None
     metric = recipe.accuracy.metric or task.primary
@@ -403,7 +403,7 @@ def _check_criterion(recipe: Recipe, task: Task) -> None:
         raise RecipeError("the task has no metric on this data", where="accuracy", fix="use data with gold labels")
     if metric not in task.metrics:
         raise RecipeError(f'the task has no metric "{metric}"', where="accuracy.metric", fix=did_you_mean(metric, task.metrics))
-    if recipe.data.tune.from_ == recipe.data.evaluate.from_:
+    if places.tune == places.evaluate and not places.alone:
         raise RecipeError(
             "a plan cannot be searched for on the rows that it is scored on in the end",
             where="data.tune.from",

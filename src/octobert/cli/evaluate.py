@@ -16,7 +16,7 @@ def command(
     directory: Annotated[Path, typer.Argument(help="A packaged directory, OUT/<target>.")],
     data: Annotated[str, typer.Option(help="A file, a folder with a file of the split, or a hub id.")],
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
-    split: Annotated[str, typer.Option(help="Which split of a folder.")] = "validation",
+    split: Annotated[str, typer.Option(help="Which split of a folder; auto: validation, else test.")] = "auto",
     samples: Annotated[int | None, typer.Option(min=1, help="Score at most so many rows.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For sampling and intervals.")] = 0,
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,

@@ -9,7 +9,7 @@ from octobert import candidates, data, judging, texts
 from octobert.batching import run_rows
 from octobert.measure import Comparison, Score
 from octobert.plan import Noun
-from octobert.recipe import Data
+from octobert.recipe import AUTO, Data
 from octobert.runtime.predictor import Predictor
 from octobert.task import Row, files_of
 
@@ -25,7 +25,7 @@ def judge(
     folder: Path,
     source: str,
     *,
-    split: str = "validation",
+    split: str = AUTO,
     columns: Sequence[str] = (),
     samples: int | None = None,
     seed: int = 0,
@@ -36,6 +36,7 @@ def judge(
 
     Args:
         source: a file, a folder in which `split` is found, or a hub id.
+        split: which; of itself validation, or of data that has none, test.
         columns: column names, for a file without a header.
         samples: score at most so many rows, drawn at random.
         cache, runtime_log: see `Predictor`.

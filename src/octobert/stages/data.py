@@ -21,7 +21,7 @@ from octobert.stages import Context, task_of
 from octobert.task import Row, Task
 from octobert.texts import Text
 
-VERSION = 3
+VERSION = 4
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
 

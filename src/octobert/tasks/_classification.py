@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,7 @@ class Classification(WholeTexts):
         labels: class names in the order of the logits.
         primary: the metric that decides.
         max_length: tokens; None for the model's own.
+        spellings: what a row may write for a class besides, in lower case → its logit; see `spellings_of`.
     """
 
     text: tuple[tuple[str, ...], ...]
@@ -84,6 +85,7 @@ class Classification(WholeTexts):
     max_length: int | None
     metrics: Mapping[str, Metric]
     head: str = "sequence-classification"
+    spellings: Mapping[str, int] = field(default_factory=dict)
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         columns = self._text_columns(rows, where)
@@ -130,7 +132,7 @@ class Classification(WholeTexts):
                 where=where,
                 got=f"columns {', '.join(str(name) for name in rows[0] if name != ROW_NUMBER)}",
                 expected=" or ".join(" + ".join(one) for one in self.text),
-                fix="name yours with the task's option text, or data.columns for a file without a header",
+                fix="name yours with text-classification's option text, or data.columns for a file without a header",
             )
         group = group or self.text[0]
         need_columns(rows, group, where=where)
@@ -142,27 +144,46 @@ class Classification(WholeTexts):
         for known in (name, number):
             if known in self.labels:
                 return self.labels.index(known)
+            if known.lower() in self.spellings:
+                return self.spellings[known.lower()]
         if number.isdigit() and (not self.labels or int(number) < len(self.labels)):
             return int(number)
         names = f"{', '.join(self.labels)}, or an index below {len(self.labels)}"
+        named = "correct the row, or name the labels in the task's options in the order of the logits"
+        # What the hub writes where a row has no label, as in the test sets of GLUE.
+        unlabelled = "take a split that has labels: -1 stands for none"
         raise DataError(
             "the label is not one of the task's",
             where=place,
             got=repr(value),
             expected=names if self.labels else "the index of a class",
-            fix="correct the row, or name the labels in the task's options in the order of the logits",
+            fix=unlabelled if number == "-1" else "correct the row" if self.spellings else named,
         )
 
 
-def pinned_labels(labels: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:
+def pinned_labels(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) -> tuple[str, ...]:
     """The class names of a task whose classes are fixed: the model's own where it has real names for them.
+
+    Args:
+        classes: the names that each class goes by in data and models, in the order of the data set's numbers.
 
     Raises:
         DataError: the model has another number of classes.
     """
-    checked = check_labels(labels, of_model)
+    checked = check_labels(tuple(names[0] for names in classes), of_model)
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in of_model)
     return checked if generic else of_model
+
+
+def spellings_of(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) -> dict[str, int]:
+    """The logit of everything that a row may write for a fixed class, in lower case: its names, and its number in the data set.
+
+    A model that has its classes in another order, and says so by names that are known, is read in its own order.
+    """
+    numbers = {name: number for number, names in enumerate(classes) for name in (str(number), *names)}
+    own = [numbers.get(name.lower()) for name in of_model]
+    told = set(own) == set(range(len(classes)))
+    return {name: own.index(number) if told else number for name, number in numbers.items()}
 
 
 def check_labels(stated: tuple[str, ...], of_model: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from octobert.plan import Noun
-from octobert.tasks._classification import METRICS, Classification, pinned_labels
+from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
 
-LABELS = ("not_equivalent", "equivalent")
+CLASSES = (("not_equivalent",), ("equivalent",))
 
 
 class Options(Noun):
@@ -29,8 +29,9 @@ def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
     return Classification(
         text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
         label=("Quality", "label"),
-        labels=pinned_labels(LABELS, labels),
+        labels=pinned_labels(CLASSES, labels),
         primary="accuracy",
         max_length=options.max_length,
         metrics={name: METRICS[name] for name in ("accuracy", "f1")},
+        spellings=spellings_of(CLASSES, labels),
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from octobert.plan import Noun
-from octobert.tasks._classification import METRICS, Classification, pinned_labels
+from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "SST-2: negative or positive; accuracy"
 
-LABELS = ("negative", "positive")
+CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
 class Options(Noun):
@@ -29,8 +29,9 @@ def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
     return Classification(
         text=(("sentence",),),
         label=("label",),
-        labels=pinned_labels(LABELS, labels),
+        labels=pinned_labels(CLASSES, labels),
         primary="accuracy",
         max_length=options.max_length,
         metrics={"accuracy": METRICS["accuracy"]},
+        spellings=spellings_of(CLASSES, labels),
     )

@@ -1,0 +1,41 @@
+"""IMDB, the Large Movie Review Dataset: Stanford's folders of texts, the hub's columns, or the CSV file that goes around.
+
+Reviews are read as they are, `<br />` and all, as published figures have them. Some reviews are in both splits: leave them out
+of calibration and training with `drop_evaluated`.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from octobert.plan import Noun
+from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
+
+DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
+
+CLASSES = (("negative", "neg"), ("positive", "pos"))
+
+
+class Options(Noun):
+    """Args:
+    max_length: tokens of a review; the model's own limit when absent.
+    """
+
+    max_length: int | None = Field(default=None, ge=2)
+
+
+def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
+    """The task for a model with these class names.
+
+    Raises:
+        DataError: the model has another number of classes.
+    """
+    return Classification(
+        text=(("text",), ("review",)),
+        label=("label", "sentiment"),
+        labels=pinned_labels(CLASSES, labels),
+        primary="accuracy",
+        max_length=options.max_length,
+        metrics={"accuracy": METRICS["accuracy"]},
+        spellings=spellings_of(CLASSES, labels),
+    )
