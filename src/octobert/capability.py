@@ -28,6 +28,7 @@ class Capabilities(Noun):
         simulated: roles that are accepted, but dequantized and computed in float.
         opset: accepted range of the ONNX opset.
         formats: what is written into the package.
+        written_anywhere: its files are written where it cannot run, too; they are not measured there.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
 
@@ -47,6 +48,7 @@ class Capabilities(Noun):
     simulated: tuple[str, ...] = ()
     opset: tuple[int, int]
     formats: tuple[str, ...]
+    written_anywhere: bool = False
     status: str
 
 

@@ -128,7 +128,8 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
     benchmark = within(recipe.benchmark, longest(folder))
     _check(recipe, source, task, benchmark, places)
     absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
-    named = [b for b, why in absent.items() if why is None] + list(recipe.targets)
+    absent |= {t: plugins.load("targets", t).probe().missing for t in recipe.targets}
+    named = [name for name, why in absent.items() if why is None]
     facts = _Facts(
         recipe=recipe,
         model=str(source),
@@ -137,7 +138,7 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
         head=task.head,
         benchmark=benchmark,
         candidates=named,
-        absent={b: why for b, why in absent.items() if why is not None},
+        absent={name: why for name, why in absent.items() if why is not None},
         here=environment.current(),
     )
     return facts, places
@@ -318,7 +319,8 @@ def _measure_steps(facts: _Facts) -> list[Step]:
         steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
     inputs = {"capture": "capture", "data": "data", **facts.trained}
     inputs |= {f"export/{t}": f"export/{t}" for t in facts.recipe.targets}
-    for target in facts.recipe.targets if facts.recipe.qat is not None else ():
+    measured = [target for target in facts.recipe.targets if target in facts.candidates]
+    for target in measured if facts.recipe.qat is not None else ():
         seen = {"capture": "capture", "data": "data", "qat": "qat", "quantize": facts.chosen(target)}
         steps.append(Step(f"simulate/{target}", "simulate", {**seen, "evaluate": f"evaluate/{target}"}, dict(facts.task)))
     options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
@@ -355,8 +357,9 @@ def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark, place
     """Everything about the model and the targets that can be refused before anything runs."""
     folder = checkpoint.side_folder(source)
     for name in recipe.targets:
-        probe = plugins.load("targets", name).probe()
-        if not probe.available:
+        module = plugins.load("targets", name)
+        probe = module.probe()
+        if not probe.available and (recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere):
             fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
     if source.is_dir():

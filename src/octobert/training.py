@@ -29,7 +29,7 @@ class Finetune(Noun):
     """How a model is trained for the task before anything else happens, by transformers' Trainer.
 
     Args:
-        epochs: passes over the training rows.
+        epochs: passes over the training rows; 0 for a head that is new and untrained.
         learning_rate: at its highest.
         batch: rows of a step, of all processes together.
         accumulate: steps whose gradients are added up.
@@ -42,7 +42,7 @@ class Finetune(Noun):
         code: `file.py:function` that trains instead of the Trainer; needs `allow_code`.
     """
 
-    epochs: float = Field(default=2.0, gt=0)
+    epochs: float = Field(default=2.0, ge=0)
     learning_rate: float = Field(default=5e-5, gt=0)
     batch: PositiveInt = 16
     accumulate: PositiveInt = 1

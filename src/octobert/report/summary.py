@@ -188,5 +188,6 @@ def warnings(report: Report) -> list[str]:
     cut = max((summary.get("truncated", 0) for summary in evaluated), default=0)
     if cut:
         found.append(f"{cut} evaluated texts were longer than the model takes, and were cut.")
-    found += [f"{name} was not measured: {why}." for name, why in report.absent.items()]
+    found += [f"{name} was written, and not measured: {report.absent[name]}." for name in report.plans if name in report.absent]
+    found += [f"{name} was not measured: {why}." for name, why in report.absent.items() if name not in report.plans]
     return found

@@ -29,6 +29,7 @@ CAPABILITIES = Capabilities(
     roles=(*LINEAR, "residual.skip", *EMBEDDING, *OUTPUTS),
     opset=(13, 25),
     formats=("onnx",),
+    written_anywhere=True,
     status="structurally checked, not run",
 )
 
