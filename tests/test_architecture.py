@@ -29,6 +29,7 @@ LAYERS = (
         "observe",
         "refine",
         "fakequant",
+        "intercept",
         "simulate",
         "distill",
         "train",
