@@ -24,7 +24,7 @@ TARGETS = ("ort-cpu", "openvino-cpu")
 FLOAT = "ort-f32"
 QDQBERT = {"static": {"placement": "qdqbert"}}
 # What is trained as long and as fast as it is trained with 8 bits.
-SAME = {"epochs": 1.0, "learning_rate": 3e-5, "schedule": "cosine", "dropout": False}
+SAME = {"epochs": 0.2, "learning_rate": 5e-5, "schedule": "cosine", "dropout": False}
 DISTILLED = {**SAME, "distill": {"share": 0.9}}
 
 LINES: dict[str, dict[str, Any]] = {

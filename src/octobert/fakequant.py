@@ -67,7 +67,7 @@ class RoundedLearned(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         steps, found, high = ctx.saved_tensors
         lowest, highest = ctx.limits
-        below, above = found < lowest, found > highest
+        below, above = steps < lowest, steps > highest
         inside = ~(below | above)
         error = gradient * (found - steps) * inside
         at_low, at_high = gradient * below, gradient * above
