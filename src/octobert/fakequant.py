@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from octobert.graph.qdq import MIN_SCALE, activation_parameters
-from octobert.plan import Quantizer
+from octobert.plan import LIMITS, Quantizer
 
 # Where a range is not known yet.
 _UNKNOWN = float("nan")
@@ -24,7 +24,7 @@ class Rounded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, scale: Any, lowest: int, highest: int) -> Any:
         """`scale` is a number, or a tensor that broadcasts; the limits have no zero point in them."""
-        found = (x * (1 / scale)).round_()
+        found = (x / scale).round_()
         inside = (found >= lowest) & (found <= highest)
         ctx.save_for_backward(inside)
         return found.clamp_(lowest, highest).mul_(scale)
@@ -40,7 +40,7 @@ class RoundedWhole(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, scale: Any) -> Any:
-        return (x * (1 / scale)).round_().mul_(scale)
+        return (x / scale).round_().mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -57,7 +57,7 @@ class RoundedLearned(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, low: Any, high: Any, scale: Any, lowest: int, highest: int, symmetric: bool) -> Any:
-        steps = x * (1 / scale)
+        steps = x / scale
         found = steps.round()
         ctx.save_for_backward(steps, found, high)
         ctx.limits, ctx.symmetric = (lowest, highest), symmetric
@@ -151,7 +151,8 @@ def rounding_of(quantizer: Quantizer, low: float, high: float) -> tuple[float, i
     if np.isnan(low) or np.isnan(high):
         return _UNKNOWN, 0, 0
     scale, zero = activation_parameters(quantizer.model_copy(update={"low": low, "high": high}))
-    lowest, highest = quantizer.limits
+    # As in `qdq.rounded_activation`: the type's own limits.
+    lowest, highest = LIMITS[quantizer.dtype]
     return float(scale), lowest - int(zero), highest - int(zero)
 
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from octobert.errors import PlanError
 from octobert.graph import half, ops
-from octobert.plan import OUTPUT, Quantizer, QuantPlan, Site
+from octobert.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
@@ -58,7 +58,8 @@ def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     """Values as they are after quantization and dequantization."""
     scale, zero = activation_parameters(quantizer)
     shift = np.float32(zero)
-    return (np.clip(np.rint(values / scale) + shift, *quantizer.limits) - shift) * scale
+    # QuantizeLinear knows the type's own limits only: symmetric int8 reaches -128.
+    return (np.clip(np.rint(values / scale) + shift, *LIMITS[quantizer.dtype]) - shift) * scale
 
 
 def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
