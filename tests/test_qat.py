@@ -27,6 +27,8 @@ from tests.conftest import write_pairs
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 QAT = {"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 0.9}}
+# Logits are of the size of 1; one code of one value moves them by a few thousandths.
+BORDERS = 0.02
 # Sums of gradients in another order, over ten steps at a rate of 1e-3.
 SAME_WEIGHTS = 2e-4
 
@@ -81,8 +83,8 @@ def context_for(recipe: Recipe, folder: Path, inputs: dict[str, Path], **changes
 def test_what_was_trained_is_what_runs(finished) -> None:
     _, out, report = finished
     assert report.simulations["ort-cpu"].agreement == 1.0
-    # Unfused kernels of one runtime: float32 rounding alone.
-    assert report.simulations["ort-cpu"].error < 1e-3
+    # Float32 rounding puts a value at the border of two codes on either side.
+    assert report.simulations["ort-cpu"].error < BORDERS
     assert report.simulations["openvino-cpu"].agreement >= 0.95
     summary = report.stages["qat"].summary
     assert (summary["steps"], summary["texts"], summary["values"]) == (5, 80, 20)
@@ -120,7 +122,12 @@ def test_weights_are_trained_and_the_float_model_is_not_touched(finished, checkp
 def test_running_again_trains_nothing_however_it_is_carried_out(finished) -> None:
     recipe, out, _ = finished
     otherwise = recipe.model_copy(update={"training": Training(checkpoint_minutes=1, tensorboard="elsewhere")})
-    assert {v.action for v in pipeline.dry_run(otherwise, out)} == {"reuse"}
+    # Only the report says how it was carried out.
+    assert {v.step for v in pipeline.dry_run(otherwise, out) if v.action == "run"} == {
+        "report",
+        "package/ort-cpu",
+        "package/openvino-cpu",
+    }
     faster = recipe.model_copy(update={"qat": recipe.qat.model_copy(update={"learning_rate": 2e-3})})
     verdicts = {v.step: v.action for v in pipeline.dry_run(faster, out)}
     assert (verdicts["calibrate"], verdicts["qat"], verdicts["capture/trained"]) == ("reuse", "run", "run")
@@ -298,14 +305,14 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
 
     swapped = teacher_of(tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"})
     with pytest.raises(
-        ModelError, match=r"the teacher has other labels .*got same, different; expected different, same.*same order"
+        ModelError, match=r"the teacher has other labels .*got same, different, expected different, same.*same order"
     ):
         stage.run(refused(swapped))
     with pytest.raises(ModelError, match="the teacher has another tokenizer"):
         stage.run(refused(checkpoint("roberta")))
     wide = teacher_of(tmp_path / "wide", checkpoint("bert"), num_hidden_layers=5)
     with pytest.raises(
-        ModelError, match=r"hidden states .*got num_hidden_layers 5; expected num_hidden_layers 2.*leave out distill.hidden"
+        ModelError, match=r"hidden states .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden"
     ):
         stage.run(refused(wide, hidden=1.0))
 
@@ -335,8 +342,9 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in part))
     model = checkpoint("bert", "embedding")
     with pytest.raises(RecipeError, match=r"embeddings are trained after a teacher only.*share: 1"):
-        steps_of(recipe_for(model, tmp_path, task="embedding"))
-    recipe = recipe_for(model, tmp_path, task="embedding", qat={"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 1}})
+        steps_of(recipe_for(model, tmp_path, task={"embedding": {"text": "text"}}))
+    task = {"embedding": {"text": "text"}}
+    recipe = recipe_for(model, tmp_path, task=task, qat={"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 1}})
     report = pipeline.run(recipe, tmp_path / "out")
     assert report.simulations["ort-cpu"].agreement > 0.9999
     assert report.stages["qat"].summary["loss"] < 0.1
@@ -354,23 +362,26 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
         assert all(np.isfinite(array).all() for array in weights.values())
 
 
-def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"qat": {"epochs": 0.4}}, "plan, model or data and settings"),
+        ({"model_digest": "x"}, "plan, model or data"),
+        ({"seed": 5}, "seed"),
+    ],
+    ids=["settings", "model", "seed"],
+)
+def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished, tmp_path, changed: dict, named: str) -> None:
     recipe, out, _ = finished
     first = context_for(recipe, tmp_path / "first", inputs_of(recipe, out), epochs=0.2)
     stage.run(first)
-    for name, changes in (("settings", {"epochs": 0.4}), ("plan, model or data", {})):
-        second = context_for(recipe, tmp_path / name[:4], inputs_of(recipe, out), **{"epochs": 0.2, **changes})
-        options = (
-            second.options if changes else {**second.options, "seed": 0, "methods": {**second.options["methods"], "x": None}}
-        )
-        options = {**options, "methods": {k: v for k, v in options["methods"].items() if v is not None}}
-        if not changes:
-            options["model_digest"] = "another"
-        shutil.copytree(first.scratch, second.scratch)
-        with pytest.raises(
-            ModelError, match=f"the interrupted training was another one .*got another {name}.*remove that folder"
-        ):
-            stage.run(Context(**{**vars(second), "options": options}))
+    second = context_for(recipe, tmp_path / "second", inputs_of(recipe, out), epochs=0.2)
+    shutil.copytree(first.scratch, second.scratch)
+    options = {**second.options, **changed, "qat": {**second.options["qat"], **changed.get("qat", {})}}
+    with pytest.raises(
+        ModelError, match=rf"the interrupted training was another one .*got another .*{named}.*remove that folder"
+    ):
+        stage.run(Context(**{**vars(second), "options": options}))
 
 
 def test_fewer_rows_than_processes_are_refused(finished, tmp_path, monkeypatch) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _IGNORED = -100
 # Written into a checkpoint last.
 _WHOLE = "whole"
+# So many batches of rows are sorted by length together.
+_SORTED_BATCHES = 50
 _IDENTITY = "identity.json"
 
 
@@ -133,8 +135,6 @@ def train(job: Job) -> dict[str, float]:
             weight_decay=settings.weight_decay,
             bf16=settings.precision == "bfloat16",
             use_cpu=not torch.cuda.is_available(),
-            # Rows of similar length together: padding is work for nothing.
-            train_sampling_strategy="group_by_length",
             remove_unused_columns=False,
             save_strategy="no",
             save_total_limit=2,
@@ -236,9 +236,43 @@ def _bad_weight(model: Any) -> str | None:
     return next((name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())), None)
 
 
+def order_of(lengths: np.ndarray, batch: int, seed: int, epoch: int) -> np.ndarray:
+    """The order of rows in an epoch: rows of similar length in a batch, because padding is work for nothing, batches shuffled.
+
+    It depends on nothing but its arguments, so a training that goes on in the middle of an epoch, and one in several
+    processes, has the same batches as one that does not.
+    """
+    generator = np.random.default_rng((seed, epoch))
+    shuffled = generator.permutation(len(lengths))
+    batches: list[np.ndarray] = []
+    for start in range(0, len(shuffled), _SORTED_BATCHES * batch):
+        part = shuffled[start : start + _SORTED_BATCHES * batch]
+        part = part[np.argsort(lengths[part], kind="stable")]
+        batches += [part[i : i + batch] for i in range(0, len(part), batch)]
+    # A batch that is not full comes last.
+    full, rest = [b for b in batches if len(b) == batch], [b for b in batches if len(b) < batch]
+    return np.concatenate([full[i] for i in generator.permutation(len(full))] + rest)
+
+
 def _trainer_class() -> type:
-    """transformers' Trainer with a teacher in the loss, and with a learning rate of their own for learned ranges."""
+    """transformers' Trainer with an order of rows that can be gone on with, a teacher in the loss, and a learning rate of their
+    own for learned ranges."""
+    import torch
     import transformers
+
+    class Order(torch.utils.data.Sampler):
+        def __init__(self, job: Job) -> None:
+            self._lengths = np.array([len(row) for row in job.rows.encoded])
+            self._batch, self._seed, self._epoch = job.settings.batch, job.seed, 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self._epoch = epoch
+
+        def __len__(self) -> int:
+            return len(self._lengths)
+
+        def __iter__(self) -> Any:
+            return iter(order_of(self._lengths, self._batch, self._seed, self._epoch).tolist())
 
     class Trainer(transformers.Trainer):
         def __init__(self, job: Job, **given: Any) -> None:
@@ -247,6 +281,9 @@ def _trainer_class() -> type:
             if job.teacher is not None:
                 # The teacher's part of the loss is a mean over the batch, so the other part has to be one as well.
                 self.model_accepts_loss_kwargs, self.loss_is_scaled_for_ga = False, False
+
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            return Order(self._job)
 
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
             teacher = self._job.teacher
