@@ -336,6 +336,23 @@ def test_options_of_weights_change_weights_alone(found, measured, method, option
         assert changed[site] == expected, site.kind
 
 
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (("avx2",), True),
+        (("avx2", "avx512f"), True),
+        (("avx2", "avx_vnni"), False),
+        (("avx2", "avx512f", "avx512_vnni"), False),
+        (("asimddp", "i8mm"), False),
+        ((), False),
+    ],
+)
+def test_8_bit_products_saturate_on_x86_without_vnni(features, expected) -> None:
+    for target in ("ort-cpu", "openvino-cpu"):
+        assert capability.saturates(capabilities(target), features) is expected
+    assert not capability.saturates(capabilities("ort-cuda"), features)
+
+
 def test_embeddings_may_stay_float(found, measured) -> None:
     for method in (static, dynamic):
         options = method.Options(embeddings="float")

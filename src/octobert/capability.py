@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from octobert.errors import PlanError
@@ -66,6 +67,12 @@ class Probe(Noun):
     version: str | None = None
     missing: str | None = None
     install: str | None = None
+
+
+def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
+    """Whether products of full 8-bit numbers are inexact on a CPU with these features; weights need 7 bits there."""
+    needed = set(capabilities.saturates_without)
+    return bool(needed) and "avx2" in features and not needed & set(features)
 
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
