@@ -23,7 +23,7 @@ from octobert.preparers import smoothquant
 from octobert.ranges import Ranges
 from octobert.session import Feeds, Session, SessionOptions
 from octobert.texts import Encoded, feeds_of
-from tests.tiny import batch, make_checkpoint, pad_of, parity_feeds
+from tests.tiny import batch, exact_options, make_checkpoint, pad_of, parity_feeds
 
 FAMILIES = plugins.names("encoders")
 NEW = ("albert", "deberta-v2", "mobilebert", "modernbert", "mpnet")
@@ -70,7 +70,7 @@ class Family:
 
     def plan(self, target: str, **options: object) -> QuantPlan:
         capabilities = plugins.load("targets", target).CAPABILITIES
-        return static.plan(self.sites, self.ranges, capabilities, static.Options(**options))
+        return static.plan(self.sites, self.ranges, capabilities, exact_options(static, target, **options))
 
     def refined(self, plan: QuantPlan) -> dict:
         refiner = plugins.load("refiners", "weight-rounding")

@@ -19,7 +19,7 @@ from octobert.plan import Decision, QuantPlan
 from octobert.session import SessionOptions
 from octobert.texts import feeds_of
 from tests.test_qdq import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
-from tests.tiny import batch
+from tests.tiny import batch, exact_options
 
 # Relative error of a float graph's outputs: 11 digits, a few dozen roundings in a row. The worst here has 0.0015.
 HALF = 3e-3
@@ -201,7 +201,8 @@ def test_openvino_reads_the_same_file(classifier, found, measured, tmp_path) -> 
     results = []
     for parts in ("float32", "float16"):
         model = ir.load(classifier.path)
-        qdq.write(model, static.plan(found, measured, target.CAPABILITIES, static.Options(float_parts=parts)))
+        options = exact_options(static, "openvino-cpu", float_parts=parts)
+        qdq.write(model, static.plan(found, measured, target.CAPABILITIES, options))
         checked(model, tmp_path / f"{parts}.onnx")
         results.append(target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)["logits"])
     assert results[1].dtype == np.float32

@@ -336,6 +336,35 @@ def test_options_of_weights_change_weights_alone(found, measured, method, option
         assert changed[site] == expected, site.kind
 
 
+def test_q_and_k_are_like_any_other_activation_where_products_saturate(found, measured) -> None:
+    """OpenVINO multiplies symmetric Q and K in integers, with no weight to take a bit from; asymmetric ones in float."""
+    kinds = {}
+    for reduced in ("auto", False, True):
+        plan = plan_of(found, measured, "openvino-cpu", reduce_range=reduced)
+        capability.check(plan, capabilities("openvino-cpu"))
+        kinds[reduced] = {(q.dtype, q.symmetric) for s, q in plan.quantized if s.role in ("scores.query", "scores.key")}
+    assert kinds == {"auto": {("int8", True)}, False: {("int8", True)}, True: {("uint8", False)}}
+    asked = plan_of(found, measured, "openvino-cpu", reduce_range=True, activations="int8", symmetric=True)
+    assert {(q.dtype, q.symmetric) for s, q in asked.quantized if not s.is_weight} == {("int8", True)}
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (("avx2",), True),
+        (("avx2", "avx512f"), True),
+        (("avx2", "avx_vnni"), False),
+        (("avx2", "avx512f", "avx512_vnni"), False),
+        (("asimddp", "i8mm"), False),
+        ((), False),
+    ],
+)
+def test_8_bit_products_saturate_on_x86_without_vnni(features, expected) -> None:
+    for target in ("ort-cpu", "openvino-cpu"):
+        assert capability.saturates(capabilities(target), features) is expected
+    assert not capability.saturates(capabilities("ort-cuda"), features)
+
+
 def test_embeddings_may_stay_float(found, measured) -> None:
     for method in (static, dynamic):
         options = method.Options(embeddings="float")

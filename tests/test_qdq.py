@@ -20,7 +20,7 @@ from octobert.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan,
 from octobert.ranges import Interval, Ranges, TensorStatistics
 from octobert.session import SessionOptions
 from octobert.texts import Encoded, feeds_of
-from tests.tiny import batch
+from tests.tiny import batch, exact_options
 
 TARGETS = plugins.names("targets")
 PLACEMENTS = plugins.names("placements")
@@ -99,7 +99,13 @@ def capabilities(name: str) -> Capabilities:
 
 def plan_for(model, captured, target: str = "ort-cpu", **options: object) -> QuantPlan:
     found = sites.find_sites(model.graph, captured.encoder)
-    return static.plan(found, ranges_for(found), capabilities(target), static.Options(**options))
+    return static.plan(found, ranges_for(found), capabilities(target), exact_options(static, target, **options))
+
+
+def weights_of(plan: QuantPlan) -> Quantizer:
+    """The quantizer that all linear layers' weights have."""
+    (quantizer,) = {quantizer for site, quantizer in plan.quantized if site.role == "linear.weight"}
+    return quantizer
 
 
 def plain_session(path: Path) -> ort.InferenceSession:
@@ -190,8 +196,9 @@ def test_a_quantized_linear_layer_equals_numpy(model, captured, tmp_path) -> Non
     x, y = ort.InferenceSession(str(tmp_path / "one.onnx")).run(None, feeds)
     scale, zero = np.float32(8.0 / 255), 128
     x8 = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
-    step = np.abs(weight).max(axis=0) / 127
-    w8 = np.clip(np.rint(weight / step), -127, 127) * step
+    highest = weights_of(plan).limits[1]
+    step = np.abs(weight).max(axis=0) / highest
+    w8 = np.clip(np.rint(weight / step), -highest, highest) * step
     np.testing.assert_allclose(y, x8 @ w8 + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
 
 
@@ -308,7 +315,7 @@ def test_every_placement_on_every_target_follows_the_float_model(
     probe = plugins.load("targets", target).probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
-    plan = static.plan(found, measured, capabilities(target), static.Options(placement=placement))
+    plan = static.plan(found, measured, capabilities(target), exact_options(static, target, placement=placement))
     capability.check(plan, capabilities(target))
     path = tmp_path / "model_quantized.onnx"
     written(float_path, plan, path)
@@ -352,7 +359,7 @@ def test_all_readers_of_a_quantized_output_read_the_pair(model, found, measured)
 
 
 def test_weights_per_tensor_have_one_scale(float_path, found, measured, float_logits, tmp_path) -> None:
-    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(per_channel=False))
+    plan = static.plan(found, measured, capabilities("ort-cpu"), exact_options(static, per_channel=False))
     model = written(float_path, plan, tmp_path / "tensor.onnx")
     weights = [n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
     assert len(weights) == 12
@@ -473,7 +480,7 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
     feeds, table = feeds_of(encoded(), 0), capabilities("ort-cpu")
     results = {}
     for kind in ("auto", activations):
-        plan = static.plan(found, measured, table, static.Options(placement="qdqbert", activations=kind))
+        plan = static.plan(found, measured, table, exact_options(static, placement="qdqbert", activations=kind))
         capability.check(plan, table)
         model = written(float_path, plan, tmp_path / f"{kind}.onnx")
         assert model.opset_imports[""] == (18 if kind == "auto" else 21)
@@ -493,7 +500,8 @@ def _openvino_16_bit(float_path, found, measured, folder) -> tuple[np.ndarray, n
     probe = module.probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
-    plan = static.plan(found, measured, module.CAPABILITIES, static.Options(placement="qdqbert", activations="uint16"))
+    options = exact_options(static, "openvino-cpu", placement="qdqbert", activations="uint16")
+    plan = static.plan(found, measured, module.CAPABILITIES, options)
     capability.check(plan, module.CAPABILITIES)
     path = folder / "model_quantized.onnx"
     written(float_path, plan, path)
@@ -532,7 +540,7 @@ def test_q_k_and_v_per_tensor_share_one_weight_scale(model, found, measured) -> 
 def test_dynamic_quantization_is_written_once_for_a_shared_input(
     float_path, found, measured, float_logits, tmp_path, enable, heads
 ) -> None:
-    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(enable=enable))
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic, enable=enable))
     path = tmp_path / "dynamic.onnx"
     model = written(float_path, plan, path)
     # Per layer: the input of Q, K and V; the context; the input of each feed-forward product.
@@ -552,7 +560,8 @@ def test_a_dynamic_linear_layer_equals_numpy(model, found, measured, tmp_path) -
     """DynamicQuantizeLinear, the integer product and both scales, from the graph's own input value."""
     name = "encoder.layer.0.intermediate.dense"
     weight, bias = constant(model, f"{name}.weight"), constant(model, f"{name}.bias")
-    qdq.write(model, dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options()))
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic))
+    qdq.write(model, plan)
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs[:] = [values["encoder.layer.0.attention.output.LayerNorm"], values[name]]
     ops.save(model, tmp_path / "one.onnx")
@@ -560,7 +569,7 @@ def test_a_dynamic_linear_layer_equals_numpy(model, found, measured, tmp_path) -
     scale = (max(x.max(), 0) - min(x.min(), 0)) / np.float32(255)
     zero = np.clip(np.rint(-min(x.min(), 0) / scale), 0, 255)
     x8 = np.clip(np.rint(x / scale) + zero, 0, 255) - zero
-    step = np.abs(weight).max(axis=0) / np.float32(127)
+    step = np.abs(weight).max(axis=0) / np.float32(weights_of(plan).limits[1])
     product = x8.astype(np.int64) @ np.rint(weight / step).astype(np.int64)
     np.testing.assert_allclose(y, product * (scale * step) + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
 
@@ -584,8 +593,8 @@ def test_a_dynamic_head_without_bias_may_be_the_output(model, captured, measured
 
 def plan_named(name: str, found: tuple[Site, ...], measured: Ranges, **options: object) -> QuantPlan:
     if name == "dynamic":
-        return dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(**options))
-    return static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement=name, **options))
+        return dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic, **options))
+    return static.plan(found, measured, capabilities("ort-cpu"), exact_options(static, placement=name, **options))
 
 
 def with_switches(source: Path, plan: QuantPlan, path: Path):

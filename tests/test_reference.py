@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from octobert import pipeline, recipe, tables
-from tests.tiny import WORDS
+from tests.tiny import WORDS, reduces
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "squad-reference.yaml"
 SMALL = ("task.squad.max_length=40", "task.squad.doc_stride=8", "task.squad.max_query_length=8", "measure=false")
@@ -91,10 +91,16 @@ def test_it_runs_and_follows_the_float_model(made: Path) -> None:
     ours, theirs = (
         ort.InferenceSession(made / "onnx" / name).run(None, feeds) for name in ("model_quantized.onnx", "model.onnx")
     )
-    for a, b in zip(ours, theirs, strict=True):
+    plain = ort.SessionOptions()
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    written = ort.InferenceSession(made / "onnx" / "model_quantized.onnx", plain).run(None, feeds)
+    for a, b, c in zip(ours, theirs, written, strict=True):
         assert np.isfinite(a).all()
-        # Random weights are wide; the point is that it is the same function.
-        assert np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1] > 0.98
+        # Random weights are wide; the point is that it is the same function. 7-bit weights have steps twice as wide: in a
+        # session that computes what is written, the worse output has 0.9803 with 8 bits, and 0.9729 with 7.
+        assert np.corrcoef(a.reshape(-1), b.reshape(-1))[0, 1] > (0.97 if reduces() else 0.98)
+        # Where products saturate this is 0.96; here not one was rounded otherwise.
+        assert np.corrcoef(a.reshape(-1), c.reshape(-1))[0, 1] > 0.999
 
 
 def test_its_ranges_are_a_calibration_table(made: Path, tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import string
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from octobert import plugins
+from octobert import capability, environment, plugins
 
 WORDS = tuple(
     [
@@ -126,6 +128,16 @@ def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: in
 def parity_feeds(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
     """Batches of rows of one token and of more than any window or bucket of a tiny model."""
     return [batch(lengths, pad_id=pad_id, seed=i) for i, lengths in enumerate(([9, 4, 1], [2], [17, 30]))]
+
+
+def reduces(target: str = "ort-cpu") -> bool:
+    """Whether `reduce_range: auto` takes a bit from weights on this CPU; planners themselves, asked directly, take none."""
+    return capability.saturates(plugins.load("targets", target).CAPABILITIES, environment.current().features)
+
+
+def exact_options(method: ModuleType, target: str = "ort-cpu", **options: object) -> Any:
+    """Options of a method with which a target's products are exact on this CPU, as a run has them."""
+    return method.Options(**{"reduce_range": reduces(target), **options})
 
 
 def pad_of(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from octobert.errors import PlanError
@@ -20,7 +21,7 @@ class Capabilities(Noun):
         simulated_activations: pairs that are accepted, but dequantized and computed in float.
         dynamic: it computes dynamically quantized activations in integers.
         saturates_without: CPU features of which one is needed for exact products of 8-bit numbers on x86.
-        symmetric_int8: roles whose activations default to symmetric int8 instead.
+        symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
         weights: accepted weight types.
         weight_form: weights lie in the file as integers, or as floats behind a Quantize/Dequantize pair.
         weight_axis: the axis of a [in, out] weight that may have its own scale each, None for per-tensor only.
@@ -66,6 +67,12 @@ class Probe(Noun):
     version: str | None = None
     missing: str | None = None
     install: str | None = None
+
+
+def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
+    """Whether products of full 8-bit numbers are inexact on a CPU with these features; weights need 7 bits there."""
+    needed = set(capabilities.saturates_without)
+    return bool(needed) and "avx2" in features and not needed & set(features)
 
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from octobert import candidates, data, environment, plugins
 from octobert.artifact import canonical_digest, file_digest
-from octobert.capability import Capabilities
+from octobert.capability import Capabilities, saturates
 from octobert.errors import RecipeError, TargetError, did_you_mean
 from octobert.graph import checkpoint
 from octobert.recipe import Benchmark, Choice, Recipe, options_of
@@ -299,9 +299,7 @@ def _on_this_cpu(choice: Choice, capabilities: Capabilities, here: environment.E
     """The method's options with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
     options = options_of(choice, "methods")
     if options.reduce_range == "auto":
-        needed = capabilities.saturates_without
-        reduced = bool(needed) and "avx2" in here.features and not set(needed) & set(here.features)
-        options = options.model_copy(update={"reduce_range": reduced})
+        options = options.model_copy(update={"reduce_range": saturates(capabilities, here.features)})
     return {"name": choice.name, "options": options.model_dump(mode="json")}
 
 

@@ -35,7 +35,8 @@ class Options(Noun):
     weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
     weight_form: weights are written as integers, or as floats behind a Quantize/Dequantize pair, which some runtimes want
         to fold themselves; `auto` takes the target's. The integers are the same; embeddings are always integers.
-    reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
+    reduce_range: 7-bit weights, and Q and K like any other activation, for CPUs whose 8-bit products saturate; `auto` looks
+        at this CPU.
     fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
     clip_gelu: upper end of the range of what enters the second feed-forward layer: GELU's output, or what a gate makes of it.
     float_parts: the type of what stays float; `float16` is for GPUs, CPUs widen it again.
@@ -128,6 +129,9 @@ def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: 
 def _activation_type(role: str, capabilities: Capabilities, options: Options) -> tuple[DType, bool]:
     accepted = capabilities.activations + capabilities.simulated_activations
     preferred: tuple[tuple[DType, bool], ...] = (("int8", True),) if role in capabilities.symmetric_int8 else ()
+    if options.reduce_range is True:
+        # In a product of two activations there is no weight to take a bit from, and it would saturate.
+        preferred = ()
     for dtype, symmetric in preferred + accepted:
         if options.activations in ("auto", dtype) and options.symmetric in ("auto", symmetric):
             return dtype, symmetric

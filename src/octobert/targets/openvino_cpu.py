@@ -1,8 +1,9 @@
 """OpenVINO on x86 CPUs.
 
 Its low-precision transformations take Q/DQ on the inputs of matrix products, in any 8-bit type, and fuse the rest. Its
-attention kernel takes Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities. The float parts
-run in true f32: bf16 gains nothing beside 8-bit products and costs accuracy.
+attention kernel takes Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities; without VNNI their
+product saturates, while that of asymmetric ones is computed in float. The float parts run in true f32: bf16 gains nothing
+beside 8-bit products and costs accuracy.
 """
 
 from pathlib import Path
