@@ -18,7 +18,7 @@ from octobert.recipe import as_yaml
 from tests.conftest import TARGETS
 from tests.tiny import reduces
 
-_ON_MODELS = ("run", "quantize", "calibrate", "evaluate", "benchmark", "predict", "inspect")
+_ON_MODELS = ("run", "quantize", "finetune", "calibrate", "evaluate", "benchmark", "predict", "inspect")
 COMMANDS = (*_ON_MODELS, "placements", "targets", "tasks", "doctor")
 HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
 

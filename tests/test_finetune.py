@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,13 @@ import octobert
 from octobert import pipeline
 from octobert.errors import DataError, ModelError, OctobertError, RecipeError
 from octobert.executors import local
+from octobert.graph import checkpoint as checkpoints
 from octobert.recipe import Recipe, parse
 from octobert.stages import Context
 from octobert.stages import data as data_stage
 from octobert.stages import finetune as stage
 from octobert.steps import Step, steps_of
+from octobert.training import Training
 from tests.tiny import WORDS
 
 TRAINING = {"epochs": 6, "learning_rate": 1e-2, "batch": 16, "schedule": "constant_with_warmup", "warmup": 0.05}
@@ -94,12 +98,13 @@ def step_of(recipe: Recipe, name: str) -> Step:
     return next(step for step in steps_of(recipe) if step.name == name)
 
 
-def context_for(recipe: Recipe, folder: Path, data: Path, **changes: object) -> Context:
+def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **changes: object) -> Context:
     """The fine-tuning stage in this process."""
     step = step_of(recipe, "finetune")
     options = {**step.options, "finetune": {**step.options["finetune"], **changes}}
+    locations = {**step.locations, "training": Training(checkpoint_minutes=minutes).model_dump_json()}
     (folder / "work").mkdir(parents=True)
-    return Context(folder / "work", folder / "scratch", {"data": data}, options, step.locations, lambda *_: None)
+    return Context(folder / "work", folder / "scratch", {"data": data}, options, locations, lambda *_: None)
 
 
 def data_of(recipe: Recipe, folder: Path) -> dict:
@@ -148,9 +153,9 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
     step, scratch = step_of(recipe, "finetune"), tmp_path / "scratch"
 
     def request(minutes: float) -> dict:
-        options = {**step.options, "finetune": {**step.options["finetune"], "checkpoint_minutes": minutes}}
-        made = {"stage": "finetune", "inputs": {"data": str(stored(out, "data"))}, "options": options}
-        return {**made, "locations": step.locations, "scratch": str(scratch)}
+        made = {"stage": "finetune", "inputs": {"data": str(stored(out, "data"))}, "options": step.options}
+        how = Training(checkpoint_minutes=minutes).model_dump_json()
+        return {**made, "locations": {**step.locations, "training": how}, "scratch": str(scratch)}
 
     def kill(what: str, done: int, total: int) -> None:
         # The executor ends the child with SIGKILL when its caller is stopped.
@@ -179,10 +184,12 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
 def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(finished, tmp_path, damage: str) -> None:
     """What a kill in the middle of saving leaves behind: files that are missing or half there, and not the last one."""
     recipe, out, *_ = finished
-    first = context_for(recipe, tmp_path / "first", stored(out, "data"), epochs=0.1, checkpoint_minutes=1e-9)
+    first = context_for(recipe, tmp_path / "first", stored(out, "data"), minutes=1e-9, epochs=0.1)
     assert stage.run(first)["steps"] == 1
-    second = context_for(recipe, tmp_path / "second", stored(out, "data"), epochs=0.2, checkpoint_minutes=1e-9)
+    second = context_for(recipe, tmp_path / "second", stored(out, "data"), minutes=1e-9, epochs=0.2)
     shutil.copytree(first.scratch, second.scratch)
+    # Fewer epochs are another training; here they only make the first end early.
+    (second.scratch / "identity.json").unlink()
     last = max(second.scratch.glob("trainer/checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     (last / damage).write_bytes((last / damage).read_bytes()[:100])
     (last / "whole").unlink()
@@ -295,3 +302,55 @@ def test_an_answer_that_cannot_be_learned_is_refused(checkpoint, tmp_path) -> No
     data_of(recipe, tmp_path)
     with pytest.raises(OctobertError, match=r'the answer is not in the context, so it cannot be learned .*"nowhere"'):
         stage.run(context_for(recipe, tmp_path / "run", tmp_path / "rows"))
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "octobert", "finetune", *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering, tmp_path) -> None:
+    common = (
+        checkpoint("bert", "embedding"),
+        "--task",
+        "squad",
+        "--data",
+        answering,
+        "--out",
+        tmp_path / "out",
+        "--epochs",
+        "0.2",
+    )
+    done = run_command(*common, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["trained"]["steps"] == 2
+    assert {score["metric"] for score in found["scores"]} >= {"exact", "f1"}
+    assert checkpoints.has_head(tmp_path / "out" / "checkpoint", "question-answering")
+    # What was trained can be trained on, and is not trained again.
+    again = run_command(*common)
+    assert again.returncode == 0
+    assert "finetune                     reused" in again.stderr
+    assert "trained on 160" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--qat", "--both"), 2, "--qat and --both exclude each other"),
+        (("--qat",), 4, "the checkpoint has no question-answering head"),
+        (("--teacher", "self", "--epochs", "-1"), 2, "finetune.epochs: input should be greater than or equal to 0"),
+        (("--set", "finetune.epoch=3"), 2, 'finetune.epoch: unknown key; did you mean "epochs"'),
+        (("--teacher", "nowhere/at/all"), 4, "there is no such file or folder"),
+        (("--processes", "3"), 2, "a batch of 16 rows cannot be shared evenly among all processes"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, tuple) else "",
+)
+def test_the_command_refuses_with_a_sentence(
+    checkpoint, answering, tmp_path, arguments: tuple, code: int, message: str
+) -> None:
+    base = checkpoint("bert", "embedding")
+    done = run_command(base, "--task", "squad", "--data", answering, "--out", tmp_path / "out", *arguments)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "checkpoint").exists()
