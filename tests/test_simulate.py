@@ -257,3 +257,18 @@ def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
     again = one.model()
     Simulation(again, plan, one.encoder, scales=simulation.weight_scales()).attach()
     np.testing.assert_allclose(outputs(again, one.feeds[2]), outputs(model, one.feeds[2]), atol=EXACT)
+
+
+def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> None:
+    """What a change of transformers' code would do: a product that is not recognised must not stay float in silence."""
+    from octobert.intercept import Interceptor
+
+    one = case("bert")
+    monkeypatch.setattr(Interceptor, "_product", lambda self, func, args, kwargs: func(*args, **kwargs))
+    model = one.model()
+    simulation = Simulation(model, one.plan("qdqbert"), one.encoder).attach()
+    outputs(model, one.feeds[0])
+    with pytest.raises(
+        PlanError, match=r"attention.self.*without computing what the plan rounds .*got 8 of 20 ranges were never met"
+    ):
+        simulation.intervals()

@@ -231,6 +231,7 @@ class Interceptor(TorchFunctionMode):
         slot, simulation = self._simulation.slot(role, module), self._simulation
         if slot is None:
             return x
+        simulation.visited.add(slot)
         known = x.__dict__.setdefault("octobert_rounded", {}) if hasattr(x, "__dict__") else {}
         if slot in known:
             return known[slot]

@@ -42,6 +42,7 @@ class Simulation:
     Attributes:
         quantizing: values are rounded.
         observing: ranges follow what training batches have in them.
+        visited: ranges whose values came by.
 
     Raises:
         PlanError: the plan does not fit the model, or quantizes dynamically.
@@ -60,6 +61,7 @@ class Simulation:
     ) -> None:
         self.model, self.quantizing, self.observing = model, True, False
         self.keep, self._share = keep, share
+        self.visited: set[int] = set()
         names = Names(model, plan, family)
         self.names = names
         quantizers: dict[Any, tuple[int, Quantizer]] = {}
@@ -113,8 +115,17 @@ class Simulation:
         """Value → its range as it is now.
 
         Raises:
-            PlanError: a range was never known, because no value came by.
+            PlanError: a range was never known, because no value came by; or the model does not compute what the plan rounds.
         """
+        passed = sorted(set(self._values) - self.visited) if self.visited else []
+        if passed:
+            # A newer transformers may write a product or a sum in a way that is not recognised.
+            raise PlanError(
+                "the model ran without computing what the plan rounds",
+                where=self._values[passed[0]][0],
+                got=f"{len(passed)} of {len(self._values)} ranges were never met",
+                fix="report the versions of torch and transformers; until then, disable these modules",
+            )
         low, high = (ends.detach().cpu().tolist() for ends in self.ranges.ends())
         found: dict[str, Interval] = {}
         for slot, values in self._values.items():
