@@ -278,17 +278,17 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(checkpoint, answ
     onnx.write_bytes(b"")
     single = write(tmp_path / "all.jsonl", questions(20, 3))
     cases = [
-        ({"model": str(onnx)}, RecipeError, "only a checkpoint can be fine-tuned"),
-        ({"task": {"embedding": {"text": "context"}}}, RecipeError, "embeddings are not fine-tuned here"),
+        ({"model": str(onnx)}, RecipeError, "only a checkpoint can be trained"),
+        ({"task": {"embedding": {"text": "context"}}}, RecipeError, "embeddings are trained after a teacher only"),
         ({"data": single}, DataError, r"fine-tuning needs rows of its own \(got one file, .*all.jsonl\); give train="),
-        ({"finetune": {"epochs": 0}}, RecipeError, "finetune.epochs: input should be greater than 0"),
+        ({"finetune": {"epochs": -1}}, RecipeError, "finetune.epochs: input should be greater than or equal to 0"),
         ({"finetune": {"lr": 1}}, RecipeError, "finetune.lr: unknown key"),
     ]
     for change, error, message in cases:
         with pytest.raises(error, match=message):
             pipeline.run(recipe_for(base, answering, **change), tmp_path / "out")
     monkeypatch.setattr("octobert.steps.train_installed", lambda: False)
-    with pytest.raises(RecipeError, match=r"fine-tuning needs accelerate; pip install 'octobert\[train\]'"):
+    with pytest.raises(RecipeError, match=r"training needs accelerate; pip install 'octobert\[train\]'"):
         pipeline.run(recipe_for(base, answering), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -303,7 +303,8 @@ def test_fused_q_k_and_v_have_one_range_where_they_are_made(found, measured) -> 
 def test_clip_gelu_bounds_the_range_of_gelu_alone(found, measured, placement, kind, activations) -> None:
     options = {"placement": placement, "activations": activations}
     plain, clipped, wide = (dict(plan_of(found, measured, clip_gelu=clip, **options).quantized) for clip in (None, 2.0, 1000.0))
-    assert wide == plain
+    # The bound is kept for ranges that are observed or learned later.
+    assert {site: quantizer.model_copy(update={"ceiling": None}) for site, quantizer in wide.items()} == plain
     changed = {s for s in plain if clipped[s] != plain[s]}
     assert changed == {s for s in plain if s.kind == kind}
     for site in changed:

@@ -354,7 +354,9 @@ def test_an_output_directory_that_is_something_else(checkpoint, pairs, tmp_path)
         pipeline.run(recipe, tmp_path / "file")
     (tmp_path / "out" / "ort-cpu").mkdir(parents=True)
     (tmp_path / "out" / "ort-cpu" / "thesis.txt").write_text("mine")
-    with pytest.raises(StorageError, match="something that is not octobert's lies where a package will be written"):
+    with pytest.raises(
+        StorageError, match="something that is not octobert's lies where a package or a checkpoint will be written"
+    ):
         pipeline.run(recipe, tmp_path / "out")
     assert (tmp_path / "out" / "ort-cpu" / "thesis.txt").read_text() == "mine"
 

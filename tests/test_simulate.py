@@ -23,7 +23,8 @@ from octobert.simulate import Simulation
 from tests.tiny import batch, pad_of, parity_feeds
 
 FAMILIES = plugins.names("encoders")
-PLACEMENTS: dict[str, str | tuple[str, ...]] = {"qdqbert": "qdqbert", "qdqbert-row": "qdqbert-row", "every site": ("*",)}
+# What enters operators, and what leaves them.
+PLACEMENTS: dict[str, str | tuple[str, ...]] = {"qdqbert": "qdqbert", "every site": ("*",)}
 # Float32 sums in another order; the outputs are of the size of 1.
 EXACT = 5e-6
 # Values inside the model may be large.

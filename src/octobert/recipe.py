@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, Field, PositiveInt, ValidationError, ValidationInfo, field_validator, model_validator
@@ -369,8 +369,10 @@ def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
 def _fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        # Also inside `Finetune | None`.
+        for one in (annotation, *get_args(annotation)):
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                model = one
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
