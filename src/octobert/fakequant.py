@@ -167,7 +167,7 @@ def weight_bound(weight: Any, axis: int | None) -> Any:
 
 def rounded_weight(weight: Any, quantizer: Quantizer, bound: Any, *, clips: bool) -> Any:
     """A weight in 8 bits, for the bound of its range."""
-    highest = quantizer.limits[1]
+    highest = quantizer.weight_limits[1]
     scale = (bound / highest).clamp(min=MIN_SCALE)
     if bound.requires_grad:
         return RoundedLearned.apply(weight, None, bound, scale.detach(), -highest, highest, True)

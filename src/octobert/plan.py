@@ -10,8 +10,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-DType = Literal["int8", "uint8", "int16", "uint16"]
-LIMITS: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+DType = Literal["int8", "uint8", "int16", "uint16", "float8e4m3"]
+FloatType = Literal["float32", "float16", "bfloat16"]
+# The least and the greatest number of each type; those of float8e4m3 lie unevenly between.
+LIMITS: dict[str, tuple[int, int]] = {
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "int16": (-32768, 32767),
+    "uint16": (0, 65535),
+    "float8e4m3": (-448, 448),
+}
+# The method that quantizes nothing, and leaves it at the type of the float parts.
+FLOAT = "float"
 # What an input index says when the site is the operator's output: every reader of the value reads it quantized.
 OUTPUT = -1
 
@@ -75,7 +85,7 @@ class Quantizer(Noun):
     """How floats become integers: `q = round(x / scale) + zero_point`, clipped to the type.
 
     Args:
-        dtype: the integer type.
+        dtype: the integer type, or the 8-bit float type.
         symmetric: zero point in the middle of the type: 0, or 128 for uint8.
         axis: one scale per index of this axis; None for one scale.
         low, high: the interval that is represented. None for weights, whose own values give it, and for dynamic activations.
@@ -101,9 +111,19 @@ class Quantizer(Noun):
     pair: bool = False
 
     @property
+    def weight_limits(self) -> tuple[int, int]:
+        """The limits of a weight's numbers around zero; uint8 ones are stored with 128 added."""
+        return self._limits("int8" if self.dtype == "uint8" else self.dtype)
+
+    @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest integer. Symmetric signed types leave out the least one, so that negation is exact."""
-        low, high = LIMITS[self.dtype]
+        """The least and the greatest number. Symmetric signed types leave out the least one, so that negation is exact."""
+        return self._limits(self.dtype)
+
+    def _limits(self, dtype: DType) -> tuple[int, int]:
+        low, high = LIMITS[dtype]
+        if dtype == "float8e4m3":
+            return low, high
         if self.reduced:
             low, high = low // 2, high // 2
         return (-high, high) if self.symmetric and low < 0 else (low, high)
@@ -128,7 +148,7 @@ class QuantPlan(Noun):
     placement: str
     target: str
     decisions: tuple[Decision, ...]
-    float_parts: Literal["float32", "float16"] = "float32"
+    float_parts: FloatType = "float32"
 
     @property
     def quantized(self) -> tuple[tuple[Site, Quantizer], ...]:

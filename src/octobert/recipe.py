@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, ValidationI
 from octobert import plugins
 from octobert.errors import RecipeError, did_you_mean
 from octobert.plan import Noun
+from octobert.session import Shape
 from octobert.training import Finetune, Qat, Training
 
 SPLITS = ("train", "validation", "test")
@@ -152,6 +153,8 @@ class Recipe(Noun):
         qat: quantization-aware training, after calibration and before planning; what it makes is planned without preparers and
             refiners, which would move what was trained.
         training: how either is carried out.
+        strict: a plan that breaks a rule of its target is an error; otherwise it is repaired, and says what was changed.
+        shape: of models for targets that want it fixed, or a profile; one row of the task's `max_length` when absent.
         measure: evaluate and time every model; otherwise they are only made.
         allow_code: run the Python function that `finetune.code` or `qat.code` names.
     """
@@ -171,7 +174,9 @@ class Recipe(Noun):
     refine: tuple[Choice, ...] = (Choice(name="bias-correction"),)
     sensitivity: bool = False
     accuracy: Accuracy | None = None
+    strict: bool = True
     targets: tuple[str, ...] = Field(default=("ort-cpu",), min_length=1)
+    shape: Shape | None = None
     measure: bool = True
     baselines: tuple[Baseline, ...] = BASELINES
     benchmark: Benchmark = Benchmark()

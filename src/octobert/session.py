@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from pydantic import Field
 
 from octobert.plan import Noun
 
 Feeds = dict[str, np.ndarray]
+
+
+class Shape(Noun):
+    """What a model is made for, where its target wants that fixed.
+
+    Args:
+        batch: rows; more are cut into several runs, fewer filled up.
+        sequence: tokens of a row; shorter ones are padded.
+    """
+
+    batch: int = Field(default=1, ge=1)
+    sequence: int = Field(ge=2)
 
 
 class SessionOptions(Noun):
@@ -19,12 +32,14 @@ class SessionOptions(Noun):
         precision: arithmetic of the float parts: `f32`, or `bf16` where the runtime and the CPU have it.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         log: the runtime says on stderr what it does.
+        allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
     """
 
     threads: int = 0
     precision: str = "f32"
     cache: str | None = None
     log: bool = False
+    allow_fallback: bool = False
 
 
 class Session(Protocol):

@@ -149,7 +149,7 @@ class Simulation:
         scales = {}
         for path in self._bound_names:
             bound = self._bound(path, None).detach().cpu().numpy()
-            scales[path] = np.maximum(bound.reshape(bound.size if bound.ndim else ()), 0) / self._weights[path].limits[1]
+            scales[path] = np.maximum(bound.reshape(bound.size if bound.ndim else ()), 0) / self._weights[path].weight_limits[1]
         return scales
 
     def _weight_bounds(self, scales: Mapping[str, np.ndarray], *, learned: bool) -> Any:
@@ -170,7 +170,7 @@ class Simulation:
             name = self._bound_names[path] = f"w{number}"
             start = weight_bound(weight, quantizer.axis)
             if scale is not None:
-                start = torch.from_numpy(np.asarray(scale * quantizer.limits[1])).to(start).reshape(start.shape)
+                start = torch.from_numpy(np.asarray(scale * quantizer.weight_limits[1])).to(start).reshape(start.shape)
             bounds.register_buffer(name, start)
             if learned:
                 bounds.register_parameter(f"log_{name}", torch.nn.Parameter(torch.zeros_like(start)))

@@ -23,6 +23,7 @@ from octobert.capability import Capabilities, saturates
 from octobert.errors import RecipeError, TargetError, did_you_mean
 from octobert.graph import checkpoint
 from octobert.recipe import Benchmark, Choice, Recipe, options_of
+from octobert.session import Shape
 from octobert.task import Task, build, files_of
 from octobert.texts import check_length, longest
 from octobert.timing import check_lengths, within
@@ -136,6 +137,7 @@ def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, data.Places]:
         model_digest=checkpoint.digest(source),
         task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
         head=task.head,
+        max_length=task.max_length or longest(folder),
         benchmark=benchmark,
         candidates=named,
         absent={name: why for name, why in absent.items() if why is not None},
@@ -153,6 +155,7 @@ class _Facts:
     model_digest: str
     task: dict[str, Any]
     head: str
+    max_length: int
     benchmark: Benchmark
     candidates: list[str]
     absent: dict[str, str]
@@ -179,6 +182,12 @@ class _Facts:
     def trained(self) -> dict[str, str]:
         """The step whose checkpoint takes the place of the user's."""
         return {"finetune": "finetune"} if self.recipe.finetune is not None else {}
+
+    def shape(self, target: str) -> dict[str, Any]:
+        """The shape that a target's model is made for; nothing where it is free."""
+        if plugins.load("targets", target).CAPABILITIES.shapes == "dynamic":
+            return {}
+        return {"shape": (self.recipe.shape or Shape(sequence=self.max_length)).model_dump()}
 
     def chosen(self, target: str) -> str:
         """The step whose plan a target gets."""
@@ -282,6 +291,7 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step
     capabilities = plugins.load("targets", target).CAPABILITIES
     given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **facts.task}
     given["refine"] = [one.model_dump() for one in recipe.refine]
+    given["strict"] = recipe.strict
     quantize = f"quantize/{target}"
     steps = [Step(quantize, "quantize", {**rows, "calibrate": facts.ranges_step}, given)]
     if recipe.sensitivity or recipe.accuracy is not None:
@@ -291,7 +301,9 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step
         inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
         wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task}
         steps.append(Step(f"search/{target}", "search", inputs, wanted))
-    steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, {"target": target}))
+    steps.append(
+        Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, {"target": target, **facts.shape(target)})
+    )
     return steps
 
 
@@ -369,9 +381,21 @@ def _check(recipe: Recipe, source: Path, task: Task, benchmark: Benchmark, place
         settings = getattr(recipe, name)
         if settings is not None:
             _check_training(name, settings, source, task)
+    if recipe.qat is not None and options_of(recipe.quantize, "methods").activations == "float8e4m3":
+        fix = "use an integer type, or no qat"
+        raise RecipeError("training rounds to integers only", where="quantize.static.activations", got="float8e4m3", fix=fix)
     if recipe.accuracy is not None:
         _check_criterion(recipe, task, places)
     check_length(task.max_length, folder)
+    most = task.max_length or longest(folder)
+    if recipe.shape is not None and not most <= recipe.shape.sequence <= longest(folder):
+        raise RecipeError(
+            "the shape does not fit the rows of the task",
+            where="shape.sequence",
+            got=str(recipe.shape.sequence),
+            expected=f"{most}, which is the task's max_length, to {longest(folder)}, the longest that the model takes",
+            fix="make it longer, or set the task's max_length to it",
+        )
     if recipe.measure:
         check_lengths(benchmark, longest(folder))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CACHE_HELP = "Folder where the runtime keeps what it compiled, so that it opens faster the next time."
 RUNTIME_LOG_HELP = "Have the runtime say what it does, on stderr."
+FALLBACK_HELP = "Run on the CPU what the target's device does not take, instead of saying so."
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.")
 
 

@@ -11,6 +11,7 @@ from octobert import __version__
 from octobert.cli import (
     benchmark,
     calibrate,
+    check,
     doctor,
     evaluate,
     finetune,
@@ -41,6 +42,7 @@ for command in (
     benchmark,
     calibrate,
     inspect,
+    check,
     placements,
     tables,
     targets,

@@ -22,6 +22,7 @@ def command(
     context_file: Annotated[Path | None, typer.Option(help="A text file that holds the context.")] = None,
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
+    allow_fallback: Annotated[bool, typer.Option("--allow-fallback", help=_show.FALLBACK_HELP)] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Predict with a finished model; needs neither torch nor transformers."""
@@ -29,7 +30,7 @@ def command(
 
     asked = question is not None or context is not None or context_file is not None
     inputs = _questions(question, context, context_file, texts) if asked else _texts(texts, pair=pair)
-    answers = load(directory, cache=cache, runtime_log=runtime_log)(inputs)
+    answers = load(directory, cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback)(inputs)
     if any("truncated" in answer for answer in answers):
         _show.note("octobert: some texts were longer than the model takes, and were cut.")
     if as_json:

@@ -30,6 +30,8 @@ def command(
     samples: Annotated[int, typer.Option(min=1, help="Calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
+    shape: Annotated[str | None, typer.Option(help="BATCHxTOKENS of models for targets that want it fixed.")] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend a plan that breaks rules of its target.")] = False,
     seed: Annotated[int, typer.Option(help="For every random choice.")] = 0,
     allow_leakage: Annotated[bool, typer.Option("--allow-leakage", help="Accept calibration rows that are evaluated.")] = False,
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Accept pickle weights, which run code.")] = False,
@@ -52,6 +54,10 @@ def command(
         "seed": seed,
         "allow_pickle": allow_pickle,
     }
+    if repair:
+        raw["strict"] = False
+    if shape is not None:
+        raw["shape"] = shape_of(shape)
     if refine is not None:
         raw["refine"] = choices_of(refine, "--refine")
     if prepare is not None:
@@ -95,6 +101,16 @@ def with_option(choice: Any, name: str, value: Any) -> Any:
         if options is None or isinstance(options, dict):
             return {plugin: {**(options or {}), name: value}}
     return choice
+
+
+def shape_of(text: str) -> dict[str, int]:
+    """`8x128` as batch and sequence."""
+    from octobert.errors import RecipeError
+
+    batch, _, sequence = text.partition("x")
+    if not (batch.isdecimal() and sequence.isdecimal()):
+        raise RecipeError("--shape is not BATCHxTOKENS", got=text, expected="such as 1x128")
+    return {"batch": int(batch), "sequence": int(sequence)}
 
 
 def data_of(given: list[str], samples: int, *, allow_leakage: bool) -> dict[str, Any]:

@@ -9,7 +9,10 @@ from octobert.cli import _show
 NAME = "targets"
 
 
-def command(as_json: bool = _show.JSON_OPTION) -> None:
+def command(
+    as_json: bool = _show.JSON_OPTION,
+    markdown: bool = typer.Option(False, "--markdown", help="Print docs/reference/targets.md, generated from the tables."),
+) -> None:
     """List the targets, with a probe that says what is missing and how to install it."""
     import json
 
@@ -19,6 +22,11 @@ def command(as_json: bool = _show.JSON_OPTION) -> None:
     for name in plugins.names("targets"):
         module = plugins.load("targets", name)
         found.append((module.CAPABILITIES, module.probe()))
+    if markdown:
+        from octobert.report import targets
+
+        typer.echo(targets.page([capabilities for capabilities, _ in found]))
+        return
     if as_json:
         _show.document([{**json.loads(c.model_dump_json()), "probe": json.loads(p.model_dump_json())} for c, p in found])
         return

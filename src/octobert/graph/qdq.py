@@ -15,17 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from octobert.errors import PlanError
 from octobert.graph import half, ops
-from octobert.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
+from octobert.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, QuantPlan, Site
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
-# ONNX has 16-bit QuantizeLinear from this opset on; the operators of a canonical graph mean the same there.
-OPSET_16_BIT = 21
+# Where ONNX has Quantize/DequantizeLinear of a type later than the canonical opset; operators mean the same there.
+_OPSETS = {"int16": 21, "uint16": 21, "float8e4m3": 19}
+# The zero point of weights in uint8.
+_UNSIGNED_ZERO = 128
 # Fractions of the largest weight that `least: mse` tries as the interval's end.
 _FRACTIONS = np.linspace(0.6, 1.0, 41)
 
@@ -51,7 +54,12 @@ def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]
     else:
         scale = max((high - low) / (highest - lowest), MIN_SCALE)
         zero = int(np.clip(round(lowest - low / scale), lowest, highest))
-    return np.float32(scale), np.dtype(quantizer.dtype).type(zero)
+    return np.float32(scale), numpy_type(quantizer).type(zero)
+
+
+def numpy_type(quantizer: Quantizer) -> np.dtype:
+    """The type of a quantizer's numbers in NumPy."""
+    return np.dtype(ml_dtypes.float8_e4m3fn if quantizer.dtype == "float8e4m3" else quantizer.dtype)
 
 
 def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
@@ -59,7 +67,14 @@ def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     scale, zero = activation_parameters(quantizer)
     shift = np.float32(zero)
     # QuantizeLinear knows the type's own limits only: symmetric int8 reaches -128.
-    return (np.clip(np.rint(values / scale) + shift, *LIMITS[quantizer.dtype]) - shift) * scale
+    return (np.clip(_nearest(values / scale, quantizer) + shift, *LIMITS[quantizer.dtype]) - shift) * scale
+
+
+def _nearest(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
+    """The nearest numbers of the type, without its ends."""
+    if quantizer.dtype == "float8e4m3":
+        return np.clip(values, *LIMITS[quantizer.dtype]).astype(numpy_type(quantizer)).astype(np.float32)
+    return np.rint(values)
 
 
 def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
@@ -67,7 +82,7 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
 
     `least: mse` takes, channel by channel, the end of the interval whose rounding and clipping errors together are least.
     """
-    highest = quantizer.limits[1]
+    highest = quantizer.weight_limits[1]
     axes = tuple(i for i in range(array.ndim) if i != quantizer.axis) if quantizer.axis is not None else None
     bound = np.abs(array).max(axis=axes)
     if quantizer.least == "max":
@@ -79,26 +94,26 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
 
 
 def quantize_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Symmetric integers and scales of a weight.
+    """Symmetric 8-bit numbers and scales of a weight.
 
     Args:
         array: float weights of any shape.
-        quantizer: int8 symmetric; `axis` for one scale per channel.
+        quantizer: symmetric; `axis` for one scale per channel.
         scale: where it is known already; else from the weights.
 
     Returns:
-        (integers of the same shape, scales of shape () or (channels,)).
+        (8-bit numbers around zero of the same shape, scales of shape () or (channels,)).
     """
     scale = weight_scale(array, quantizer) if scale is None else scale
-    lowest, highest = quantizer.limits
-    integers = np.clip(np.rint(array / _spread(scale, array.ndim, quantizer.axis)), lowest, highest)
-    return integers.astype(quantizer.dtype), scale
+    lowest, highest = quantizer.weight_limits
+    integers = np.clip(_nearest(array / _spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest)
+    return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale
 
 
 def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> np.ndarray:
     """A weight as it is after quantization and dequantization."""
     integers, scale = quantize_weight(array, quantizer, scale)
-    return integers * _spread(scale, array.ndim, quantizer.axis)
+    return integers.astype(np.float32) * _spread(scale, array.ndim, quantizer.axis)
 
 
 def _spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
@@ -116,7 +131,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
         PlanError: the plan quantizes nothing, or names something that is not in the graph.
         ModelError: the plan wants float16, and the graph does not fit it.
     """
-    if not plan.quantized:
+    if not plan.quantized and plan.method != FLOAT:
         raise PlanError(
             "the plan quantizes nothing",
             where=f"target {plan.target}",
@@ -125,7 +140,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
         )
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
-    scales, halves = {**shared_scales(nodes, plan), **(scales or {})}, plan.float_parts == "float16"
+    scales = {**shared_scales(nodes, plan), **(scales or {})}
     # Value and quantizer → the 8-bit form that all their sites share; a weight that several layers share is there once.
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
@@ -139,13 +154,13 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
         if quantizer.dynamic:
             dynamic.append(site)
         elif site.role == "embedding.weight":
-            _write_embedding_(graph, node, *_rounded(value, quantizer, scales, halves=halves))
+            _write_embedding_(graph, node, *_rounded(value, quantizer, scales, plan.float_parts))
         elif site.input == OUTPUT:
             _write_output_(graph, node, value, quantizer)
         else:
             key = (site.value, quantizer)
             if key not in pairs and site.is_weight:
-                integers, scale = _rounded(value, quantizer, scales, halves=halves)
+                integers, scale = _rounded(value, quantizer, scales, plan.float_parts)
                 pairs[key] = _write_weight_(graph, node, site.value, quantizer, integers, scale)
             elif key not in pairs:
                 pairs[key] = _write_activation_(graph, node, value, quantizer)
@@ -153,21 +168,20 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     _write_dynamic_(graph, nodes, dynamic)
     set_opset_(model, plan)
     ops.clean_(model)
-    if halves:
-        half.halve_(model)
+    half.halve_(model, plan.float_parts)
 
 
-def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, *, halves: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Integers and scales of a weight, with a scale that was chosen for it, and that float16 can hold where it has to."""
+def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, parts: FloatType) -> tuple[np.ndarray, np.ndarray]:
+    """Integers and scales of a weight, with a scale that was chosen for it, and that the type of the float parts can hold."""
     array, name = value.const_value.numpy(), str(value.name)
     scale = scales[name] if name in scales else weight_scale(array, quantizer)
-    return quantize_weight(array, quantizer, half.rounded_scale(scale) if halves else scale)
+    return quantize_weight(array, quantizer, half.rounded_scale(scale, parts))
 
 
 def set_opset_(model: ir.Model, plan: QuantPlan) -> None:
-    """Raise the opset where 16-bit activations need it."""
-    if any(quantizer.dtype in ("int16", "uint16") for _, quantizer in plan.quantized):
-        model.graph.opset_imports[""] = OPSET_16_BIT
+    """Raise the opset where types of the plan need it."""
+    least = max((_OPSETS.get(quantizer.dtype, 0) for _, quantizer in plan.quantized), default=0)
+    model.graph.opset_imports[""] = max(model.graph.opset_imports[""], least)
 
 
 def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np.ndarray]:
@@ -242,20 +256,22 @@ def make_dynamic(value: ir.Value, name: str) -> ir.Node:
 def _write_weight_(
     graph: ir.Graph, node: ir.Node, name: str, quantizer: Quantizer, integers: np.ndarray, scale: np.ndarray
 ) -> ir.Value:
+    dtype, zero = numpy_type(quantizer), _UNSIGNED_ZERO if quantizer.dtype == "uint8" else 0
     scale_value = ops.initializer(graph, f"{name}.scale", scale)
-    zero_value = ops.initializer(graph, f"{name}.zero_point", np.zeros_like(scale, dtype=quantizer.dtype))
+    zero_value = ops.initializer(graph, f"{name}.zero_point", np.full_like(scale, zero, dtype=dtype))
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
     nodes: list[ir.Node] = []
     if quantizer.pair:
         # Not the weight as it was, but what its integers stand for: whoever quantizes that gets these very integers, however
         # it rounds halves, and though QuantizeLinear knows nothing of narrower limits (`least: mse`, 7 bits, symmetric int8).
-        exact = integers * _spread(scale, integers.ndim, quantizer.axis)
+        exact = integers.astype(np.float32) * _spread(scale, integers.ndim, quantizer.axis)
         weight = ops.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
-        inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(integers.dtype)
+        inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(dtype)
         nodes.append(ops.make_node("QuantizeLinear", inputs, f"{name}.quantized", attributes, dtype=integer))
         weight = nodes[0].outputs[0]
     else:
-        weight = ops.initializer(graph, f"{name}.quantized", integers)
+        stored = integers if not zero else (integers.astype(np.int16) + zero).astype(dtype)
+        weight = ops.initializer(graph, f"{name}.quantized", stored)
     nodes.append(ops.make_node("DequantizeLinear", [weight, scale_value, zero_value], f"{name}.dequantized", attributes))
     graph.insert_before(node, nodes)
     return nodes[-1].outputs[0]

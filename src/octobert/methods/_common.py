@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from octobert import plugins
 from octobert.capability import Capabilities
 from octobert.encoder import LINEAR_PARTS, NORM_PARTS
 from octobert.errors import PlanError, did_you_mean
 from octobert.placement import Placement
-from octobert.plan import ROLES, Decision, Quantizer, Site
+from octobert.plan import ROLES, Decision, FloatType, Quantizer, Site
 
 AUTO = "auto"
 _NORMS = (*NORM_PARTS, "final_norm")
@@ -130,7 +130,7 @@ def weight(options: WeightOptions, capabilities: Capabilities) -> Quantizer:
     """The quantizer of a linear layer's weight."""
     axis = capabilities.weight_axis if options.per_channel else None
     reduced = options.reduce_range is True
-    return Quantizer(dtype="int8", symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
+    return Quantizer(dtype=capabilities.weights[0], symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
 
 
 def float_because(site: Site, reason: str) -> Decision:
@@ -138,8 +138,15 @@ def float_because(site: Site, reason: str) -> Decision:
     return Decision(site=site, quantizer=None, reason=reason)
 
 
-def embedding(site: Site, how: str) -> Decision:
+def float_parts(chosen: str, capabilities: Capabilities) -> FloatType:
+    """The type of what stays float: as chosen, or the target's own."""
+    return capabilities.float_parts[0] if chosen == AUTO else cast(FloatType, chosen)
+
+
+def embedding(site: Site, how: str, capabilities: Capabilities) -> Decision:
     """The decision about the word embedding table."""
     if how == "float":
         return float_because(site, "embeddings: float")
+    if how == AUTO and site.role not in capabilities.roles:
+        return float_because(site, f"{capabilities.name} looks up rows in float")
     return Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason=EMBEDDING_REASON)

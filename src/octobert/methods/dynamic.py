@@ -23,14 +23,14 @@ class Options(Noun):
     per_channel: one scale per output channel of a weight, or one per weight.
     weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
     reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
-    embeddings: store the word embedding table as int8 rows, or leave it float.
+    embeddings: store the word embedding table as int8 rows, or leave it float; `auto` stores rows where the target takes them.
     disable, enable: patterns of modules, or words of their paths; heads stay float unless enabled.
     """
 
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
     reduce_range: Literal["auto"] | bool = "auto"
-    embeddings: Literal["int8", "float"] = "int8"
+    embeddings: Literal["auto", "int8", "float"] = "auto"
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         if off is not None:
             decisions.append(_common.float_because(site, f'disabled by "{off}"'))
         elif site.role == "embedding.weight":
-            decisions.append(_common.embedding(site, options.embeddings))
+            decisions.append(_common.embedding(site, options.embeddings, capabilities))
         elif site.role in _TAKEN and (_LINEARS.takes(site) or on):
             decisions.append(Decision(site=site, quantizer=_quantizer(site, capabilities, options), reason="linear layer"))
         else:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from octobert.capability import Capabilities
 from octobert.errors import PlanError
 from octobert.methods import _common
-from octobert.plan import Decision, DType, Noun, Quantizer, QuantPlan, Site
+from octobert.plan import Decision, DType, FloatType, Noun, Quantizer, QuantPlan, Site
 from octobert.ranges import Interval, Ranges
 
 WHERE = "quantize.static"
@@ -29,7 +29,8 @@ _QKV_PARTS = ("query", "key", "value")
 class Options(Noun):
     """Args:
     placement: name of a file in `placements/`, or kinds of sites written out; `auto` takes what the target runs fastest.
-    activations: integer type of activations; `auto` takes the target's default for each role. 16 bits keep 8-bit weights.
+    activations: type of activations; `auto` takes the target's default for each role. 16 bits keep 8-bit weights,
+        float8e4m3 has weights of its own type.
     symmetric: zero points of activations are in the middle of the type, or free; `auto` as for `activations`.
     per_channel: one scale per output channel of a weight, or one per weight.
     weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
@@ -39,14 +40,14 @@ class Options(Noun):
         at this CPU.
     fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
     clip_gelu: upper end of the range of what enters the second feed-forward layer: GELU's output, or what a gate makes of it.
-    float_parts: the type of what stays float; `float16` is for GPUs, CPUs widen it again.
-    embeddings: store the word embedding table as int8 rows, or leave it float.
+    float_parts: the type of what stays float; `auto` takes the target's. 16 bits are for GPUs, CPUs widen them again.
+    embeddings: store the word embedding table as int8 rows, or leave it float; `auto` stores rows where the target takes them.
     disable, enable: patterns of modules (`encoder.layer.0.*`), with a role if wanted (`*.query:linear.input`), or words of
         their paths (`intermediate`); what is enabled is quantized whatever the placement and `disable` say.
     """
 
     placement: str | tuple[str, ...] = "auto"
-    activations: Literal["auto", "uint8", "int8", "uint16", "int16"] = "auto"
+    activations: Literal["auto", "uint8", "int8", "uint16", "int16", "float8e4m3"] = "auto"
     symmetric: Literal["auto"] | bool = "auto"
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
@@ -54,8 +55,8 @@ class Options(Noun):
     reduce_range: Literal["auto"] | bool = "auto"
     fuse_qkv: bool = False
     clip_gelu: float | None = Field(default=None, gt=0)
-    float_parts: Literal["float32", "float16"] = "float32"
-    embeddings: Literal["int8", "float"] = "int8"
+    float_parts: Literal["auto"] | FloatType = "auto"
+    embeddings: Literal["auto", "int8", "float"] = "auto"
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
 
@@ -77,8 +78,7 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     """Decide every site.
 
     Raises:
-        PlanError: a pattern that matches nothing or contradicts another, an activation without a range, or a type that the
-            target does not take.
+        PlanError: a pattern that matches nothing or contradicts another, or an activation without a range.
     """
     name, placement = _common.placement_of(options.placement, capabilities)
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
@@ -90,7 +90,7 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         if off is not None:
             decisions.append(_common.float_because(site, f'disabled by "{off}"'))
         elif site.role == "embedding.weight":
-            decisions.append(_common.embedding(site, options.embeddings))
+            decisions.append(_common.embedding(site, options.embeddings, capabilities))
         elif site not in taken:
             decisions.append(_common.float_because(site, placement.why_not(site, name)))
         elif site.value in made and not site.role.endswith(".output"):
@@ -107,14 +107,15 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         placement=name,
         target=capabilities.name,
         decisions=tuple(decisions),
-        float_parts=options.float_parts,
+        float_parts=_common.float_parts(options.float_parts, capabilities),
     )
 
 
 def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
     if site.is_weight:
         form = capabilities.weight_form if options.weight_form == "auto" else options.weight_form
-        return _common.weight(options, capabilities).model_copy(update={"pair": form == "pair"})
+        float8: dict[str, object] = {"dtype": "float8e4m3"} if options.activations == "float8e4m3" else {}
+        return _common.weight(options, capabilities).model_copy(update={"pair": form == "pair", **float8})
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")
@@ -135,14 +136,9 @@ def _activation_type(role: str, capabilities: Capabilities, options: Options) ->
     for dtype, symmetric in preferred + accepted:
         if options.activations in ("auto", dtype) and options.symmetric in ("auto", symmetric):
             return dtype, symmetric
-    wanted = {"auto": "", "True": "symmetric ", "False": "asymmetric "}[str(options.symmetric)]
-    wanted += "" if options.activations == "auto" else f"{options.activations} "
-    raise PlanError(
-        f"{capabilities.name} does not run {wanted}activations in integers",
-        where=f"{WHERE}.activations",
-        expected=", ".join(f"{d}{' symmetric' if s else ''}" for d, s in accepted),
-        fix="use auto",
-    )
+    # What was asked for, which `capability` then refuses or repairs.
+    dtype = accepted[0][0] if options.activations == "auto" else options.activations
+    return dtype, options.symmetric if options.symmetric != "auto" else not dtype.startswith("uint")
 
 
 def _fused(decisions: Sequence[Decision]) -> list[Decision]:

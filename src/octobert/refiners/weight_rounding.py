@@ -39,7 +39,7 @@ def refine(layer: Layer, moments: Moments, options: Options) -> Layer:
     energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(len(weight))
     wanted = weight + np.linalg.solve(energy, moments.lost @ weight)
     scale = layer.scale if layer.scale is not None else qdq.weight_scale(wanted.astype(np.float32), layer.quantizer)
-    rounded = _rounded(wanted, energy, scale, layer.quantizer.limits).astype(np.float32)
+    rounded = _rounded(wanted, energy, scale, layer.quantizer.weight_limits).astype(np.float32)
     if layer.float_bias is None:
         return replace(layer, weight=rounded, scale=scale)
     bias = layer.float_bias + moments.mean @ weight - moments.mean_quantized @ rounded

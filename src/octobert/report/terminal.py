@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from octobert.lint import Lint
 from octobert.plan import Quantizer, QuantPlan
 from octobert.report import summary
 from octobert.results import Finetuned, Report, Search, Sensitivity, Sweep
@@ -49,6 +50,21 @@ def quality(report: Report) -> Table:
             style="bold" if line.quantized else "",
         )
     return table
+
+
+def lint_table(found: Lint) -> RenderableType:
+    """What a target makes of a file: every finding, what it is about, and what to change."""
+    verdict = f"{found.target} takes the file" if found.passes else f"{found.target} refuses the file"
+    summed = Text(f"{verdict}; {found.integer} of {found.products} matrix products in 8 bits", style="bold")
+    if not found.findings:
+        return summed
+    table = Table()
+    for name in ("", "what", "where", "what to change"):
+        table.add_column(name)
+    for one in found.findings:
+        more = f" and {one.count - len(one.nodes)} more" if one.count > len(one.nodes) > 0 else ""
+        table.add_row(one.severity, one.text, ", ".join(one.nodes[:2]) + more, one.fix or "")
+    return Group(summed, table)
 
 
 def finetuned(found: Finetuned) -> Table:

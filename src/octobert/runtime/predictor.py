@@ -24,6 +24,7 @@ class Predictor:
         threads: of one inference; 0 lets the runtime choose.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         runtime_log: the runtime says on stderr what it does.
+        allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
 
     Raises:
         ModelError: the folder is no packaged directory.
@@ -36,7 +37,13 @@ class Predictor:
     """
 
     def __init__(
-        self, folder: str | Path, *, threads: int = 0, cache: str | Path | None = None, runtime_log: bool = False
+        self,
+        folder: str | Path,
+        *,
+        threads: int = 0,
+        cache: str | Path | None = None,
+        runtime_log: bool = False,
+        allow_fallback: bool = False,
     ) -> None:
         self.folder = Path(folder)
         self.card = read_card(self.folder)
@@ -52,7 +59,9 @@ class Predictor:
         self._encoder = texts.TextEncoder(self.folder, self.task.max_length)
         self._session = target.open_session(
             target.model_file(self.folder),
-            SessionOptions(threads=threads, cache=str(cache) if cache else None, log=runtime_log),
+            SessionOptions(
+                threads=threads, cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback
+            ),
         )
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
@@ -87,9 +96,16 @@ class Predictor:
         return run_rows(self._session, rows, self._encoder.pad_id, per_token=self.task.per_token)
 
 
-def load(folder: str | Path, *, threads: int = 0, cache: str | Path | None = None, runtime_log: bool = False) -> Predictor:
+def load(
+    folder: str | Path,
+    *,
+    threads: int = 0,
+    cache: str | Path | None = None,
+    runtime_log: bool = False,
+    allow_fallback: bool = False,
+) -> Predictor:
     """Open a packaged directory; the arguments are those of `Predictor`."""
-    return Predictor(folder, threads=threads, cache=cache, runtime_log=runtime_log)
+    return Predictor(folder, threads=threads, cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback)
 
 
 def read_card(folder: Path) -> Card:

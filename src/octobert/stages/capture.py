@@ -5,6 +5,8 @@ Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {encoder
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from octobert.graph import capture, checkpoint, ops
@@ -13,7 +15,7 @@ from octobert.session import Feeds
 from octobert.stages import Context, model_of
 from octobert.texts import TextEncoder, feeds_of, save_tokenizer
 
-VERSION = 2
+VERSION = 3
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
     "A float graph is worth quantizing only if it computes what the checkpoint computes, so the two are compared on "
@@ -45,11 +47,19 @@ def run(context: Context) -> dict[str, Any]:
     head = str(context.options["head"])
     captured = capture.capture(source, head, batches, allow_pickle=bool(context.options["allow_pickle"]))
     context.progress("capturing", 1, 2)
+    captured.model.metadata_props.update(_described(context.work / "config.json"))
     ops.save(captured.model, context.work / "model.onnx")
     facts = CaptureFacts(encoder=captured.family, head=head, sizes=captured.sizes, parity=captured.parity)
     context.write("capture.json", facts)
     context.progress("capturing", 2, 2)
     return facts.model_dump(mode="json")
+
+
+def _described(config: Path) -> dict[str, str]:
+    """What the file says of itself, for tools that see nothing else of the model."""
+    known = json.loads(config.read_text(encoding="utf-8"))
+    found = {"architectures": json.dumps(known.get("architectures") or []), "model_type": str(known.get("model_type", ""))}
+    return {"producer": "octobert", **found}
 
 
 def parity_batches(encoder: TextEncoder) -> list[Feeds]:

@@ -20,7 +20,7 @@ from octobert.refinement import Change
 from octobert.results import CaptureFacts
 from octobert.stages import Context, calibration
 
-VERSION = 3
+VERSION = 4
 FILE = "model_quantized.onnx"
 # Where training leaves the scales of weights that it has chosen.
 SCALES = "scales.npz"
@@ -32,6 +32,8 @@ def run(context: Context) -> dict[str, Any]:
     name = context.options["target"]
     target = plugins.load("targets", name).CAPABILITIES
     plan = planned(context, context.read("calibrate", "ranges.json", Ranges), name, context.options["method"])
+    if not context.options["strict"]:
+        plan = capability.repaired(plan, target)
     capability.check(plan, target)
     layers = _trained(context, plan) or _refined(context, source, plan)
     if layers:

@@ -11,9 +11,15 @@ import numpy as np
 
 from octobert.capability import Probe
 from octobert.errors import TargetError
-from octobert.session import Feeds, SessionOptions
+from octobert.session import Feeds, Session, SessionOptions
+from octobert.targets._fixed import FixedSession
 
 INSTALL = "pip install 'octobert[openvino]'"
+
+
+def model_file(package: Path) -> Path:
+    """The IR of a package."""
+    return package / "openvino" / "openvino_model.xml"
 
 
 def probe(device: str) -> Probe:
@@ -80,6 +86,7 @@ class OpenvinoSession:
         self._request: Any = compiled.create_infer_request()
         self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
         self.outputs = tuple(port.get_any_name() for port in compiled.outputs)
+        self.shape = tuple(size.get_length() if size.is_static else -1 for size in compiled.inputs[0].get_partial_shape())
         self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
             repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
         )
@@ -89,3 +96,9 @@ class OpenvinoSession:
         self._request.infer({name: feeds[name] for name in self.inputs})
         outputs = range(len(self.outputs))
         return {self.outputs[i]: np.array(self._request.get_output_tensor(i).data) for i in outputs}
+
+
+def fixed(session: OpenvinoSession) -> Session:
+    """A session that takes any rows, over one of a model that was made for one shape."""
+    batch, sequence = session.shape
+    return FixedSession(session, batch, sequence)

@@ -15,6 +15,7 @@ from octobert.errors import TargetError
 from octobert.session import Feeds, SessionOptions
 
 INSTALL = "pip install onnxruntime"
+CPU = "CPUExecutionProvider"
 
 
 def probe(provider: str, install: str = INSTALL) -> Probe:
@@ -31,22 +32,52 @@ def probe(provider: str, install: str = INSTALL) -> Probe:
 
 
 class OrtSession:
-    """An ONNX file opened on one provider, all graph optimizations on."""
+    """An ONNX file opened on one provider, all graph optimizations on.
 
-    def __init__(self, path: Path, options: SessionOptions, provider: str) -> None:
+    Args:
+        provider, provider_options: as onnxruntime names them.
+        whole: nothing of the graph may run on the CPU instead, unless `options` allow it. Providers that leave a few operators
+            on shapes to the CPU on purpose cannot promise that; that they are there at all is always checked.
+
+    Raises:
+        TargetError: it cannot be opened, or the provider does not take it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: SessionOptions,
+        provider: str,
+        provider_options: dict[str, str] | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
         import onnxruntime as ort
 
         settings = ort.SessionOptions()
         settings.log_severity_level = 0 if options.log else 3
         if options.threads:
             settings.intra_op_num_threads = options.threads
-        opened = _cached(path, Path(options.cache), settings) if options.cache else path
+        if whole and not options.allow_fallback:
+            settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        # Other providers compile the whole graph themselves, and have caches of their own.
+        caches = options.cache and provider == CPU
+        opened = _cached(path, Path(str(options.cache)), settings) if caches else path
         try:
-            self._session: Any = ort.InferenceSession(str(opened), settings, providers=[provider])
+            self._session: Any = ort.InferenceSession(str(opened), settings, providers=[(provider, provider_options or {})])
         except Exception as error:  # onnxruntime has no public base class for its errors
             raise TargetError(
                 "onnxruntime cannot open the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
             ) from error
+        used = self._session.get_providers()
+        if provider not in used and not options.allow_fallback:
+            # A provider that cannot start is left out with a line in the log, and everything runs on the CPU.
+            raise TargetError(
+                f"onnxruntime runs the model without {provider}",
+                where=str(path),
+                got=f"it uses {', '.join(used)}",
+                fix="see its log (--runtime-log), or allow it with --allow-fallback",
+            )
         self.inputs = tuple(i.name for i in self._session.get_inputs())
         self.outputs = tuple(o.name for o in self._session.get_outputs())
         self.precision = "f32"

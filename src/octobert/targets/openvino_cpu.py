@@ -10,8 +10,8 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions
-from octobert.targets import _openvino
+from octobert.session import Session, SessionOptions, Shape
+from octobert.targets import _files, _openvino
 
 DEVICE = "CPU"
 
@@ -28,6 +28,7 @@ CAPABILITIES = Capabilities(
     weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated=(*RESIDUAL, *OUTPUTS),
+    float_parts=("float32", "float16"),
     opset=(13, 22),
     formats=("onnx", "openvino"),
     status="run here",
@@ -39,14 +40,14 @@ def probe() -> Probe:
     return _openvino.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path) -> None:
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
     """The IR beside the ONNX file."""
-    _openvino.convert(quantized, folder / "openvino" / "openvino_model.xml")
+    _openvino.convert(_files.put(quantized, folder), model_file(folder))
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return package / "openvino" / "openvino_model.xml"
+    return _openvino.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:

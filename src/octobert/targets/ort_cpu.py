@@ -8,10 +8,10 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions
-from octobert.targets import _ort
+from octobert.session import Session, SessionOptions, Shape
+from octobert.targets import _files, _ort
 
-PROVIDER = "CPUExecutionProvider"
+PROVIDER = _ort.CPU
 
 CAPABILITIES = Capabilities(
     name="ort-cpu",
@@ -19,14 +19,16 @@ CAPABILITIES = Capabilities(
     description="ONNX Runtime on the CPU",
     placement="matmul",
     activations=(("uint8", False), ("uint8", True)),
-    simulated_activations=(("int8", True), ("int8", False), ("uint16", False), ("int16", True)),
+    simulated_activations=(("int8", True), ("int8", False), ("uint16", False), ("int16", True), ("float8e4m3", True)),
     dynamic=True,
     saturates_without=("avx512_vnni", "avx_vnni", "amx_int8"),
-    weights=("int8",),
+    weights=("int8", "uint8", "float8e4m3"),
     weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated=(*RESIDUAL, *OUTPUTS),
+    float_parts=("float32", "float16"),
     opset=(13, 25),
+    domains=("com.microsoft",),
     formats=("onnx",),
     status="run here",
 )
@@ -37,13 +39,14 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER)
 
 
-def export(quantized: Path, folder: Path) -> None:
-    """Nothing beside the ONNX file itself."""
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+    """The ONNX file itself."""
+    _files.put(quantized, folder)
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return package / "onnx" / "model_quantized.onnx"
+    return _files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:

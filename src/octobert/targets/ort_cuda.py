@@ -13,8 +13,8 @@ import onnx_ir as ir
 from octobert.capability import Capabilities, Probe
 from octobert.graph import ops, qordered
 from octobert.plan import EMBEDDING, LINEAR, OUTPUTS
-from octobert.session import Feeds, Session, SessionOptions
-from octobert.targets import _ort
+from octobert.session import Feeds, Session, SessionOptions, Shape
+from octobert.targets import _files, _ort
 
 PROVIDER = "CUDAExecutionProvider"
 
@@ -27,7 +27,11 @@ CAPABILITIES = Capabilities(
     weights=("int8",),
     weight_axis=1,
     roles=(*LINEAR, "residual.skip", *EMBEDDING, *OUTPUTS),
+    float_parts=("float32", "float16", "bfloat16"),
     opset=(13, 25),
+    domains=("com.microsoft",),
+    pairs=False,
+    file="onnx/model_fused.onnx",
     formats=("onnx",),
     written_anywhere=True,
     status="structurally checked, not run",
@@ -39,13 +43,13 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER, "pip install onnxruntime-gpu")
 
 
-def export(quantized: Path, folder: Path) -> None:
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
     """The fused graph beside the QDQ graph.
 
     Raises:
         PlanError, ModelError, TargetError: the graph does not take the fused form.
     """
-    model = ir.load(quantized)
+    model = ir.load(_files.put(quantized, folder))
     qordered.rewrite_(model)
     ops.save(qordered.fuse(model), model_file(folder))
 

@@ -1,0 +1,54 @@
+"""The ONNX file of a package: as the Q/DQ writer made it, or rewritten for its target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+
+from octobert.artifact import link_or_copy
+from octobert.graph import fixing, ops
+from octobert.session import Session, Shape
+from octobert.targets._fixed import FixedSession
+
+
+def model_file(package: Path) -> Path:
+    """The Q/DQ graph of a package."""
+    return package / "onnx" / "model_quantized.onnx"
+
+
+def put(quantized: Path, folder: Path) -> Path:
+    """The Q/DQ graph as it is, with its weights where they lie beside it; where it is now."""
+    for file in quantized.parent.glob(f"{quantized.name}*"):
+        link_or_copy(file, model_file(folder).with_name(file.name))
+    return model_file(folder)
+
+
+def put_rewritten(quantized: Path, folder: Path, *passes: Callable[[ir.Model], object]) -> Path:
+    """The Q/DQ graph after passes that edit it; where it is now."""
+    model = ir.load(quantized)
+    for one in passes:
+        one(model)
+    path = model_file(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ops.save(model, path)
+    return path
+
+
+def put_fixed(quantized: Path, folder: Path, shape: Shape | None, *passes: Callable[[ir.Model], object]) -> Path:
+    """The Q/DQ graph made for one shape, then after other passes."""
+    assert shape is not None
+    fixed = lambda model: fixing.fix_shapes_(model, batch=shape.batch, sequence=shape.sequence)  # noqa: E731
+    return put_rewritten(quantized, folder, fixed, *passes)
+
+
+def inputs_of(path: Path) -> list[str]:
+    """Names of a file's inputs."""
+    return [str(value.name) for value in ir.load(path).graph.inputs]
+
+
+def open_fixed(path: Path, session: Session) -> Session:
+    """A session that takes any rows, over one of a file that was made for one shape."""
+    batch, sequence = ir.load(path).graph.inputs[0].shape.numpy()
+    return FixedSession(session, batch, sequence)

@@ -1,0 +1,48 @@
+"""OpenVINO on Intel GPUs: the files of `openvino-cpu`, what is not quantized computed in float16."""
+
+from pathlib import Path
+
+from octobert.capability import Capabilities, Probe
+from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.session import Session, SessionOptions, Shape
+from octobert.targets import _files, _openvino
+
+DEVICE = "GPU"
+
+CAPABILITIES = Capabilities(
+    name="openvino-gpu",
+    runtime="openvino",
+    description="OpenVINO on Intel GPUs",
+    placement="matmul",
+    activations=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True)),
+    weights=("int8",),
+    weight_axis=1,
+    roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
+    simulated=(*RESIDUAL, *OUTPUTS),
+    float_parts=("float32", "float16"),
+    opset=(13, 22),
+    lowest_constant=-65504.0,
+    formats=("onnx", "openvino"),
+    written_anywhere=True,
+    status="structurally checked, not run",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _openvino.probe(DEVICE)
+
+
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+    """The IR beside the ONNX file."""
+    _openvino.convert(_files.put(quantized, folder), model_file(folder))
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return _openvino.model_file(package)
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Compile an IR or an ONNX file."""
+    return _openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE)

@@ -1,0 +1,56 @@
+"""OpenVINO on Intel NPUs: one shape, and the IR once more inside an ONNX file, for ONNX Runtime's OpenVINO provider.
+
+`onnx/model_encapsulated.onnx` is one EPContext node that names the IR; an application that knows ONNX Runtime only opens that.
+"""
+
+from pathlib import Path
+
+from octobert.capability import Capabilities, Probe
+from octobert.graph import encapsulation
+from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.session import Session, SessionOptions, Shape
+from octobert.targets import _files, _openvino
+
+DEVICE = "NPU"
+
+CAPABILITIES = Capabilities(
+    name="openvino-npu",
+    runtime="openvino",
+    description="OpenVINO on Intel NPUs, also encapsulated for ONNX Runtime",
+    placement="matmul-scores",
+    activations=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True)),
+    weights=("int8",),
+    weight_axis=1,
+    roles=(*LINEAR, *ATTENTION, *HEAD),
+    simulated=(*RESIDUAL, *OUTPUTS),
+    float_parts=("float32", "float16"),
+    shapes="fixed",
+    opset=(13, 22),
+    lowest_constant=-65504.0,
+    formats=("onnx", "openvino", "encapsulated"),
+    written_anywhere=True,
+    status="structurally checked, not run",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _openvino.probe(DEVICE)
+
+
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+    """The ONNX file with its shape fixed, the IR, and the ONNX file that carries it."""
+    path = _files.put_fixed(quantized, folder, shape)
+    _openvino.convert(path, model_file(folder))
+    encapsulation.encapsulate(model_file(folder), path.with_name("model_encapsulated.onnx"), device="NPU")
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return _openvino.model_file(package)
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Compile an IR or an ONNX file."""
+    session = _openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE)
+    return _openvino.fixed(session)

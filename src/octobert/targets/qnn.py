@@ -1,0 +1,70 @@
+"""Qualcomm's NPUs, through ONNX Runtime's QNN provider.
+
+The whole graph runs in integers there: 16-bit activations beside 8-bit weights, one scale a weight, no range below 1e-4, one
+shape. Linear layers become Gemm, which it computes faster than MatMul and Add. `session.json` holds the options that a session
+wants, and those with which one writes the context binary, so that later starts need no compiler.
+"""
+
+import json
+from pathlib import Path
+
+from octobert.capability import Capabilities, Probe
+from octobert.graph import gemm
+from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.session import Session, SessionOptions, Shape
+from octobert.targets import _files, _ort
+
+PROVIDER = "QNNExecutionProvider"
+SESSION = "session.json"
+# Inputs and outputs are quantized on the NPU too; `burst` is the mode of published latencies.
+PROVIDER_OPTIONS = {
+    "backend_type": "htp",
+    "htp_performance_mode": "burst",
+    "htp_graph_finalization_optimization_mode": "3",
+    "offload_graph_io_quantization": "0",
+    "enable_htp_fp16_precision": "1",
+}
+CONTEXT = {"ep.context_enable": "1", "ep.context_embed_mode": "0", "ep.context_file_path": "model_context.onnx"}
+
+CAPABILITIES = Capabilities(
+    name="qnn",
+    runtime="ort",
+    description="Qualcomm NPUs, ONNX Runtime's QNN provider",
+    placement="whole",
+    activations=(("uint16", False), ("uint8", False)),
+    weights=("uint8", "int8"),
+    weight_axis=None,
+    roles=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *OUTPUTS),
+    least_range=1e-4,
+    float_parts=("float32", "float16"),
+    shapes="fixed",
+    opset=(13, 21),
+    refuses=("DynamicQuantizeLinear", "MatMulInteger"),
+    integer_operators=("MatMul", "Gemm", "Add", "Mul", "Softmax", "LayerNormalization", "Gelu", "Tanh"),
+    whole_graph=True,
+    lowest_constant=-3.0e30,
+    formats=("onnx",),
+    written_anywhere=True,
+    status="structurally checked, not run",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _ort.probe(PROVIDER, "pip install onnxruntime-qnn")
+
+
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+    """The ONNX file with its shape fixed and its linear layers as Gemm, and the options of a session."""
+    path = _files.put_fixed(quantized, folder, shape, gemm.matmul_add_to_gemm_)
+    (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return _files.model_file(package)
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Open an ONNX file."""
+    return _files.open_fixed(path, _ort.OrtSession(path, options, PROVIDER, PROVIDER_OPTIONS, whole=True))
