@@ -20,7 +20,7 @@ LAYERS = (
     ("plan", "encoder"),
     ("ranges", "refinement", "training", "capability", "placement", "session", "artifact", "environment"),
     ("recipe", "texts", "windows", "task"),
-    ("measure", "results"),
+    ("measure", "inspection", "results"),
     ("graph",),
     ("encoders", "preparers", "calibrators", "placements", "methods", "refiners", "targets", "tasks"),
     (
@@ -40,6 +40,7 @@ LAYERS = (
         "candidates",
         "timing",
         "tables",
+        "profiling",
     ),
     ("runtime", "executors"),
     ("stages",),
