@@ -40,6 +40,7 @@ def prepare_(model: ir.Model) -> None:
     common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     lowering.lower_fused_(model.graph)
+    lowering.order_gelu_(model.graph)
     _refuse_foreign(model)
     _refuse_half(model.graph)
     _set_opset_(model)

@@ -55,24 +55,24 @@ def pair_types(model: ir.Model) -> PairTypes:
 
 
 def fuse_gelu_(model: ir.Model) -> int:
-    """x * (0.5 * (1 + erf(x / sqrt 2))), as the canonical graph has it, becomes one Gelu, in place; how many did."""
+    """(x * (1 + erf(x / sqrt 2))) * 0.5, as the canonical graph has it, becomes one Gelu, in place; how many did."""
     graph, count = model.graph, 0
     for erf in [node for node in graph if node.op_type == "Erf"]:
         divided = ops.producer(erf.inputs[0], "Div")
         plus = ops.consumers(erf.outputs[0], "Add")
-        half = ops.consumers(plus[0].outputs[0], "Mul") if len(plus) == 1 else []
-        product = ops.consumers(half[0].outputs[0], "Mul") if len(half) == 1 else []
-        if divided is None or len(product) != 1 or divided.inputs[0] not in product[0].inputs:
+        double = ops.consumers(plus[0].outputs[0], "Mul") if len(plus) == 1 else []
+        half = ops.consumers(double[0].outputs[0], "Mul") if len(double) == 1 else []
+        if divided is None or len(half) != 1 or divided.inputs[0] not in double[0].inputs:
             continue
         constants = [ops.const_scalar(v) for node in (divided, plus[0], half[0]) for v in node.inputs]
         numbers = sorted(number for number in constants if number is not None)
         if [round(number, 5) for number in numbers] != [0.5, 1.0, 1.41421]:
             continue
-        last = product[0]
+        last = half[0]
         gelu = ops.make_node("Gelu", [divided.inputs[0]], f"{last.outputs[0].name}", shape=last.outputs[0].shape)
         gelu.domain = DOMAIN
         last.outputs[0].name = f"{last.outputs[0].name}.product"
-        chain = [last, half[0], plus[0], erf, divided]
+        chain = [last, double[0], plus[0], erf, divided]
         ir.convenience.replace_nodes_and_values(graph, last, chain, [gelu], [last.outputs[0]], [gelu.outputs[0]])
         count += 1
     if count:
