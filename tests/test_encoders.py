@@ -15,7 +15,7 @@ import pytest
 from octobert import observe, plugins, refine, search, sensitivity
 from octobert.encoder import LINEAR_PARTS
 from octobert.errors import ModelError
-from octobert.graph import capture, checkpoint, lowering, ops, parity, parts, qdq, shapes, sites, structure
+from octobert.graph import capture, checkpoint, fixing, lowering, ops, parity, parts, qdq, shapes, sites, structure
 from octobert.graph.checkpoint import load_torch
 from octobert.methods import static
 from octobert.plan import QuantPlan
@@ -23,6 +23,8 @@ from octobert.preparers import smoothquant
 from octobert.ranges import Ranges
 from octobert.session import Feeds, Session, SessionOptions
 from octobert.texts import Encoded, feeds_of
+from tests.test_fixing import SAME, assert_static, error_of
+from tests.test_fixing import run as run_plainly
 from tests.tiny import batch, exact_options, make_checkpoint, pad_of, parity_feeds
 
 FAMILIES = plugins.names("encoders")
@@ -349,3 +351,17 @@ def test_positions_of_long_texts_fall_into_the_same_buckets(tmp_path: Path, name
     ops.save(result.model, tmp_path / "float.onnx")
     ours, theirs = (opened(target, tmp_path / "float.onnx").run(feeds[0])["logits"][0] for target in TARGETS)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_fixed_graph_is_static_and_computes_the_same(family, tmp_path, name: str, quantized: bool) -> None:
+    one = family(name)
+    path = one.written(one.plan("ort-cpu"), "to-fix") if quantized else one.captured
+    model = ir.load(path)
+    before = sum(node.op_type == "DequantizeLinear" for node in model.graph)
+    fixing.fix_shapes_(model, batch=2, sequence=16)
+    ops.save(model, tmp_path / "fixed.onnx")
+    assert_static(model)
+    assert sum(node.op_type == "DequantizeLinear" for node in model.graph) == before
+    assert error_of(run_plainly(tmp_path / "fixed.onnx", one.pad_id), run_plainly(path, one.pad_id)) <= SAME

@@ -29,13 +29,14 @@ def fold_linears_(model: ir.Model) -> None:
     ends = [v for v in through_linear if any(node.outputs[0] not in constant for node in ops.readers(v))]
     if not ends:
         return
-    for value, array in zip(ends, _computed(model, ends), strict=True):
+    for value, array in zip(ends, computed(model, ends), strict=True):
         folded = ops.initializer(graph, f"{value.name}.folded", array)
         ir.convenience.replace_all_uses_with(value, folded)
     ops.clean_(model)
 
 
-def _computed(model: ir.Model, values: list[ir.Value]) -> list[np.ndarray]:
+def computed(model: ir.Model, values: list[ir.Value], size: tuple[int, int] = (1, 2)) -> list[np.ndarray]:
+    """What values are that depend on no input's numbers, in a graph that is given `size` rows and tokens of ones."""
     import onnxruntime as ort
 
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
@@ -44,5 +45,5 @@ def _computed(model: ir.Model, values: list[ir.Value]) -> list[np.ndarray]:
         settings = ort.SessionOptions()
         settings.log_severity_level = 4
         session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-        feeds = {one.name: np.ones((1, 2), dtype=np.int64) for one in session.get_inputs()}
+        feeds = {one.name: np.ones(size, dtype=np.int64) for one in session.get_inputs()}
         return session.run([str(v.name) for v in values], feeds)
