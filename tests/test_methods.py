@@ -15,11 +15,11 @@ from octobert.errors import PlanError
 from octobert.graph import capture, ops, qdq, shapes, sites
 from octobert.methods import dynamic, static
 from octobert.plan import LIMITS, Quantizer, QuantPlan, Site
-from tests.test_qdq import INTEGERS
 from octobert.ranges import Collector, Interval, Ranges
 from octobert.refinement import Layer, Moments, MomentsCollector
 from octobert.texts import feeds_of
 from tests.test_qdq import (
+    INTEGERS,
     PLACEMENTS,
     TARGETS,
     capabilities,
@@ -665,7 +665,11 @@ def test_refined_layers_of_a_model_equal_numpy(float_path, found, measured, tmp_
 
 @pytest.mark.parametrize(
     ("placement", "count"),
-    [(name, 4 if name == "ffn" else 14 if name in ("tensorrt", "whole") else 12) for name in PLACEMENTS if name != "qdqbert-row"]
+    [
+        (name, 4 if name == "ffn" else 14 if name in ("tensorrt", "whole") else 12)
+        for name in PLACEMENTS
+        if name != "qdqbert-row"
+    ]
     + [pytest.param("qdqbert-row", 12)],
 )
 def test_every_linear_layer_in_8_bits_is_refined(float_path, found, measured, placement, count) -> None:

@@ -20,7 +20,6 @@ from octobert.plan import Quantizer, QuantPlan
 from octobert.recipe import parse
 from octobert.steps import steps_of
 from octobert.texts import feeds_of
-
 from tests.test_qdq import captured, encoded, float_path, found, measured, outputs_of, relative_error  # noqa: F401
 
 # Two float32 computations of the same products.

@@ -435,7 +435,7 @@ def test_strict_is_a_part_of_a_recipe(checkpoint, pairs: Path, tmp_path: Path) -
         "targets": ["tensorrt"],
         "measure": False,
     }
-    with pytest.raises(PlanError, match="not asymmetric uint8.*strict: false"):
+    with pytest.raises(PlanError, match=r"not asymmetric uint8.*strict: false"):
         pipeline.run(parse(plain), tmp_path / "out")
     assert not (tmp_path / "out" / "tensorrt").exists()
     report = pipeline.run(parse({**plain, "strict": False}), tmp_path / "out")
@@ -450,7 +450,9 @@ def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path:
         "targets": ["qnn"],
     }
     for sequence in (8, 4096):
-        with pytest.raises(RecipeError, match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length"):
+        with pytest.raises(
+            RecipeError, match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length"
+        ):
             pipeline.run(parse({**plain, "shape": {"sequence": sequence}}), tmp_path / "out")
 
 

@@ -339,7 +339,7 @@ def _is_symmetric(dtype: DType, zero: np.ndarray | None) -> bool:
     return zero is not None and bool(np.all(zero.astype(np.float32) == _MIDDLE.get(dtype, 0)))
 
 
-def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:  # noqa: FBT001
+def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:
     """Whether a type is among those accepted; where zero points are free, they may be in the middle too."""
     return (dtype, False) in pairs or (symmetric and (dtype, True) in pairs)
 

@@ -11,6 +11,8 @@ from octobert.graph import ops
 DOMAIN = "com.microsoft"
 # The last opset whose operators mean what those of opset 21 mean, and that has no 16-bit pairs.
 OPSET = 20
+# ONNX has Gelu from here on.
+_GELU_OPSET = 20
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 _WORDS = {
     ir.DataType.INT8: "QInt8",
@@ -70,12 +72,12 @@ def fuse_gelu_(model: ir.Model) -> int:
             continue
         last = half[0]
         gelu = ops.make_node("Gelu", [divided.inputs[0]], f"{last.outputs[0].name}", shape=last.outputs[0].shape)
-        gelu.domain = DOMAIN
+        gelu.domain = "" if graph.opset_imports[""] >= _GELU_OPSET else DOMAIN
         last.outputs[0].name = f"{last.outputs[0].name}.product"
         chain = [last, double[0], plus[0], erf, divided]
         ir.convenience.replace_nodes_and_values(graph, last, chain, [gelu], [last.outputs[0]], [gelu.outputs[0]])
         count += 1
-    if count:
+    if count and graph.opset_imports[""] < _GELU_OPSET:
         graph.opset_imports.setdefault(DOMAIN, 1)
     ops.clean_(model)
     return count

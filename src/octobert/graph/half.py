@@ -14,8 +14,8 @@ whose Quantize/DequantizeLinear take both types. Four things stay float32, with 
 
 bfloat16 has float32's range, so that nothing overflows or vanishes, and the last two do not apply; but 8 binary digits, too
 few for the first two. Scales are rounded to the type, and `qdq` rounds weights with the scales that are in the file. In a graph
-that has its integers already they stay: 127 steps become longer by 0.06 of one at most in float16, and by half of one in bfloat16.
-Whether activations fit, no constant tells; the largest value of all-MiniLM-L6-v2 is a score of 553, a hundredth of float16's limit.
+that has its integers already they stay: 127 steps become longer by 0.06 of one at most in float16, by half of one in bfloat16.
+Whether activations fit, no constant tells; the largest value of all-MiniLM-L6-v2 is a score of 553, a hundredth of the limit.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def order_gelu_(graph: ir.Graph) -> None:
 def _lower_gelu_(graph: ir.Graph, node: ir.Node) -> None:
     """Gelu, of opset 20 or ONNX Runtime's own, in the forms that every runtime fuses.
 
-    As (x * (1 + erf(x / sqrt 2))) * 0.5: ONNX Runtime knows this order, and not x * (0.5 * (1 + …)). Or approximated: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
+    As (x * (1 + erf(x / sqrt 2))) * 0.5 (`order_gelu_`), or approximated: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
     """
     x, name = node.inputs[0], str(node.outputs[0].name)
     nodes: list[ir.Node] = []

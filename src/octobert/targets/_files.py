@@ -50,5 +50,5 @@ def inputs_of(path: Path) -> list[str]:
 
 def open_fixed(path: Path, session: Session) -> Session:
     """A session that takes any rows, over one of a file that was made for one shape."""
-    batch, sequence = ir.load(path).graph.inputs[0].shape.numpy()
+    batch, sequence = (int(size) for size in ir.load(path).graph.inputs[0].shape or ())  # type: ignore[arg-type]
     return FixedSession(session, batch, sequence)

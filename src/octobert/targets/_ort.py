@@ -31,11 +31,42 @@ def probe(provider: str, install: str = INSTALL) -> Probe:
     return Probe(available=True, version=ort.__version__)
 
 
+def plugin_probe(package: str, install: str) -> Probe:
+    """Whether onnxruntime and a package that plugs a provider into it are installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Probe(available=False, missing="the package onnxruntime is not installed", install=INSTALL)
+    import onnxruntime as ort
+
+    if importlib.util.find_spec(package) is None:
+        missing = f"the package {package.replace('_', '-')} is not installed"
+        return Probe(available=False, version=ort.__version__, missing=missing, install=install)
+    return Probe(available=True, version=ort.__version__)
+
+
+def plugin_devices(package: str, provider: str) -> list[Any]:
+    """The devices of a provider that a package plugs into onnxruntime.
+
+    Raises:
+        TargetError: it finds none.
+    """
+    import onnxruntime as ort
+
+    plugin: Any = importlib.import_module(package)
+    if not any(device.ep_name == provider for device in ort.get_ep_devices()):
+        ort.register_execution_provider_library(plugin.get_ep_name(), plugin.get_library_path())
+    found = [device for device in ort.get_ep_devices() if device.ep_name == provider]
+    if not found:
+        raise TargetError(f"{package} finds no device", where=provider, fix="see its documentation for what it needs")
+    return found
+
+
 class OrtSession:
     """An ONNX file opened on one provider, all graph optimizations on.
 
     Args:
         provider, provider_options: as onnxruntime names them.
+        devices: of a provider that is plugged in (`plugin_devices`); those that onnxruntime was built with need none.
+        optimize: onnxruntime changes the graph before the provider sees it.
         whole: nothing of the graph may run on the CPU instead, unless `options` allow it. Providers that leave a few operators
             on shapes to the CPU on purpose cannot promise that; that they are there at all is always checked.
 
@@ -50,6 +81,8 @@ class OrtSession:
         provider: str,
         provider_options: dict[str, str] | None = None,
         *,
+        devices: list[Any] | None = None,
+        optimize: bool = True,
         whole: bool = False,
     ) -> None:
         import onnxruntime as ort
@@ -60,11 +93,16 @@ class OrtSession:
             settings.intra_op_num_threads = options.threads
         if whole and not options.allow_fallback:
             settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        if not optimize:
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         # Other providers compile the whole graph themselves, and have caches of their own.
         caches = options.cache and provider == CPU
         opened = _cached(path, Path(str(options.cache)), settings) if caches else path
         try:
-            self._session: Any = ort.InferenceSession(str(opened), settings, providers=[(provider, provider_options or {})])
+            if devices is not None:
+                settings.add_provider_for_devices(devices, provider_options or {})
+            named = [(provider, provider_options or {})] if devices is None else None
+            self._session: Any = ort.InferenceSession(str(opened), settings, providers=named)
         except Exception as error:  # onnxruntime has no public base class for its errors
             raise TargetError(
                 "onnxruntime cannot open the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]

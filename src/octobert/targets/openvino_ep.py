@@ -44,4 +44,5 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     settings = {"device_type": "CPU", "precision": "FP32"}
     settings |= {"cache_dir": options.cache} if options.cache else {}
     settings |= {"num_of_threads": str(options.threads)} if options.threads else {}
-    return _ort.OrtSession(path, options, PROVIDER, settings, whole=True)
+    # onnxruntime's own optimizer would round biases to int32 before OpenVINO sees them.
+    return _ort.OrtSession(path, options, PROVIDER, settings, optimize=False, whole=True)

@@ -1,6 +1,6 @@
 """OpenVINO on Intel NPUs: one shape, and the IR once more inside an ONNX file, for ONNX Runtime's OpenVINO provider.
 
-`onnx/model_encapsulated.onnx` is one EPContext node that names the IR; an application that knows ONNX Runtime only opens that.
+`openvino/openvino_model.onnx` is one EPContext node that names the IR beside it; applications that know ONNX Runtime open that.
 """
 
 from pathlib import Path
@@ -40,9 +40,8 @@ def probe() -> Probe:
 
 def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
     """The ONNX file with its shape fixed, the IR, and the ONNX file that carries it."""
-    path = _files.put_fixed(quantized, folder, shape)
-    _openvino.convert(path, model_file(folder))
-    encapsulation.encapsulate(model_file(folder), path.with_name("model_encapsulated.onnx"), device="NPU")
+    _openvino.convert(_files.put_fixed(quantized, folder, shape), model_file(folder))
+    encapsulation.encapsulate(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 
 def model_file(package: Path) -> Path:

@@ -50,7 +50,7 @@ def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
 
 
 def _describe_(model: ir.Model) -> None:
-    """What the provider looks for beside the model's type, which capture noted: types by the names of onnxruntime's quantizer."""
+    """What the provider looks for beside the model's type, which capture noted: types as onnxruntime's quantizer calls them."""
     types = contrib.pair_types(model)
     found = {"activation_dtype": types.activation, "weight_dtype": types.weight, "quant_type": "OnnxStaticQuantization"}
     model.metadata_props.update(found)
