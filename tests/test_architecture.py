@@ -113,7 +113,7 @@ def test_every_family_has_the_plugins_that_are_promised() -> None:
         "placements": ("ffn", "matmul", "matmul-attention", "matmul-scores", "qdqbert", "qdqbert-row", "qordered", "tensorrt"),
         "preparers": ("smoothquant",),
         "refiners": ("bias-correction", "weight-rounding"),
-        "targets": ("openvino-cpu", "ort-cpu", "ort-cuda"),
+        "targets": ("openvino-cpu", "ort-cpu", "ort-cuda", "torch-cpu", "torch-cuda"),
         "tasks": (
             "embedding",
             "imdb",

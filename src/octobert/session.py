@@ -16,15 +16,17 @@ class SessionOptions(Noun):
 
     Args:
         threads: worker threads of one inference; 0 lets the runtime choose.
-        precision: arithmetic of the float parts: `f32`, or `bf16` where the runtime and the CPU have it.
+        precision: arithmetic of the float parts: `f32`, or `bf16` or `f16` where the runtime and the machine have it.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         log: the runtime says on stderr what it does.
+        compile: compile the model, where the runtime can run it either way; None leaves it to the target.
     """
 
     threads: int = 0
     precision: str = "f32"
     cache: str | None = None
     log: bool = False
+    compile: bool | None = None
 
 
 class Session(Protocol):
