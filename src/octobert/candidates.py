@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Collection
 from pathlib import Path
 
 from octobert import plugins
@@ -56,7 +57,8 @@ class Candidate(Noun):
 def import_runtime(candidate: Candidate) -> None:
     """Import what a candidate runs on, so that its load time is the model's alone."""
     runtime = candidate.name.rpartition("-")[0] if candidate.is_baseline else _capabilities(candidate.name).runtime
-    for module in {"torch": ("torch", "transformers"), "ort": ("onnxruntime",), "openvino": ("openvino",)}[runtime]:
+    modules = {"torch": ("torch",), "ort": ("onnxruntime",), "openvino": ("openvino",)}[runtime]
+    for module in (*modules, "transformers") if Path(candidate.path).is_dir() else modules:
         importlib.import_module(module)
 
 
@@ -74,8 +76,11 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
     options = SessionOptions(threads=threads, precision=precision if candidate.is_baseline else "f32")
     path = Path(candidate.path)
     if candidate.name == "torch-f32":
-        from octobert.targets._torch import TorchSession
+        from octobert.targets._torch import TorchGraphSession, TorchSession
 
+        # In a package there is no checkpoint, but the float graph.
+        if path.is_file():
+            return TorchGraphSession(path, options, "cpu")
         return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
     name = f"{runtime}-cpu" if candidate.is_baseline else candidate.name
     if name not in plugins.names("targets"):
@@ -83,9 +88,14 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
     return plugins.load("targets", name).open_session(path, options)
 
 
-def float_baseline(target: str) -> str:
-    """The baseline that a target's model is compared with: the same runtime in true float32."""
-    return f"{_capabilities(target).runtime}-f32"
+def float_baseline(target: str, measured: Collection[str] | None = None) -> str:
+    """The baseline that a target's model is compared with: the same runtime in true float32.
+
+    Args:
+        measured: what there is. Where a model came as ONNX there is no PyTorch form, and ONNX Runtime's takes its place.
+    """
+    name = f"{_capabilities(target).runtime}-f32"
+    return name if measured is None or name in measured else "ort-f32"
 
 
 def open_float(target: str, path: Path, head: str) -> Session:

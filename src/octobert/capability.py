@@ -14,7 +14,7 @@ class Capabilities(Noun):
 
     Args:
         name: as users write it, `openvino-cpu`.
-        runtime: which session opens its models: `ort` or `openvino`.
+        runtime: which session opens its models: `ort`, `openvino` or `torch`.
         description: one line for people.
         placement: name of the placement that the runtime runs fastest; what `placement: auto` means.
         activations: accepted (type, symmetric) pairs; the first is the default.
@@ -45,7 +45,7 @@ class Capabilities(Noun):
     """
 
     name: str
-    runtime: Literal["ort", "openvino"]
+    runtime: Literal["ort", "openvino", "torch"]
     description: str
     placement: str
     activations: tuple[tuple[DType, bool], ...]

@@ -29,10 +29,11 @@ class SessionOptions(Noun):
 
     Args:
         threads: worker threads of one inference; 0 lets the runtime choose.
-        precision: arithmetic of the float parts: `f32`, or `bf16` where the runtime and the CPU have it.
+        precision: arithmetic of the float parts: `f32`, or `bf16` or `f16` where the runtime and the machine have it.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         log: the runtime says on stderr what it does.
         allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
+        compile: compile the model, where the runtime can run it either way; None leaves it to the target.
     """
 
     threads: int = 0
@@ -40,6 +41,7 @@ class SessionOptions(Noun):
     cache: str | None = None
     log: bool = False
     allow_fallback: bool = False
+    compile: bool | None = None
 
 
 class Session(Protocol):

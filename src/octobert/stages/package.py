@@ -46,7 +46,7 @@ def run(context: Context) -> dict[str, Any]:
         ranges=context.read("calibrate", "ranges.json", Ranges),
         sensitivity=report.sensitivities.get(target),
         search=report.searches.get(target),
-        scores={k: v for k, v in report.scores.items() if k in (target, candidates.float_baseline(target))},
+        scores={k: v for k, v in report.scores.items() if k in (target, candidates.float_baseline(target, report.scores))},
         comparison=next((c for c in report.comparisons if c.candidate == target), None),
         environment=report.environment,
         files={k: v for k, v in digests_of(context.work).items() if k not in skipped},

@@ -79,7 +79,7 @@ def _compared(context: Context) -> list[Comparison]:
             outputs[name] = {k: arrays[k] for k in arrays.files}
     found = []
     for name in outputs:
-        reference = "ort-f32" if name in candidates.BASELINES else candidates.float_baseline(name)
+        reference = "ort-f32" if name in candidates.BASELINES else candidates.float_baseline(name, outputs)
         if reference in outputs and reference != name:
             pair = (outputs[name], outputs[reference])
             found.append(judging.compare(task, (name, reference), pair, asked, gold, seed=seed))

@@ -1,0 +1,348 @@
+"""ONNX operators as PyTorch functions, inputs by position, attributes by name: what `graph.torched` puts together. Needs torch.
+
+Sizes are not tensors here. What ONNX computes with Shape, Gather, Concat and the like is Python integers (0-d) and tuples of
+them (1-d), so that torch.compile sees how a shape follows from another one, and no number is read back from a GPU. A value is a
+tensor, an integer or a tuple; every operator that encoders use on sizes takes all three. `device` is where tensors are made.
+
+Source of what each does: https://onnx.ai/onnx/operators, opsets 13 to 25.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Size = int | tuple[int, ...]
+Value = Tensor | Size
+# float32 holds every integer up to 2²⁴, and 128 · 127 · 1024 is less: sums over so many products of 8-bit numbers are exact.
+EXACT_TERMS = 1024
+# `torch._int_mm` on NVIDIA GPUs takes more rows than this, and depth and width in multiples of `INT_MM_MULTIPLE`.
+INT_MM_ROWS = 16
+INT_MM_MULTIPLE = 8
+
+
+def as_tensor(value: Value, device: torch.device) -> Tensor:
+    """A value as a tensor."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, device=device)
+
+
+def _tuple(size: Size) -> tuple[int, ...]:
+    return size if isinstance(size, tuple) else (size,)
+
+
+def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """An operator of two inputs: on tensors as it is, on sizes number by number."""
+
+    def apply(a: Value, b: Value) -> Any:
+        if isinstance(a, Tensor) or isinstance(b, Tensor):
+            # A number takes the type of the tensor beside it; a tuple becomes a tensor.
+            a = as_tensor(a, b.device) if isinstance(a, tuple) and isinstance(b, Tensor) else a
+            b = as_tensor(b, a.device) if isinstance(b, tuple) and isinstance(a, Tensor) else b
+            return function(a, b)
+        if not isinstance(a, tuple) and not isinstance(b, tuple):
+            return function(a, b)
+        left, right = _tuple(a), _tuple(b)
+        count = max(len(left), len(right))
+        left, right = (one * count if len(one) == 1 else one for one in (left, right))
+        return tuple(function(x, y) for x, y in zip(left, right, strict=True))
+
+    return apply
+
+
+def _divide(a: Any, b: Any) -> Any:
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return a // b
+    whole = not any(one.is_floating_point() for one in (a, b) if isinstance(one, Tensor))
+    return torch.div(a, b, rounding_mode="trunc" if whole else None)
+
+
+def _most(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    def apply(*values: Value, device: torch.device) -> Tensor:
+        found = as_tensor(values[0], device)
+        for value in values[1:]:
+            found = function(found, as_tensor(value, device))
+        return found
+
+    return apply
+
+
+def _cast(x: Value, *, to: torch.dtype) -> Any:
+    if isinstance(x, Tensor):
+        return x.to(to)
+    kind = float if to.is_floating_point else bool if to is torch.bool else int
+    return tuple(kind(one) for one in x) if isinstance(x, tuple) else kind(x)
+
+
+def _clip(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    if low is not None:
+        x = torch.clamp_min(x, low) if not isinstance(low, Tensor) else torch.maximum(x, low)
+    if high is not None:
+        x = torch.clamp_max(x, high) if not isinstance(high, Tensor) else torch.minimum(x, high)
+    return x
+
+
+def _concat(*values: Value, axis: int, device: torch.device) -> Any:
+    if not any(isinstance(one, Tensor) for one in values):
+        return tuple(number for one in values for number in _tuple(one))  # type: ignore[arg-type]
+    return torch.cat([as_tensor(one, device) for one in values], dim=axis)
+
+
+def _cumsum(x: Tensor, axis: int, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    flipped = torch.flip(x, (axis,)) if reverse else x
+    total = torch.cumsum(flipped, axis, dtype=x.dtype)
+    total = total - flipped if exclusive else total
+    return torch.flip(total, (axis,)) if reverse else total
+
+
+def _expand(x: Value, shape: Size, *, device: torch.device) -> Tensor:
+    tensor = as_tensor(x, device)
+    return tensor.expand(torch.broadcast_shapes(tensor.shape, _tuple(shape)))
+
+
+def _gather(x: Value, index: Value, *, axis: int = 0) -> Any:
+    if not isinstance(x, Tensor):
+        numbers = _tuple(x)
+        return tuple(numbers[i] for i in index) if isinstance(index, tuple) else numbers[index]  # type: ignore[call-overload]
+    if isinstance(index, int):
+        return x.select(axis, index)
+    index = as_tensor(index, x.device)
+    return x[index] if axis == 0 else x[(slice(None),) * (axis % x.ndim) + (index,)]
+
+
+def _gather_elements(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
+    return torch.gather(x, axis, index)
+
+
+def _gather_nd(x: Tensor, index: Tensor, *, batch_dims: int = 0) -> Tensor:
+    if batch_dims:
+        fold = x.reshape(-1, *x.shape[batch_dims:])
+        picked = index.reshape(-1, *index.shape[batch_dims:])
+        rows = torch.arange(fold.shape[0], device=x.device).reshape(-1, *[1] * (picked.ndim - 2))
+        result = fold[(rows, *picked.unbind(-1))]
+        return result.reshape(*x.shape[:batch_dims], *result.shape[1:])
+    return x[tuple(index.unbind(-1))]
+
+
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    return functional.gelu(x, approximate=approximate)
+
+
+def _identity(x: Value) -> Value:
+    return x
+
+
+def _layer_norm(
+    x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Tensor:
+    shape = x.shape[axis % x.ndim :]
+    moved = None if bias is None else bias.float()
+    return functional.layer_norm(x.float(), shape, scale.float(), moved, epsilon).to(x.dtype)
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def _pad(x: Tensor, pads: Size, value: Any = 0, axes: Size | None = None, *, mode: str = "constant") -> Tensor:
+    numbers = _tuple(pads)
+    count = len(numbers) // 2
+    sides = [(0, 0)] * x.ndim
+    for place, axis in enumerate(_tuple(axes) if axes is not None else range(count)):
+        sides[axis] = (numbers[place], numbers[place + count])
+    flat = [number for side in reversed(sides) for number in side]
+    return functional.pad(x, flat, mode=mode, **({"value": float(value)} if mode == "constant" else {}))
+
+
+def _pow(x: Tensor, exponent: Tensor | int) -> Tensor:
+    return torch.pow(x, exponent)
+
+
+def _range(start: Any, limit: Any, delta: Any, *, device: torch.device) -> Tensor:
+    return torch.arange(start, limit, delta, device=device)
+
+
+def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def apply(x: Tensor, axes: Size | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        if axes is None and noop_with_empty_axes:
+            return x
+        chosen = _tuple(axes) if axes is not None else tuple(range(x.ndim))
+        return function(x, dim=chosen, keepdim=bool(keepdims))
+
+    return apply
+
+
+def _reshape(x: Value, shape: Size, *, allowzero: int = 0) -> Any:
+    wanted = _tuple(shape)
+    if not isinstance(x, Tensor):
+        return _tuple(x) if wanted else _tuple(x)[0]
+    if not allowzero:
+        wanted = tuple(x.shape[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(wanted))
+    return x.reshape(wanted)
+
+
+def _shape(x: Tensor, *, start: int = 0, end: int | None = None) -> tuple[int, ...]:
+    return tuple(x.shape)[start:end]
+
+
+def _slice(x: Value, starts: Size, ends: Size, axes: Size | None = None, steps: Size | None = None) -> Any:
+    starts, ends = _tuple(starts), _tuple(ends)
+    chosen = _tuple(axes) if axes is not None else tuple(range(len(starts)))
+    strides = _tuple(steps) if steps is not None else (1,) * len(starts)
+    if not isinstance(x, Tensor):
+        return _tuple(x)[starts[0] : ends[0] : strides[0]]
+    where = [slice(None)] * x.ndim
+    for start, end, axis, stride in zip(starts, ends, chosen, strides, strict=True):
+        where[axis] = slice(start, end, stride)
+    return x[tuple(where)]
+
+
+def _softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    return torch.softmax(x, axis, dtype=torch.float32).to(x.dtype)
+
+
+def _split(x: Tensor, sizes: Size | None = None, *, axis: int = 0, num_outputs: int = 0) -> Sequence[Tensor]:
+    return torch.split(x, list(_tuple(sizes)) if sizes is not None else -(-x.shape[axis] // num_outputs), axis)
+
+
+def _squeeze(x: Value, axes: Size | None = None) -> Any:
+    if not isinstance(x, Tensor):
+        return x[0] if isinstance(x, tuple) else x
+    return x.squeeze() if axes is None else x.squeeze(_tuple(axes))
+
+
+def _unsqueeze(x: Value, axes: Size) -> Any:
+    if not isinstance(x, Tensor):
+        return _tuple(x)
+    rank = x.ndim + len(_tuple(axes))
+    for axis in sorted(one % rank for one in _tuple(axes)):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _tile(x: Tensor, repeats: Size) -> Tensor:
+    return x.repeat(_tuple(repeats))
+
+
+def _transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
+    return x.permute(perm if perm is not None else tuple(reversed(range(x.ndim))))
+
+
+def _where(condition: Tensor, x: Value, y: Value, *, device: torch.device) -> Tensor:
+    return torch.where(as_tensor(condition, device), as_tensor(x, device), as_tensor(y, device))
+
+
+def _unary(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def apply(x: Value, *, device: torch.device) -> Tensor:
+        return function(as_tensor(x, device))
+
+    return apply
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    **{
+        name: _unary(getattr(torch, function))
+        for name, function in {
+            **{n: n.lower() for n in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "IsNaN", "Log", "Reciprocal", "Round")},
+            **{n: n.lower() for n in ("Relu", "Sigmoid", "Sign", "Sin", "Sqrt", "Tanh")},
+            "Not": "logical_not",
+        }.items()
+    },
+    "Add": _pairwise(operator.add),
+    "And": _pairwise(torch.logical_and),
+    "Cast": _cast,
+    "Clip": _clip,
+    "Concat": _concat,
+    "CumSum": _cumsum,
+    "Div": _pairwise(_divide),
+    "Equal": _pairwise(operator.eq),
+    "Expand": _expand,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "Gelu": _gelu,
+    "Greater": _pairwise(operator.gt),
+    "GreaterOrEqual": _pairwise(operator.ge),
+    "Identity": _identity,
+    "LayerNormalization": _layer_norm,
+    "Less": _pairwise(operator.lt),
+    "LessOrEqual": _pairwise(operator.le),
+    "MatMul": _matmul,
+    "Max": _most(torch.maximum),
+    "Min": _most(torch.minimum),
+    "Mul": _pairwise(operator.mul),
+    "Neg": operator.neg,
+    "Or": _pairwise(torch.logical_or),
+    "Pad": _pad,
+    "Pow": _pow,
+    "Range": _range,
+    "ReduceL2": _reduce(torch.linalg.vector_norm),
+    "ReduceMax": _reduce(torch.amax),
+    "ReduceMean": _reduce(torch.mean),
+    "ReduceSum": _reduce(torch.sum),
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Slice": _slice,
+    "Softmax": _softmax,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Sub": _pairwise(operator.sub),
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+}
+
+
+def quantize(x: Tensor, scale: Tensor, zero_point: int, limits: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """round(x / scale) + zero_point, clipped to the limits; half to even, as ONNX rounds."""
+    return torch.clamp(torch.round(x.float() / scale) + zero_point, *limits).to(dtype)
+
+
+def dequantize(integers: Tensor, scale: Tensor, zero_point: int, dtype: torch.dtype) -> Tensor:
+    """(integers - zero_point) · scale."""
+    return ((integers.float() - zero_point) * scale).to(dtype)
+
+
+def int_mm(x: Tensor, weight: Tensor) -> Tensor:
+    """The int32 product of int8 matrices [M, K] and [K, N], by the device's integer units."""
+    rows = x.shape[0]
+    if x.is_cuda and rows <= INT_MM_ROWS:
+        return torch._int_mm(functional.pad(x, (0, 0, 0, INT_MM_ROWS + 1 - rows)), weight)[:rows]
+    return torch._int_mm(x, weight)
+
+
+def exact_mm(x: Tensor, weight: Tensor) -> Tensor:
+    """The same product by float32 units, to the same integers: no sum of `EXACT_TERMS` products leaves those of float32."""
+    starts = range(0, weight.shape[0], EXACT_TERMS)
+    parts = [x[:, i : i + EXACT_TERMS].float() @ weight[i : i + EXACT_TERMS].float() for i in starts]
+    return parts[0].to(torch.int32) if len(parts) == 1 else sum(part.to(torch.int32) for part in parts)  # type: ignore[return-value]
+
+
+def integer_linear(
+    integers: Tensor, weight: Tensor, shift: Tensor | None, scale: Tensor, *, width: int, dtype: torch.dtype, units: bool
+) -> Tensor:
+    """A linear layer over int8: the integer product, moved by what the zero point adds to every column, then rescaled.
+
+    Args:
+        integers: int8 [..., K].
+        weight: int8 [K', N'], K and N padded with zeros to multiples of `INT_MM_MULTIPLE`.
+        shift: int32 [N], minus the zero point times the sums of the columns; None for a zero point of 0.
+        scale: float32 [N] or [], of activation and weight together.
+        width: N.
+        dtype: of the result.
+        units: compute the product by `int_mm`, else by `exact_mm`.
+    """
+    leading, depth = integers.shape[:-1], integers.shape[-1]
+    flat = integers.reshape(math.prod(leading), depth)
+    if depth < weight.shape[0]:
+        flat = functional.pad(flat, (0, weight.shape[0] - depth))
+    sums = (int_mm(flat, weight) if units else exact_mm(flat, weight))[:, :width]
+    if shift is not None:
+        sums = sums + shift
+    return (sums.float() * scale).to(dtype).reshape(*leading, width)

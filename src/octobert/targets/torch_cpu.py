@@ -1,0 +1,52 @@
+"""PyTorch on the CPU: the Q/DQ graph as a PyTorch module (`graph.torched`), without transformers.
+
+Linear layers are exact integer products, by `torch._int_mm` where the CPU has instructions for 8-bit products. Where it has
+not, torch's own loop is 60 times slower than float32, and float32 units compute the same integers. That gains no time: this
+target is for those who deploy in PyTorch, and for seeing what a GPU will answer. It runs eager unless asked to compile.
+"""
+
+from pathlib import Path
+
+from octobert.capability import Capabilities, Probe
+from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.session import Session, SessionOptions
+from octobert.targets import _torch
+
+DEVICE = "cpu"
+COMPILED = False
+
+CAPABILITIES = Capabilities(
+    name="torch-cpu",
+    runtime="torch",
+    description="PyTorch on the CPU",
+    placement="matmul",
+    activations=(("int8", True), ("int8", False), ("uint8", False), ("uint8", True)),
+    simulated_activations=(("uint16", False), ("int16", True)),
+    weights=("int8",),
+    weight_axis=1,
+    roles=(*LINEAR, *HEAD, *EMBEDDING),
+    simulated=(*ATTENTION, *RESIDUAL, *OUTPUTS),
+    opset=(13, 25),
+    formats=("onnx",),
+    status="run here",
+)
+
+
+def probe() -> Probe:
+    """Whether this target can run on this machine."""
+    return _torch.probe(DEVICE)
+
+
+def export(quantized: Path, folder: Path) -> None:
+    """Nothing beside the ONNX file itself."""
+
+
+def model_file(package: Path) -> Path:
+    """The file of a packaged directory that this target opens."""
+    return package / "onnx" / "model_quantized.onnx"
+
+
+def open_session(path: Path, options: SessionOptions) -> Session:
+    """Open an ONNX file; it is compiled if `options.compile` says so, or says nothing and `COMPILED` does."""
+    compiled = COMPILED if options.compile is None else options.compile
+    return _torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)
