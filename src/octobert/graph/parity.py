@@ -40,8 +40,12 @@ def torch_outputs(model: Any, feeds: Feeds, head: str, how: checkpoint.Pooling) 
     return [result[name].numpy() for name in checkpoint.OUTPUTS[head]]
 
 
-def onnx_outputs(model: ir.Model, batches: Batches, names: list[str]) -> list[list[np.ndarray]]:
-    """Outputs of an ONNX graph in onnxruntime, one list a batch; inputs are matched by name or by their usual alias."""
+def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimized: bool = True) -> list[list[np.ndarray]]:
+    """Outputs of an ONNX graph in onnxruntime, one list a batch; inputs are matched by name or by their usual alias.
+
+    Args:
+        optimized: onnxruntime may rewrite the graph as it likes; else every node is run as it is written.
+    """
     import onnxruntime as ort
 
     from octobert.graph import canonical
@@ -49,8 +53,11 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str]) -> list[li
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "model.onnx"
         ops.save(model, path)
+        options = ort.SessionOptions()
+        if not optimized:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             inputs = [(i.name, canonical.INPUT_ALIASES.get(i.name, i.name), i.type) for i in session.get_inputs()]
             outputs = [o.name for o in session.get_outputs()]
             wanted = names if set(names) <= set(outputs) else outputs[: len(names)]
@@ -66,15 +73,30 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str]) -> list[li
             ) from error
 
 
-def compare(model: ir.Model, batches: Batches, reference: list[list[np.ndarray]], against: str) -> Parity:
+def compare(
+    model: ir.Model,
+    batches: Batches,
+    reference: list[list[np.ndarray]],
+    against: str,
+    *,
+    what: str = "the captured graph",
+    tolerance: float = TOLERANCE,
+    optimized: bool = True,
+) -> Parity:
     """Run the graph and compare.
+
+    Args:
+        against: what computed the reference.
+        what: the graph, in the words of the error.
+        tolerance: the largest relative difference allowed.
+        optimized: as for `onnx_outputs`.
 
     Raises:
         ParityError: the difference is more than rounding.
     """
     names = [str(v.name) for v in model.graph.outputs]
     layouts = shapes.measure(model, list(model.graph.outputs))
-    results = onnx_outputs(model, batches, names)
+    results = onnx_outputs(model, batches, names, optimized=optimized)
     worst = 0.0
     for feeds, ours, theirs in zip(batches, results, reference, strict=True):
         mask = feeds["attention_mask"].astype(bool)
@@ -84,11 +106,11 @@ def compare(model: ir.Model, batches: Batches, reference: list[list[np.ndarray]]
             # np.maximum keeps a NaN on either side, which then fails the comparison below.
             worst = float(np.maximum(worst, np.abs(a - b).max() / np.maximum(1.0, np.abs(b).max())))
     sizes = tuple((f["input_ids"].shape[0], f["input_ids"].shape[1]) for f in batches)
-    if not worst <= TOLERANCE:
+    if not worst <= tolerance:
         raise ParityError(
-            f"the captured graph does not compute what {against} computes",
+            f"{what} does not compute what {against} computes",
             got=f"a relative difference of {worst:.2e}",
-            expected=f"at most {TOLERANCE:.0e}",
+            expected=f"at most {tolerance:.0e}",
             fix="please report this model",
         )
-    return Parity(against=against, batches=sizes, largest_difference=worst, tolerance=TOLERANCE)
+    return Parity(against=against, batches=sizes, largest_difference=worst, tolerance=tolerance)

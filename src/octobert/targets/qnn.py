@@ -4,8 +4,8 @@ The whole graph runs in integers there: 16-bit activations beside 8-bit weights,
 shape. Linear layers become Gemm, which it computes faster than MatMul and Add. `session.json` holds the options that a session
 wants, and those with which one writes the context binary, so that later starts need no compiler.
 
-On x86 the package onnxruntime-qnn brings a simulator of the NPU, which runs these files whole; with batches of more than one row
-it computed padded rows wrong (2.7.0), so a shape of one row is what is written unless another one is asked for.
+On x86 the package onnxruntime-qnn brings a simulator of the NPU, which runs these files whole; with batches of several rows it
+computed padded rows wrong (2.7.0), so a shape of one row is what is written unless another one is asked for.
 """
 
 import json

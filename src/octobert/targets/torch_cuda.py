@@ -9,8 +9,8 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions
-from octobert.targets import _torch
+from octobert.session import Session, SessionOptions, Shape
+from octobert.targets import _files, _torch
 
 DEVICE = "cuda"
 COMPILED = True
@@ -26,6 +26,7 @@ CAPABILITIES = Capabilities(
     weight_axis=1,
     roles=(*LINEAR, *HEAD, *EMBEDDING),
     simulated=(*ATTENTION, *RESIDUAL, *OUTPUTS),
+    float_parts=("float32", "float16", "bfloat16"),
     opset=(13, 25),
     formats=("onnx",),
     written_anywhere=True,
@@ -38,13 +39,14 @@ def probe() -> Probe:
     return _torch.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path) -> None:
-    """Nothing beside the ONNX file itself."""
+def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+    """The ONNX file itself."""
+    _files.put(quantized, folder)
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return package / "onnx" / "model_quantized.onnx"
+    return _files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
