@@ -85,6 +85,12 @@ def measured(classifier, found):
     return ranges_of(statistics_of(classifier.path, found))
 
 
+def write_(model: ir.Model, plan: QuantPlan) -> None:
+    """A plan written and its float parts in their type, as the files of targets are."""
+    qdq.write(model, plan)
+    half.halve_(model, plan.float_parts)
+
+
 def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     settings = ort.SessionOptions()
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -151,7 +157,7 @@ def test_a_quantized_graph_in_float16(classifier, found, measured, tmp_path, opt
         plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts))
         assert QuantPlan.model_validate_json(plan.model_dump_json()).float_parts == parts
         models.append(ir.load(classifier.path))
-        qdq.write(models[-1], plan)
+        write_(models[-1], plan)
         paths.append(tmp_path / f"{parts}.onnx")
         checked(models[-1], paths[-1])
     full, halves = models
@@ -183,7 +189,7 @@ def test_weights_are_integers_times_the_scale_in_the_file(classifier, found, mea
     for form in ("integers", "pair"):
         chosen = static.Options(weight_form=form, float_parts="float16")
         model = ir.load(classifier.path)
-        qdq.write(model, static.plan(found, measured, capabilities("ort-cpu"), chosen))
+        write_(model, static.plan(found, measured, capabilities("ort-cpu"), chosen))
         scale = model.graph.initializers[f"{name}.scale"].const_value.numpy()
         assert scale.dtype == np.float16
         stored = model.graph.initializers.get(f"{name}.quantized") or model.graph.initializers[f"{name}.rounded"]
@@ -202,7 +208,7 @@ def test_openvino_reads_the_same_file(classifier, found, measured, tmp_path) -> 
     for parts in ("float32", "float16"):
         model = ir.load(classifier.path)
         options = exact_options(static, "openvino-cpu", float_parts=parts)
-        qdq.write(model, static.plan(found, measured, target.CAPABILITIES, options))
+        write_(model, static.plan(found, measured, target.CAPABILITIES, options))
         checked(model, tmp_path / f"{parts}.onnx")
         results.append(target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)["logits"])
     assert results[1].dtype == np.float32
@@ -299,7 +305,7 @@ def test_scales_that_float16_would_lose(classifier, found, measured, tmp_path) -
     outputs = []
     for parts in ("float32", "float16"):
         model = ir.load(tmp_path / "small.onnx")
-        qdq.write(model, plan.model_copy(update={"float_parts": parts}))
+        write_(model, plan.model_copy(update={"float_parts": parts}))
         checked(model, tmp_path / f"{parts}.onnx")
         outputs.append(outputs_of(tmp_path / f"{parts}.onnx", classifier.feeds))
     wide = {n for n, v in model.graph.initializers.items() if v.dtype == ir.DataType.FLOAT and n.endswith(".scale")}
@@ -315,4 +321,4 @@ def test_dynamically_quantized_activations_are_refused(classifier, found, measur
     with pytest.raises(
         ModelError, match=r"the graph cannot be made float16 \(got DynamicQuantizeLinear\); leave its float parts"
     ):
-        qdq.write(model, plan.model_copy(update={"float_parts": "float16"}))
+        write_(model, plan.model_copy(update={"float_parts": "float16"}))

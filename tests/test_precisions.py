@@ -30,6 +30,7 @@ FP8 = ml_dtypes.float8_e4m3fn
 def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
     model = ir.load(source)
     qdq.write(model, plan)
+    half.halve_(model, plan.float_parts)
     ops.save(model, path)
     onnx.checker.check_model(str(path), full_check=True)
     return ir.load(path)

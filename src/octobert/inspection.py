@@ -171,3 +171,46 @@ def split(operators: Iterable[Operator], between_ms: float) -> Split:
         conversions_ms=sum(conversions),
         conversions=len(conversions),
     )
+
+
+Severity = Literal["refused", "float", "note"]
+
+
+class Finding(Noun):
+    """One rule that a file breaks.
+
+    Args:
+        severity: the target refuses the file, runs these operators in float, or the user should know.
+        rule: a word for it, the same in every file.
+        text: what is wrong, as a sentence without a final stop.
+        nodes: operators or values it is about; the first few.
+        count: how many there are.
+        fix: what to change.
+    """
+
+    severity: Severity
+    rule: str
+    text: str
+    nodes: tuple[str, ...] = ()
+    count: int = 1
+    fix: str | None = None
+
+
+class Lint(Noun):
+    """All findings about one file for one target.
+
+    Args:
+        products: matrix products in the file.
+        integer: those of them that the target computes in integers.
+    """
+
+    file: str
+    target: str
+    products: int
+    integer: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def passes(self) -> bool:
+        """Whether the target takes the file."""
+        return all(finding.severity != "refused" for finding in self.findings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -17,9 +17,9 @@ import onnx_ir as ir
 from octobert.capability import Capabilities, kind_of
 from octobert.errors import ModelError
 from octobert.graph import ops
-from octobert.plan import LIMITS, DType, FloatType, Noun
+from octobert.inspection import Finding, Lint, Severity
+from octobert.plan import LIMITS, DType, FloatType
 
-Severity = Literal["refused", "float", "note"]
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 _PRODUCTS = ("MatMul", "Gemm")
 # What only moves numbers: it runs in whatever type they have.
@@ -50,46 +50,6 @@ _DTYPES: dict[ir.DataType, DType] = {
 _MIDDLE = {"uint8": 128, "uint16": 32768}
 # ONNX files are protobuf messages, which end here.
 _PROTOBUF_BYTES = 2**31
-
-
-class Finding(Noun):
-    """One rule that a file breaks.
-
-    Args:
-        severity: the target refuses the file, runs these operators in float, or the user should know.
-        rule: a word for it, the same in every file.
-        text: what is wrong, as a sentence without a final stop.
-        nodes: operators or values it is about; the first few.
-        count: how many there are.
-        fix: what to change.
-    """
-
-    severity: Severity
-    rule: str
-    text: str
-    nodes: tuple[str, ...] = ()
-    count: int = 1
-    fix: str | None = None
-
-
-class Lint(Noun):
-    """All findings about one file for one target.
-
-    Args:
-        products: matrix products in the file.
-        integer: those of them that the target computes in integers.
-    """
-
-    file: str
-    target: str
-    products: int
-    integer: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def passes(self) -> bool:
-        """Whether the target takes the file."""
-        return all(finding.severity != "refused" for finding in self.findings)
 
 
 def lint(path: Path, capabilities: Capabilities) -> Lint:

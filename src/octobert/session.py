@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from pydantic import Field
 
-from octobert.plan import Noun
+from octobert.plan import FloatType, Noun
 
 Feeds = dict[str, np.ndarray]
 
@@ -22,6 +22,18 @@ class Shape(Noun):
 
     batch: int = Field(default=1, ge=1)
     sequence: int = Field(ge=2)
+
+
+class Form(Noun):
+    """What the files of a target are beside what its table says.
+
+    Args:
+        shape: for targets that want it fixed, or a profile; None for all others.
+        float_parts: the type of everything that is not quantized.
+    """
+
+    shape: Shape | None = None
+    float_parts: FloatType = "float32"
 
 
 class SessionOptions(Noun):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from octobert.graph import ops
+from octobert.graph import gelu, ops
 
 DOMAIN = "com.microsoft"
 # The last opset whose operators mean what those of opset 21 mean, and that has no 16-bit pairs.
@@ -57,27 +57,23 @@ def pair_types(model: ir.Model) -> PairTypes:
 
 
 def fuse_gelu_(model: ir.Model) -> int:
-    """(x * (1 + erf(x / sqrt 2))) * 0.5, as the canonical graph has it, becomes one Gelu, in place; how many did."""
+    """GELU in its parts becomes one operator, ONNX's own from opset 20 on, in place; how many did."""
     graph, count = model.graph, 0
+    domain = "" if graph.opset_imports[""] >= _GELU_OPSET else DOMAIN
     for erf in [node for node in graph if node.op_type == "Erf"]:
-        divided = ops.producer(erf.inputs[0], "Div")
-        plus = ops.consumers(erf.outputs[0], "Add")
-        double = ops.consumers(plus[0].outputs[0], "Mul") if len(plus) == 1 else []
-        half = ops.consumers(double[0].outputs[0], "Mul") if len(double) == 1 else []
-        if divided is None or len(half) != 1 or divided.inputs[0] not in double[0].inputs:
+        around = gelu.gelu_around(erf)
+        if around is None:
             continue
-        constants = [ops.const_scalar(v) for node in (divided, plus[0], half[0]) for v in node.inputs]
-        numbers = sorted(number for number in constants if number is not None)
-        if [round(number, 5) for number in numbers] != [0.5, 1.0, 1.41421]:
-            continue
-        last = half[0]
-        gelu = ops.make_node("Gelu", [divided.inputs[0]], f"{last.outputs[0].name}", shape=last.outputs[0].shape)
-        gelu.domain = "" if graph.opset_imports[""] >= _GELU_OPSET else DOMAIN
-        last.outputs[0].name = f"{last.outputs[0].name}.product"
-        chain = [last, double[0], plus[0], erf, divided]
-        ir.convenience.replace_nodes_and_values(graph, last, chain, [gelu], [last.outputs[0]], [gelu.outputs[0]])
+        x, end = around
+        last = end.producer()
+        assert last is not None
+        name, last.name, end.name = str(end.name), f"{last.name}.product", f"{end.name}.product"
+        node = ops.make_node("Gelu", [x], name, dtype=end.dtype, shape=end.shape)
+        node.domain = domain
+        graph.insert_before(last, [node])
+        ir.convenience.replace_all_uses_with(end, node.outputs[0], replace_graph_outputs=True)
         count += 1
-    if count and graph.opset_imports[""] < _GELU_OPSET:
-        graph.opset_imports.setdefault(DOMAIN, 1)
+    if count and domain:
+        graph.opset_imports.setdefault(domain, 1)
     ops.clean_(model)
     return count

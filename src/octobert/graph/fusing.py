@@ -29,8 +29,8 @@ from octobert.results import Parity
 
 DOMAIN = "com.microsoft"
 PAIR = ("QuantizeLinear", "DequantizeLinear")
-# What values that are rounded to the next integer may come to at the outputs: measured 5e-3 on twelve layers of random weights, and
-# 3e-7 on two, where none was. Errors finer than this are found in the graph without its pairs.
+# What values that are rounded to the next integer may come to at the outputs: measured 5e-3 on twelve layers of random
+# weights, and 3e-7 on two, where none was. Errors finer than this are found in the graph without its pairs.
 ROUNDED = 5e-2
 
 

@@ -38,6 +38,8 @@ SMALLEST = float(np.finfo(np.float16).tiny)
 _FULL = ir.DataType.FLOAT
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _NUMPY = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
+# The plain norm, and ONNX Runtime's that hold one (`fusing`).
+_NORMS = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization")
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
 _REFUSED = ("DynamicQuantizeLinear", "MatMulInteger", "If", "Loop", "Scan")
 
@@ -106,7 +108,7 @@ def halve_(model: ir.Model, to: FloatType = "float16") -> None:
 
 def _kept(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
     """The nodes that stay float32."""
-    norms = [node for node in graph if node.op_type == "LayerNormalization"]
+    norms = [node for node in graph if node.op_type in _NORMS]
     small = {node for node in graph if short == ir.DataType.FLOAT16 and _reads_small(node)}
     rows = {reader for node in small if node.op_type == "Gather" for reader in ops.consumers(node.outputs[0])}
     return {*norms, *small, *rows, *(_tail(norms[-1]) if norms else ())}

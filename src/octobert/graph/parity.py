@@ -23,6 +23,20 @@ Batches = Sequence[Feeds]
 TOLERANCE = 5e-5
 
 
+def sample_batches(model: ir.Model, seed: int = 0) -> list[Feeds]:
+    """Token ids for where there are no texts: rows of several lengths, padded on the right, of ids that every table has."""
+    names = [str(value.name) for value in model.graph.inputs]
+    tables = [ops.const_array(n.inputs[0]) for n in model.graph if n.op_type == "Gather" and n.inputs[1].name == "input_ids"]
+    size = min((len(table) for table in tables if table is not None), default=100)
+    generator, found = np.random.default_rng(seed), []
+    for lengths in ((12,), (9, 16, 3)):
+        mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        ids = np.where(mask, generator.integers(4, size, mask.shape), 0)
+        feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        found.append({name: feeds[name].astype(np.int64) for name in names})
+    return found
+
+
 def only(batch: Feeds, model: ir.Model) -> Feeds:
     """The feeds that a graph reads."""
     return {str(v.name): batch[str(v.name)] for v in model.graph.inputs}

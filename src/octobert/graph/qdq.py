@@ -7,8 +7,8 @@ Forms written:
     weight pair  float initializer → QuantizeLinear(axis) → DequantizeLinear(axis) → operator
     dynamic      x → DynamicQuantizeLinear, once for all its readers → MatMulInteger → Cast → Mul with both scales
     embedding    Gather over the int8 table and over its scales, Cast, Mul: only the rows that are read are dequantized
-Operators that a plan leaves alone keep reading the float value. Where the plan wants float16 for all that, `half` converts the
-finished graph; weights and tables are rounded with scales that float16 can hold.
+Operators that a plan leaves alone keep reading the float value, in float32. Where the plan wants another type for all that,
+`half` converts the finished graph in the end; weights and tables are rounded here with scales that the type can hold.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
 
     Raises:
         PlanError: the plan quantizes nothing, or names something that is not in the graph.
-        ModelError: the plan wants float16, and the graph does not fit it.
     """
     if not plan.quantized and plan.method != FLOAT:
         raise PlanError(
@@ -168,7 +167,6 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     _write_dynamic_(graph, nodes, dynamic)
     set_opset_(model, plan)
     ops.clean_(model)
-    half.halve_(model, plan.float_parts)
 
 
 def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, parts: FloatType) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from octobert.lint import Lint
+from octobert.inspection import Lint
 from octobert.plan import Quantizer, QuantPlan
 from octobert.report import summary
 from octobert.results import Finetuned, Report, Search, Sensitivity, Sweep

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
 
 from octobert.artifact import link_or_copy
-from octobert.graph import fixing, ops
-from octobert.session import Session, Shape
+from octobert.graph import fixing, half, ops
+from octobert.session import Form, Session
 from octobert.targets._fixed import FixedSession
 
 
@@ -18,29 +19,33 @@ def model_file(package: Path) -> Path:
     return package / "onnx" / "model_quantized.onnx"
 
 
-def put(quantized: Path, folder: Path) -> Path:
-    """The Q/DQ graph as it is, with its weights where they lie beside it; where it is now."""
+def put(quantized: Path, folder: Path, form: Form) -> Path:
+    """The Q/DQ graph, its float parts in their type; where it is now."""
+    if form.float_parts != "float32":
+        return put_rewritten(quantized, folder, form)
     for file in quantized.parent.glob(f"{quantized.name}*"):
         link_or_copy(file, model_file(folder).with_name(file.name))
     return model_file(folder)
 
 
-def put_rewritten(quantized: Path, folder: Path, *passes: Callable[[ir.Model], object]) -> Path:
-    """The Q/DQ graph after passes that edit it; where it is now."""
+def put_rewritten(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.Model], object]) -> Path:
+    """The Q/DQ graph after passes that edit it, then its float parts in their type; where it is now."""
     model = ir.load(quantized)
     for one in passes:
         one(model)
+    half.halve_(model, form.float_parts)
     path = model_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     ops.save(model, path)
     return path
 
 
-def put_fixed(quantized: Path, folder: Path, shape: Shape | None, *passes: Callable[[ir.Model], object]) -> Path:
+def put_fixed(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.Model], object]) -> Path:
     """The Q/DQ graph made for one shape, then after other passes."""
+    shape = form.shape
     assert shape is not None
-    fixed = lambda model: fixing.fix_shapes_(model, batch=shape.batch, sequence=shape.sequence)  # noqa: E731
-    return put_rewritten(quantized, folder, fixed, *passes)
+    fixed = partial(fixing.fix_shapes_, batch=shape.batch, sequence=shape.sequence)
+    return put_rewritten(quantized, folder, form, fixed, *passes)
 
 
 def inputs_of(path: Path) -> list[str]:

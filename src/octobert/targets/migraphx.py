@@ -8,7 +8,7 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, HEAD, LINEAR
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
 
 PROVIDER = "MIGraphXExecutionProvider"
@@ -38,9 +38,9 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER, "pip install onnxruntime-migraphx")
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed."""
-    _files.put_fixed(quantized, folder, shape)
+    _files.put_fixed(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _openvino
 
 DEVICE = "CPU"
@@ -40,9 +40,9 @@ def probe() -> Probe:
     return _openvino.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The IR beside the ONNX file."""
-    _openvino.convert(_files.put(quantized, folder), model_file(folder))
+    _openvino.convert(_files.put(quantized, folder, form), model_file(folder))
 
 
 def model_file(package: Path) -> Path:

@@ -7,7 +7,7 @@ of its own. What suits `openvino-cpu` suits it; the file it opens is the ONNX fi
 from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort, openvino_cpu
 
 PROVIDER = "OpenVINOExecutionProvider"
@@ -29,9 +29,9 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER, "pip install onnxruntime-openvino, in an environment without onnxruntime")
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file itself."""
-    _files.put(quantized, folder)
+    _files.put(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from octobert.capability import Capabilities, Probe
 from octobert.graph import encapsulation
 from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _openvino
 
 DEVICE = "NPU"
@@ -38,9 +38,9 @@ def probe() -> Probe:
     return _openvino.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed, the IR, and the ONNX file that carries it."""
-    _openvino.convert(_files.put_fixed(quantized, folder, shape), model_file(folder))
+    _openvino.convert(_files.put_fixed(quantized, folder, form), model_file(folder))
     encapsulation.encapsulate(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
 
 PROVIDER = _ort.CPU
@@ -39,9 +39,9 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER)
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file itself."""
-    _files.put(quantized, folder)
+    _files.put(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:

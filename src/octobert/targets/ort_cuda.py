@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.capability import Capabilities, Probe
-from octobert.graph import ops, qordered
+from octobert.graph import fusing, half, ops, parity, qordered
 from octobert.plan import EMBEDDING, LINEAR, OUTPUTS
-from octobert.session import Feeds, Session, SessionOptions, Shape
+from octobert.session import Feeds, Form, Session, SessionOptions
 from octobert.targets import _files, _ort
 
 PROVIDER = "CUDAExecutionProvider"
@@ -43,15 +43,23 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER, "pip install onnxruntime-gpu")
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
-    """The fused graph beside the QDQ graph.
+def export(quantized: Path, folder: Path, form: Form) -> None:
+    """The fused graph beside the QDQ graph; without quantized activations, that of ONNX Runtime's fused float operators.
 
     Raises:
         PlanError, ModelError, TargetError: the graph does not take the fused form.
     """
-    model = ir.load(_files.put(quantized, folder))
-    qordered.rewrite_(model)
-    ops.save(qordered.fuse(model), model_file(folder))
+    _files.put(quantized, folder, form)
+    model = ir.load(quantized)
+    if any(node.op_type == "QuantizeLinear" for node in model.graph):
+        qordered.rewrite_(model)
+        model = qordered.fuse(model)
+    else:
+        unfused = ir.load(quantized)
+        fusing.fuse_(model)
+        fusing.check(model, unfused, parity.sample_batches(unfused))
+        half.halve_(model, form.float_parts)
+    ops.save(model, model_file(folder))
 
 
 def model_file(package: Path) -> Path:

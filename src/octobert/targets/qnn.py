@@ -15,7 +15,7 @@ from pathlib import Path
 from octobert.capability import Capabilities, Probe
 from octobert.graph import contrib, gemm
 from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
 
 PROVIDER = "QNNExecutionProvider"
@@ -61,9 +61,9 @@ def probe() -> Probe:
     return _ort.plugin_probe(PACKAGE, "pip install onnxruntime-qnn")
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed, its linear layers as Gemm and GELU as one operator, and the options of a session."""
-    path = _files.put_fixed(quantized, folder, shape, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
+    path = _files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
     (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
 
 PROVIDER = "TensorrtExecutionProvider"
@@ -46,10 +46,10 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER, "pip install onnxruntime-gpu tensorrt")
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file, a call of `trtexec` that builds an engine, and options for ONNX Runtime's provider."""
-    assert shape is not None
-    path = _files.put(quantized, folder)
+    assert form.shape is not None
+    shape, path = form.shape, _files.put(quantized, folder, form)
     inputs = _files.inputs_of(path)
     ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
     shapes = {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _torch
 
 DEVICE = "cpu"
@@ -38,9 +38,9 @@ def probe() -> Probe:
     return _torch.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file itself."""
-    _files.put(quantized, folder)
+    _files.put(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octobert.capability import Capabilities, Probe
 from octobert.graph import contrib
 from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions, Shape
+from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
 
 PROVIDER = "VitisAIExecutionProvider"
@@ -44,9 +44,9 @@ def probe() -> Probe:
     return _ort.probe(PROVIDER, "install AMD's Ryzen AI software")
 
 
-def export(quantized: Path, folder: Path, shape: Shape | None) -> None:
+def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed, in ONNX Runtime's own operators where ONNX has none, and its metadata."""
-    _files.put_fixed(quantized, folder, shape, contrib.fuse_gelu_, contrib.pairs_, _describe_)
+    _files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, contrib.pairs_, _describe_)
 
 
 def _describe_(model: ir.Model) -> None:
