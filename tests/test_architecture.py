@@ -46,7 +46,7 @@ LAYERS = (
     ("runtime", "executors"),
     ("stages",),
     ("report",),
-    ("steps", "pipeline"),
+    ("refusals", "steps", "pipeline"),
     ("cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -287,7 +287,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(checkpoint, answ
     for change, error, message in cases:
         with pytest.raises(error, match=message):
             pipeline.run(recipe_for(base, answering, **change), tmp_path / "out")
-    monkeypatch.setattr("octobert.steps.train_installed", lambda: False)
+    monkeypatch.setattr("octobert.refusals.train_installed", lambda: False)
     with pytest.raises(RecipeError, match=r"training needs accelerate; pip install 'octobert\[train\]'"):
         pipeline.run(recipe_for(base, answering), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -22,7 +22,7 @@ from octobert.errors import ModelError, OctobertError, PlanError, TargetError
 from octobert.graph import capture, ops, qdq, qordered, sites, smoothing
 from octobert.methods import static
 from octobert.plan import QuantPlan
-from octobert.session import SessionOptions
+from octobert.session import Form, SessionOptions
 from octobert.targets import _ort, ort_cuda
 from octobert.texts import feeds_of
 from tests.test_qdq import encoded, outputs_of, ranges_of, statistics_of
@@ -33,6 +33,8 @@ from tests.tiny import batch, make_checkpoint
 ONE_DIVISION = 2e-3
 # The kernels round a whole operator once, where Q/DQ rounds to float32 after each of its parts. A wrong order is at 1.
 KERNELS = 1e-2
+# Eleven binary digits in products of tens of numbers.
+HALF = 1e-2
 # The same numbers in a longer row.
 FLOAT = 1e-5
 CUDA = ort_cuda.CAPABILITIES
@@ -275,7 +277,7 @@ def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
 def test_asymmetric_activations_are_refused(bert) -> None:
     cpu = plugins.load("targets", "ort-cpu").CAPABILITIES
     plan = static.plan(bert.found, bert.ranges, cpu, static.Options(placement="qordered"))
-    with pytest.raises(PlanError, match="ort-cuda does not run asymmetric uint8 activations in integers"):
+    with pytest.raises(PlanError, match="ort-cuda takes symmetric int8 activations, not asymmetric uint8"):
         capability.check(plan, CUDA)
     error = refusal(bert, plan)
     assert isinstance(error, PlanError)
@@ -331,15 +333,27 @@ def test_an_attention_that_the_kernel_computes_otherwise_is_refused(bert, edit, 
 
 
 def test_the_target_writes_the_fused_graph_beside_the_other(bert, tmp_path) -> None:
-    path = tmp_path / "onnx" / "model_quantized.onnx"
-    path.parent.mkdir()
+    path = tmp_path / "model_quantized.onnx"
     ops.save(bert.qdq(bert.plan()), path)
-    ort_cuda.export(path, tmp_path)
+    ort_cuda.export(path, tmp_path, Form())
     main = ort_cuda.model_file(tmp_path)
     assert main == tmp_path / "onnx" / "model_fused.onnx"
     assert qordered.counts(ir.load(main))["QOrderedAttention"] == 2
     probe = ort_cuda.probe()
     assert probe.available or probe.install == "pip install onnxruntime-gpu"
+
+
+@pytest.mark.parametrize("parts", ["float32", "float16"])
+def test_float_graphs_get_onnx_runtimes_fused_operators(bert, tmp_path, parts) -> None:
+    path = tmp_path / "model_quantized.onnx"
+    ops.save(ir.load(bert.float_path), path)
+    ort_cuda.export(path, tmp_path, Form(float_parts=parts))
+    counted = operators(ir.load(ort_cuda.model_file(tmp_path)))
+    assert counted["Attention"] == counted["BiasGelu"] == 2
+    assert counted["SkipLayerNormalization"] == 4
+    assert counted["EmbedLayerNormalization"] == 1
+    theirs, ours = (outputs_of(one, FEEDS) for one in (path, ort_cuda.model_file(tmp_path)))
+    assert distance(ours, theirs) < {"float32": FLOAT, "float16": HALF}[parts]
 
 
 def test_sequences_are_padded_to_the_length_that_the_kernel_takes(bert, tmp_path) -> None:
