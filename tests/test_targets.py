@@ -181,7 +181,12 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
     path = target.model_file(everywhere / "openvino-npu")
     session = _openvino.fixed(_openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     feeds = batch([9, 7, 3, 12, 16])
-    theirs = run(onnx_of(everywhere, "openvino-cpu"), feeds)
+    # The graph before its shape was fixed, on the same runtime: 8-bit products saturate there on some CPUs, and not in others.
+    plans = (everywhere / ".octobert" / "store").glob("quantize-*/plan.json")
+    free = next(one for one in plans if json.loads(one.read_text())["target"] == "openvino-npu").with_name(
+        "model_quantized.onnx"
+    )
+    theirs = _openvino.OpenvinoSession(free, SessionOptions(), "CPU").run(feeds)["logits"]
     ours = session.run(feeds)["logits"]
     assert ours.shape == theirs.shape
     assert np.abs(ours - theirs).max() < FLIPPED * np.abs(theirs).max()
