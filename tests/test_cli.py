@@ -19,7 +19,7 @@ from tests.conftest import TARGETS
 from tests.tiny import reduces
 
 _ON_MODELS = ("run", "quantize", "finetune", "calibrate", "evaluate", "benchmark", "predict", "inspect")
-COMMANDS = (*_ON_MODELS, "check", "placements", "targets", "tasks", "doctor")
+COMMANDS = (*_ON_MODELS, "check", "fuse", "placements", "targets", "tasks", "doctor")
 HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
 
 

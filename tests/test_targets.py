@@ -376,6 +376,22 @@ def test_check_as_a_command(everywhere: Path, tmp_path: Path) -> None:
     assert octobert("check", path).returncode == RecipeError.exit_code
 
 
+def test_fuse_as_a_command(everywhere: Path, tmp_path: Path) -> None:
+    source = everywhere / "ort-cpu" / "onnx" / "model.onnx"
+    done = octobert("fuse", source, "--out", tmp_path / "fused.onnx", "--json")
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)["counts"]
+    assert counts == {"Attention": 2, "BiasGelu": 2, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 4}
+    np.testing.assert_allclose(run(tmp_path / "fused.onnx", FEEDS), run(source, FEEDS), atol=FORM)
+    model = ir.load(source)
+    model.metadata_props.clear()
+    ops.save(model, tmp_path / "foreign.onnx")
+    refused = octobert("fuse", tmp_path / "foreign.onnx", "--out", tmp_path / "none.onnx")
+    assert refused.returncode == ModelError.exit_code
+    assert "only graphs in octobert's own form are fused" in refused.stderr
+    assert not (tmp_path / "none.onnx").exists()
+
+
 # --- plans that break rules
 
 
