@@ -24,7 +24,7 @@ TARGETS = ("ort-cpu", "openvino-cpu")
 FLOAT = "ort-f32"
 QDQBERT = {"static": {"placement": "qdqbert"}}
 # What is trained as long and as fast as it is trained with 8 bits.
-SAME = {"epochs": 0.5, "learning_rate": 1e-4, "schedule": "cosine", "dropout": False}
+SAME = {"epochs": 0.5, "learning_rate": 5e-5, "schedule": "cosine", "dropout": False}
 DISTILLED = {**SAME, "distill": {"share": 0.9}}
 # Only learned ranges make the residual stream of `qdqbert` smaller; moving averages follow it.
 LEARNED = {"ranges": "learned"}
