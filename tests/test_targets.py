@@ -479,7 +479,18 @@ def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path:
 
 
 def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:
-    given = ("quantize", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--target", "qnn", "--out", "out")
+    given = (
+        "quantize",
+        checkpoint("bert"),
+        "--task",
+        "text-classification",
+        "--data",
+        pairs,
+        "--target",
+        "qnn",
+        "--out",
+        "out",
+    )
     wrong = octobert(*given, "--shape", "128")
     assert wrong.returncode == RecipeError.exit_code
     assert "--shape is not BATCHxTOKENS (got 128, expected such as 1x128)" in wrong.stderr

@@ -15,7 +15,7 @@ import torch
 
 from octobert import candidates, plugins
 from octobert.errors import ModelError, TargetError
-from octobert.graph import ops, qdq, sites, torch_ops
+from octobert.graph import half, ops, qdq, sites, torch_ops
 from octobert.graph.torched import is_half, to_torch
 from octobert.methods import dynamic, static
 from octobert.session import SessionOptions
@@ -50,6 +50,7 @@ def write(captured, float_path):
         plan = static.plan(found, measured, torch_cpu.CAPABILITIES, static.Options(placement=placement, **options))
         path, model = float_path.with_name("written.onnx"), ir.load(float_path)
         qdq.write(model, plan)
+        half.halve_(model, plan.float_parts)
         ops.save(model, path)
         return path
 

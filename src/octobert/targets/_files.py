@@ -1,17 +1,21 @@
-"""The ONNX file of a package: as the Q/DQ writer made it, or rewritten for its target."""
+"""The ONNX file of a package: as the Q/DQ writer made it, or rewritten for its target.
+
+What edits graphs is imported where that is done: whoever predicts needs none of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from octobert.artifact import link_or_copy
-from octobert.graph import fixing, half, ops
 from octobert.session import Form, Session
 from octobert.targets._fixed import FixedSession
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def model_file(package: Path) -> Path:
@@ -30,6 +34,10 @@ def put(quantized: Path, folder: Path, form: Form) -> Path:
 
 def put_rewritten(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.Model], object]) -> Path:
     """The Q/DQ graph after passes that edit it, then its float parts in their type; where it is now."""
+    import onnx_ir as ir
+
+    from octobert.graph import half, ops
+
     model = ir.load(quantized)
     for one in passes:
         one(model)
@@ -42,6 +50,8 @@ def put_rewritten(quantized: Path, folder: Path, form: Form, *passes: Callable[[
 
 def put_fixed(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.Model], object]) -> Path:
     """The Q/DQ graph made for one shape, then after other passes."""
+    from octobert.graph import fixing
+
     shape = form.shape
     assert shape is not None
     fixed = partial(fixing.fix_shapes_, batch=shape.batch, sequence=shape.sequence)
@@ -50,10 +60,14 @@ def put_fixed(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.M
 
 def inputs_of(path: Path) -> list[str]:
     """Names of a file's inputs."""
+    import onnx_ir as ir
+
     return [str(value.name) for value in ir.load(path).graph.inputs]
 
 
 def open_fixed(path: Path, session: Session) -> Session:
     """A session that takes any rows, over one of a file that was made for one shape."""
+    import onnx_ir as ir
+
     batch, sequence = (int(size) for size in ir.load(path).graph.inputs[0].shape or ())  # type: ignore[arg-type]
     return FixedSession(session, batch, sequence)
