@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from octobert import capability, lint, pipeline, plugins
 from octobert.capability import Capabilities
 from octobert.errors import ModelError, PlanError, RecipeError, TargetError
-from octobert.graph import contrib, half, ops, qdq
+from octobert.graph import contrib, encapsulation, half, ops, qdq
 from octobert.methods import static
 from octobert.plan import QuantPlan
 from octobert.recipe import parse
@@ -179,6 +179,7 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
 
     target = plugins.load("targets", "openvino-npu")
     path = target.model_file(everywhere / "openvino-npu")
+    encapsulation.check(path.with_suffix(".onnx"))
     session = _openvino.fixed(_openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     feeds = batch([9, 7, 3, 12, 16])
     # The graph before its shape was fixed, on the same runtime: 8-bit products saturate there on some CPUs, and not in others.
