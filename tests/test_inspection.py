@@ -24,6 +24,7 @@ from octobert.ranges import Interval, Ranges
 from octobert.results import CARD, Card
 from octobert.runtime import inspector
 from octobert.session import SessionOptions
+from octobert.targets import _openvino
 from tests.tiny import exact_options
 
 FEATURES = frozenset(environment.current().features)
@@ -198,7 +199,7 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
     path = written(captured, tmp_path / "model.onnx", target="openvino-cpu")
     session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
     theirs = session._request.get_compiled_model()
-    ours = runtime.Core().compile_model(str(path), "CPU", {**openvino._SETTINGS, "INFERENCE_NUM_THREADS": 1})
+    ours = runtime.Core().compile_model(str(path), "CPU", _openvino.settings_of(SessionOptions(threads=1)))
     for name in ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"):
         assert ours.get_property(name) == theirs.get_property(name)
 

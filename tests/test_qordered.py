@@ -201,7 +201,7 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class QOrderedMatMul(OpRun):
-    op_domain = qordered.DOMAIN
+    op_domain = ops.MICROSOFT
 
     def _run(self, a, scale_a, b, scale_b, scale_y, bias, c=None, scale_c=None, **orders):
         assert orders == {"order_A": 1, "order_B": 0, "order_Y": 1}
@@ -210,7 +210,7 @@ class QOrderedMatMul(OpRun):
 
 
 class QOrderedGelu(OpRun):
-    op_domain = qordered.DOMAIN
+    op_domain = ops.MICROSOFT
 
     def _run(self, x, scale_x, scale_y, **orders):
         from scipy.special import ndtr
@@ -220,7 +220,7 @@ class QOrderedGelu(OpRun):
 
 
 class QOrderedLayerNormalization(OpRun):
-    op_domain = qordered.DOMAIN
+    op_domain = ops.MICROSOFT
 
     def _run(self, x, scale_x, gamma, beta, scale_y, *, epsilon, **orders):
         floats = x * scale_x
@@ -229,7 +229,7 @@ class QOrderedLayerNormalization(OpRun):
 
 
 class QOrderedAttention(OpRun):
-    op_domain = qordered.DOMAIN
+    op_domain = ops.MICROSOFT
 
     def _run(self, *inputs, num_heads, **attributes):
         x, scale_x, *rest = inputs

@@ -26,7 +26,8 @@ from octobert.recipe import parse
 from octobert.report import targets as report_targets
 from octobert.results import CARD, Card
 from octobert.session import SessionOptions
-from octobert.targets import _files, _ort
+from octobert.targets import _ort
+from octobert.targets._fixed import FixedSession
 from tests.conftest import write_pairs
 from tests.test_cli import octobert
 from tests.tiny import batch, make_checkpoint
@@ -180,7 +181,7 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
     target = plugins.load("targets", "openvino-npu")
     path = target.model_file(everywhere / "openvino-npu")
     encapsulation.check(path.with_suffix(".onnx"))
-    session = _openvino.fixed(_openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
+    session = FixedSession(_openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     feeds = batch([9, 7, 3, 12, 16])
     # The graph before its shape was fixed, on the same runtime: 8-bit products saturate there on some CPUs, and not in others.
     plans = (everywhere / ".octobert" / "store").glob("quantize-*/plan.json")
@@ -197,14 +198,14 @@ def test_rows_longer_than_the_shape_are_refused(everywhere: Path) -> None:
     from octobert.targets import _openvino
 
     path = plugins.load("targets", "openvino-npu").model_file(everywhere / "openvino-npu")
-    session = _openvino.fixed(_openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
+    session = FixedSession(_openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     with pytest.raises(TargetError, match=r"longer than what the model was made for \(got 17 tokens, expected at most 16\)"):
         session.run(batch([17]))
 
 
 def test_a_fixed_session_pads_cuts_and_puts_together(everywhere: Path) -> None:
     path = onnx_of(everywhere, "qnn")
-    session = _files.open_fixed(path, _ort.OrtSession(path, SessionOptions(), _ort.CPU))
+    session = FixedSession(_ort.OrtSession(path, SessionOptions(), _ort.CPU))
     feeds = batch([9, 7, 3])
     whole = session.run(feeds)["logits"]
     assert whole.shape == (3, 2)

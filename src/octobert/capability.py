@@ -8,6 +8,9 @@ from typing import Literal
 from octobert.errors import PlanError
 from octobert.plan import Decision, DType, FloatType, Noun, Quantizer, QuantPlan, Site
 
+# Features of x86 CPUs of which one is needed for fast and exact products of 8-bit numbers.
+INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
+
 
 class Capabilities(Noun):
     """One target.
@@ -93,8 +96,12 @@ class Probe(Noun):
 
 def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
     """Whether products of full 8-bit numbers are inexact on a CPU with these features; weights need 7 bits there."""
-    needed = set(capabilities.saturates_without)
-    return bool(needed) and "avx2" in features and not needed & set(features)
+    return lacks(capabilities.saturates_without, features)
+
+
+def lacks(needed: Collection[str], features: Collection[str]) -> bool:
+    """Whether an x86 CPU has none of the features of which it needs one."""
+    return bool(needed) and "avx2" in features and not set(needed) & set(features)
 
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:

@@ -18,9 +18,8 @@ from octobert.capability import Capabilities, kind_of
 from octobert.errors import ModelError
 from octobert.graph import ops
 from octobert.inspection import Finding, Lint, Severity
-from octobert.plan import LIMITS, DType, FloatType
+from octobert.plan import LIMITS, DType, FloatType, middle_of
 
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _PRODUCTS = ("MatMul", "Gemm")
 # What only moves numbers: it runs in whatever type they have.
 _MOVES = (
@@ -46,8 +45,6 @@ _DTYPES: dict[ir.DataType, DType] = {
     ir.DataType.UINT16: "uint16",
     ir.DataType.FLOAT8E4M3FN: "float8e4m3",
 }
-# The zero point in the middle of unsigned types.
-_MIDDLE = {"uint8": 128, "uint16": 32768}
 # ONNX files are protobuf messages, which end here.
 _PROTOBUF_BYTES = 2**31
 
@@ -258,7 +255,7 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
 def _is_integer(node: ir.Node, target: Capabilities) -> bool:
     """Whether a unit for whole graphs computes an operator in integers, or has nothing to compute."""
     if (
-        node.op_type in (*_PAIR, *_MOVES, "Constant", "Shape")
+        node.op_type in (*ops.PAIR, *_MOVES, "Constant", "Shape")
         or not node.outputs
         or node.outputs[0].dtype not in (*_FLOATS, None)
     ):
@@ -296,7 +293,7 @@ def _zero_point(node: ir.Node) -> np.ndarray | None:
 
 
 def _is_symmetric(dtype: DType, zero: np.ndarray | None) -> bool:
-    return zero is not None and bool(np.all(zero.astype(np.float32) == _MIDDLE.get(dtype, 0)))
+    return zero is not None and bool(np.all(zero.astype(np.float32) == middle_of(dtype)))
 
 
 def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:

@@ -20,6 +20,13 @@ LIMITS: dict[str, tuple[int, int]] = {
     "uint16": (0, 65535),
     "float8e4m3": (-448, 448),
 }
+
+
+def middle_of(dtype: str) -> int:
+    """The zero point in the middle of a type; 0 for types that are not here."""
+    return (sum(LIMITS.get(dtype, (0, 0))) + 1) // 2
+
+
 # The method that quantizes nothing, and leaves it at the type of the float parts.
 FLOAT = "float"
 # What an input index says when the site is the operator's output: every reader of the value reads it quantized.
@@ -40,6 +47,8 @@ OUTPUTS = (
     "residual.output",
     "norm.output",
 )
+# What can be quantized by the ranges of activations, without the word embedding table.
+WHOLE = (*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *OUTPUTS)
 ROLES = (*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *EMBEDDING, *OUTPUTS)
 
 

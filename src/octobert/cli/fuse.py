@@ -30,7 +30,7 @@ def command(
     if graph.metadata_props.get("producer") != "octobert":
         fix = "quantize the model first (--method float leaves it float), then take onnx/model.onnx or model_quantized.onnx"
         raise ModelError("only graphs in octobert's own form are fused", where=str(model), fix=fix)
-    fused = ir.load(model)
+    fused = graph.clone()
     found = fusing.fuse_(fused)
     proof = fusing.check(fused, graph, parity.sample_batches(graph))
     out.parent.mkdir(parents=True, exist_ok=True)

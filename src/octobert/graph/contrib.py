@@ -8,12 +8,10 @@ import onnx_ir as ir
 
 from octobert.graph import gelu, ops
 
-DOMAIN = "com.microsoft"
 # The last opset whose operators mean what those of opset 21 mean, and that has no 16-bit pairs.
 OPSET = 20
 # ONNX has Gelu from here on.
 _GELU_OPSET = 20
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _WORDS = {
     ir.DataType.INT8: "QInt8",
     ir.DataType.UINT8: "QUInt8",
@@ -35,11 +33,11 @@ def pairs_(model: ir.Model) -> int:
     graph = model.graph
     if graph.opset_imports[""] <= OPSET:
         return 0
-    nodes = [node for node in graph if node.op_type in _PAIR]
+    nodes = [node for node in graph if node.op_type in ops.PAIR]
     for node in nodes:
-        node.domain = DOMAIN
+        node.domain = ops.MICROSOFT
     graph.opset_imports[""] = OPSET
-    graph.opset_imports.setdefault(DOMAIN, 1)
+    graph.opset_imports.setdefault(ops.MICROSOFT, 1)
     for node in graph:
         node.version = None
     return len(nodes)
@@ -59,7 +57,7 @@ def pair_types(model: ir.Model) -> PairTypes:
 def fuse_gelu_(model: ir.Model) -> int:
     """GELU in its parts becomes one operator, ONNX's own from opset 20 on, in place; how many did."""
     graph, count = model.graph, 0
-    domain = "" if graph.opset_imports[""] >= _GELU_OPSET else DOMAIN
+    domain = "" if graph.opset_imports[""] >= _GELU_OPSET else ops.MICROSOFT
     for erf in [node for node in graph if node.op_type == "Erf"]:
         around = gelu.gelu_around(erf)
         if around is None:

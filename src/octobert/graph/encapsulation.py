@@ -22,7 +22,7 @@ from octobert.graph import ops
 Device = Literal["CPU", "GPU", "NPU"]
 
 SOURCE = "OpenVINOExecutionProvider"
-_DOMAIN, _OP_TYPE = "com.microsoft", "EPContext"
+_OP_TYPE = "EPContext"
 _IR_VERSION = 10
 # The domains that ONNX Runtime itself writes into such files, in versions that every release with EPContext knows.
 _OPSETS = {
@@ -74,7 +74,7 @@ def encapsulate(xml: Path, out: Path, *, device: Device, sdk_version: str | None
         shutil.copyfile(xml, beside)
         shutil.copyfile(xml.with_suffix(".bin"), beside.with_suffix(".bin"))
     node = ir.Node(
-        _DOMAIN,
+        ops.MICROSOFT,
         _OP_TYPE,
         [_value(port) for port in inputs],
         [
@@ -101,7 +101,7 @@ def check(path: Path) -> None:
     """
     graph = ir.load(path).graph
     nodes = [f"{node.domain}.{node.op_type}" for node in graph]
-    if nodes != [f"{_DOMAIN}.{_OP_TYPE}"]:
+    if nodes != [f"{ops.MICROSOFT}.{_OP_TYPE}"]:
         raise ModelError(
             "the file is not an encapsulated model",
             where=str(path),

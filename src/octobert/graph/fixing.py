@@ -16,7 +16,6 @@ from octobert.errors import ModelError
 from octobert.graph import folding, ops
 
 _SHAPES = ("Shape", "Size")
-_SCALES = ("QuantizeLinear", "DequantizeLinear")
 
 
 def fix_shapes_(model: ir.Model, *, batch: int, sequence: int) -> None:
@@ -60,7 +59,7 @@ def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
     fixed: dict[ir.Value, None] = {}
     for node in graph:
         known = all(v is None or v in fixed or v.const_value is not None for v in node.inputs)
-        if node.op_type in _SHAPES or (known and node.op_type not in _SCALES):
+        if node.op_type in _SHAPES or (known and node.op_type not in ops.PAIR):
             fixed.update(dict.fromkeys(node.outputs))
     ends = [v for v in fixed if any(reader.outputs[0] not in fixed for reader in ops.readers(v))]
     if not ends:

@@ -27,8 +27,6 @@ from octobert.graph import gelu, ops, parity, parts
 from octobert.plan import Noun
 from octobert.results import Parity
 
-DOMAIN = "com.microsoft"
-PAIR = ("QuantizeLinear", "DequantizeLinear")
 # What values that are rounded to the next integer may come to at the outputs: measured 5e-3 on twelve layers of random
 # weights, and 3e-7 on two, where none was. Errors finer than this are found in the graph without its pairs.
 ROUNDED = 5e-2
@@ -54,7 +52,7 @@ def fuse_(model: ir.Model) -> Fusions:
     """
     graph = model.graph
     work = _Work(graph)
-    model.opset_imports.setdefault(DOMAIN, 1)
+    model.opset_imports.setdefault(ops.MICROSOFT, 1)
     for softmax in [node for node in graph if node.op_type == "Softmax"]:
         work.try_("MultiHeadAttention", _fuse_attention_, softmax)
     for node in list(graph):
@@ -157,7 +155,7 @@ class _Work:
             outputs.append(ir.Value(name=f"{old.name}.mask_index", type=ir.TensorType(ir.DataType.INT32)))
         if total is not None:
             outputs += [ir.Value(name=""), ir.Value(name=""), ir.Value(type=total.type, shape=total.shape)]
-        fused = ir.node(kind, inputs, attributes, domain=DOMAIN, outputs=outputs, name=str(node.name))
+        fused = ir.node(kind, inputs, attributes, domain=ops.MICROSOFT, outputs=outputs, name=str(node.name))
         self.graph.insert_before(node, [fused])
         for before, after in ((old, outputs[0]), (total, outputs[-1])):
             if before is not None:
@@ -191,7 +189,7 @@ def _below(value: ir.Value, *op_types: str) -> ir.Node:
 
 
 def _why(node: ir.Node | None) -> str:
-    quantized = node is not None and node.op_type in PAIR
+    quantized = node is not None and node.op_type in ops.PAIR
     return "values inside it are quantized" if quantized else "it is written in a form that is not known"
 
 
@@ -233,7 +231,7 @@ def _split(value: ir.Value | None, perm: tuple[int, ...]) -> tuple[ir.Value, int
     reshape = ops.producer(node.inputs[0], "Reshape") if node is not None and node.op_type == "Transpose" else None
     shape = ops.const_array(reshape.inputs[1]) if reshape is not None else None
     if node is None or reshape is None or shape is None or shape[:2].tolist() != [0, 0] or len(shape) != 4:
-        quantized = node is not None and (node.op_type in PAIR or ops.producer(node.inputs[0], *PAIR))
+        quantized = node is not None and (node.op_type in ops.PAIR or ops.producer(node.inputs[0], *ops.PAIR))
         raise _Unfit("values inside it are quantized" if quantized else "Q and K are rotated by their positions")
     if tuple(node.attributes["perm"].value) != perm:
         raise _Unfit(_why(node))
@@ -282,12 +280,12 @@ def _joined(work: _Work, constants: Sequence[ir.Value], name: str) -> ir.Value |
 
 
 def _fuse_norm_(work: _Work, norm: ir.Node) -> None:
-    if ops.producer(norm.inputs[0], *PAIR):
+    if ops.producer(norm.inputs[0], *ops.PAIR):
         raise _Unfit("what it reads is quantized")
     add = _residual(norm.inputs[0])
     if add is None:
         raise _Unfit
-    if any(ops.producer(v, *PAIR) for v in add.inputs):
+    if any(ops.producer(v, *ops.PAIR) for v in add.inputs):
         raise _Unfit("the residual add reads quantized values")
     x, skip = add.inputs
     # The bias belongs to the first; a summand that is the same for all rows, as positions are, may only be the second.

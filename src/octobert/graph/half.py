@@ -40,7 +40,6 @@ _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _NUMPY = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 # The plain norm, and ONNX Runtime's that hold one (`fusing`).
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization")
-_SCALED = ("QuantizeLinear", "DequantizeLinear")
 _REFUSED = ("DynamicQuantizeLinear", "MatMulInteger", "If", "Loop", "Scan")
 
 
@@ -120,7 +119,7 @@ def _reads_small(node: ir.Node) -> bool:
         array = ops.const_array(value)
         if array is None or array.dtype != np.float32 or not array.size:
             continue
-        is_scale = node.op_type in _SCALED and index == 1
+        is_scale = node.op_type in ops.PAIR and index == 1
         is_table = node.op_type == "Gather" and index == 0 and array.ndim == 2 and array.shape[1] == 1
         magnitudes = np.abs(array)
         if (array.size == 1 or is_scale or is_table) and np.any((magnitudes > 0) & (magnitudes < SMALLEST)):

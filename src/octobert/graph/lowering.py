@@ -14,12 +14,11 @@ import onnx_ir as ir
 from octobert.graph import ops
 
 FUSED = ("SkipLayerNormalization", "BiasGelu", "Gelu", "FusedMatMul", "FusedGemm")
-_DOMAIN = "com.microsoft"
 
 
 def lower_fused_(graph: ir.Graph) -> None:
     """Write the fused operators that are known in plain ONNX, in place; others are left."""
-    for node in [n for n in graph if n.domain == _DOMAIN]:
+    for node in [n for n in graph if n.domain == ops.MICROSOFT]:
         if node.op_type == "SkipLayerNormalization":
             _lower_skip_norm_(graph, node)
         elif node.op_type == "BiasGelu":

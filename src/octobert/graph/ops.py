@@ -13,6 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+# Behind and before integers.
+PAIR = ("QuantizeLinear", "DequantizeLinear")
+# The domain of ONNX Runtime's own operators.
+MICROSOFT = "com.microsoft"
 # ONNX files are protobuf messages, which end at 2 GiB; above this the weights go to a file beside the graph.
 MAX_SINGLE_FILE_BYTES = 1_800_000_000
 

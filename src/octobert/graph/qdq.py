@@ -21,14 +21,12 @@ import onnx_ir as ir
 
 from octobert.errors import PlanError
 from octobert.graph import half, ops
-from octobert.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, QuantPlan, Site
+from octobert.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, QuantPlan, Site, middle_of
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
 # Where ONNX has Quantize/DequantizeLinear of a type later than the canonical opset; operators mean the same there.
 _OPSETS = {"int16": 21, "uint16": 21, "float8e4m3": 19}
-# The zero point of weights in uint8.
-_UNSIGNED_ZERO = 128
 # Fractions of the largest weight that `least: mse` tries as the interval's end.
 _FRACTIONS = np.linspace(0.6, 1.0, 41)
 
@@ -106,17 +104,17 @@ def quantize_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray |
     """
     scale = weight_scale(array, quantizer) if scale is None else scale
     lowest, highest = quantizer.weight_limits
-    integers = np.clip(_nearest(array / _spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest)
+    integers = np.clip(_nearest(array / spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest)
     return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale
 
 
 def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> np.ndarray:
     """A weight as it is after quantization and dequantization."""
     integers, scale = quantize_weight(array, quantizer, scale)
-    return integers.astype(np.float32) * _spread(scale, array.ndim, quantizer.axis)
+    return integers.astype(np.float32) * spread(scale, array.ndim, quantizer.axis)
 
 
-def _spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
+def spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
     """A scale in the shape that multiplies the array."""
     return scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
 
@@ -254,7 +252,7 @@ def make_dynamic(value: ir.Value, name: str) -> ir.Node:
 def _write_weight_(
     graph: ir.Graph, node: ir.Node, name: str, quantizer: Quantizer, integers: np.ndarray, scale: np.ndarray
 ) -> ir.Value:
-    dtype, zero = numpy_type(quantizer), _UNSIGNED_ZERO if quantizer.dtype == "uint8" else 0
+    dtype, zero = numpy_type(quantizer), middle_of(quantizer.dtype)
     scale_value = ops.initializer(graph, f"{name}.scale", scale)
     zero_value = ops.initializer(graph, f"{name}.zero_point", np.full_like(scale, zero, dtype=dtype))
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
@@ -262,7 +260,7 @@ def _write_weight_(
     if quantizer.pair:
         # Not the weight as it was, but what its integers stand for: whoever quantizes that gets these very integers, however
         # it rounds halves, and though QuantizeLinear knows nothing of narrower limits (`least: mse`, 7 bits, symmetric int8).
-        exact = integers.astype(np.float32) * _spread(scale, integers.ndim, quantizer.axis)
+        exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)
         weight = ops.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
         inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(dtype)
         nodes.append(ops.make_node("QuantizeLinear", inputs, f"{name}.quantized", attributes, dtype=integer))

@@ -38,13 +38,11 @@ import onnx_ir as ir
 from octobert.errors import ModelError, PlanError, TargetError
 from octobert.graph import ops, parts, smoothing
 
-DOMAIN = "com.microsoft"
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
 # The kernel of QOrderedAttention takes lengths of sequences, and heads, of this or a multiple of it.
 MULTIPLE = 16
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _ABOVE = ("Add", "Mul", "DequantizeLinear", "QuantizeLinear", "MatMul")
-_BELOW = (*_PAIR, "MatMul", "Transpose", "Reshape", *_PAIR)
+_BELOW = (*ops.PAIR, "MatMul", "Transpose", "Reshape", *ops.PAIR)
 
 
 def rewrite_(model: ir.Model) -> None:
@@ -99,20 +97,20 @@ def fuse(model: ir.Model) -> ir.Model:
             fix="quantize whole layers, with weights as integers and float32 parts, or leave this target out",
         )
     _restore_epsilons_(fused.graph, model.graph)
-    fused.opset_imports.setdefault(DOMAIN, 1)
+    fused.opset_imports.setdefault(ops.MICROSOFT, 1)
     return fused
 
 
 def counts(model: ir.Model) -> dict[str, int]:
     """Kind of fused operator → how many there are."""
-    found = Counter(node.op_type for node in model.graph if node.domain == DOMAIN)
+    found = Counter(node.op_type for node in model.graph if node.domain == ops.MICROSOFT)
     return {kind: found[kind] for kind in KINDS}
 
 
 def _check_integers(graph: ir.Graph) -> None:
     """Zero points of int8, all 0."""
     for node in graph:
-        zero = ops.const_array(node.inputs[2]) if node.op_type in _PAIR and len(node.inputs) > 2 else None
+        zero = ops.const_array(node.inputs[2]) if node.op_type in ops.PAIR and len(node.inputs) > 2 else None
         if zero is not None and (zero.dtype != np.int8 or zero.any()):
             raise PlanError(
                 "the plan does not fit the fused operators",

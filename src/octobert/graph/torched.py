@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from octobert.errors import ModelError
-from octobert.graph import half, ops, torch_ops
+from octobert.graph import half, ops, qdq, torch_ops
 from octobert.plan import LIMITS
 
 _TYPES = {
@@ -39,7 +39,6 @@ _TYPES = {
 }
 # What is 1-d, integer, and longer is no size: positions, or ids.
 _LONGEST_SIZE = 8
-_SCALED = ("QuantizeLinear", "DequantizeLinear")
 
 
 def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: bool = True) -> fx.GraphModule:
@@ -91,7 +90,7 @@ class _Writer:
         self._device = self._call(getattr, first, "device")
         for node in self._source:
             # Those are written where they are read: an integer product reads the integers only.
-            if node.op_type not in (*_SCALED, "Constant"):
+            if node.op_type not in (*ops.PAIR, "Constant"):
                 self._write(node)
         self._graph.output(tuple(self._value(value) for value in self._source.outputs))
         self._graph.eliminate_dead_code()
@@ -263,16 +262,18 @@ class _Weight:
         if scale is None or array is None or (zero is not None and zero.any()):
             return None
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+        axis = axis % array.ndim if array.ndim else 0
         scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
         if quantize is not None:
             name = zero.dtype.name if zero is not None else "uint8"
-            array = np.clip(np.rint(array / _spread(scale, array.ndim, axis)), *LIMITS[name]).astype(name)
-        return _Weight(value, array, scale, axis % array.ndim if array.ndim else 0)
+            spread = qdq.spread(scale, array.ndim, axis if scale.ndim else None)
+            array = np.clip(np.rint(array / spread), *LIMITS[name]).astype(name)
+        return _Weight(value, array, scale, axis)
 
     @property
     def floats(self) -> np.ndarray:
         """What the integers stand for."""
-        return self.integers * _spread(self.scale, self.integers.ndim, self.axis)
+        return self.integers * qdq.spread(self.scale, self.integers.ndim, self.axis if self.scale.ndim else None)
 
 
 @dataclass(frozen=True)
@@ -303,7 +304,3 @@ def _dequantizing(value: ir.Value) -> tuple[ir.Node | None, ir.DataType | None]:
     if node is None:
         return None, None
     return node, node.inputs[1].dtype if cast is None else ir.DataType(cast.attributes["to"].as_int())
-
-
-def _spread(scale: np.ndarray, ndim: int, axis: int) -> np.ndarray:
-    return scale.reshape([-1 if i == axis % ndim else 1 for i in range(ndim)]) if scale.ndim else scale

@@ -138,6 +138,14 @@ def float_because(site: Site, reason: str) -> Decision:
     return Decision(site=site, quantizer=None, reason=reason)
 
 
+def settled(site: Site, switches: Switches, embeddings: str, capabilities: Capabilities) -> Decision | None:
+    """What every method decides alike: sites that are switched off, and the word embedding table; None for all others."""
+    off = switches.off(site)
+    if off is not None:
+        return float_because(site, f'disabled by "{off}"')
+    return embedding(site, embeddings, capabilities) if site.role == "embedding.weight" else None
+
+
 def float_parts(chosen: str, capabilities: Capabilities) -> FloatType:
     """The type of what stays float: as chosen, or the target's own."""
     return capabilities.float_parts[0] if chosen == AUTO else cast(FloatType, chosen)

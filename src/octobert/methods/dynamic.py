@@ -53,11 +53,10 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
     decisions = []
     for site in sites:
-        off, on = switches.off(site), switches.on(site)
-        if off is not None:
-            decisions.append(_common.float_because(site, f'disabled by "{off}"'))
-        elif site.role == "embedding.weight":
-            decisions.append(_common.embedding(site, options.embeddings, capabilities))
+        known = _common.settled(site, switches, options.embeddings, capabilities)
+        on = switches.on(site)
+        if known is not None:
+            decisions.append(known)
         elif site.role in _TAKEN and (_LINEARS.takes(site) or on):
             decisions.append(Decision(site=site, quantizer=_quantizer(site, capabilities, options), reason="linear layer"))
         else:

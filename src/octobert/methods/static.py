@@ -86,11 +86,9 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     made = {s.value for s in taken if s.role.endswith(".output")}
     decisions = []
     for site in sites:
-        off = switches.off(site)
-        if off is not None:
-            decisions.append(_common.float_because(site, f'disabled by "{off}"'))
-        elif site.role == "embedding.weight":
-            decisions.append(_common.embedding(site, options.embeddings, capabilities))
+        known = _common.settled(site, switches, options.embeddings, capabilities)
+        if known is not None:
+            decisions.append(known)
         elif site not in taken:
             decisions.append(_common.float_because(site, placement.why_not(site, name)))
         elif site.value in made and not site.role.endswith(".output"):

@@ -50,11 +50,9 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
     decisions = []
     for site in sites:
-        off = switches.off(site)
-        if off is not None:
-            decisions.append(_common.float_because(site, f'disabled by "{off}"'))
-        elif site.role == "embedding.weight":
-            decisions.append(_common.embedding(site, options.embeddings, capabilities))
+        known = _common.settled(site, switches, options.embeddings, capabilities)
+        if known is not None:
+            decisions.append(known)
         elif site.role in _TAKEN and (site.role == "linear.weight" or switches.on(site)):
             quantizer = _common.weight(options, capabilities)
             decisions.append(Decision(site=site, quantizer=quantizer, reason="weight of a linear layer"))

@@ -4,9 +4,9 @@ Scale, mask and the inside of GELU have no sites; the unit computes them in 16-b
 """
 
 from octobert.placement import Placement
-from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.plan import WHOLE
 
 PLACEMENT = Placement(
     description="inputs, weights and outputs of everything: linear layers, attention, residual adds, norms, heads",
-    kinds=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *OUTPUTS),
+    kinds=WHOLE,
 )

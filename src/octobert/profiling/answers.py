@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from octobert.inspection import Inspection, Operator, Profile
+from octobert.capability import lacks
+from octobert.inspection import Inspection, Operator, Product, Profile
 
 # Within this, two medians of one interleaved run are called equal.
 _EQUAL = 0.03
@@ -40,6 +41,14 @@ def answers(found: Inspection, *, fast_with: Collection[str]) -> tuple[str, ...]
         *_limit(found),
         *_short(found),
     )
+
+
+def written(product: Product) -> str | None:
+    """Why no runtime computes a product in integers as it is written in the file, as a clause; None where it could."""
+    left, right = product.inputs
+    if left is None or right is None:
+        return "only the weights are 8-bit in the file" if product.weight else "only one of the two inputs is 8-bit in the file"
+    return "16-bit activations are simulated in float" if "16" in left.dtype + right.dtype else None
 
 
 def ratio(found: Inspection) -> float | None:
@@ -101,8 +110,7 @@ def _fallbacks(found: Inspection) -> Iterator[str]:
 
 
 def _products(found: Inspection, fast_with: Collection[str]) -> Iterator[str]:
-    features = set(found.environment.features)
-    lacking = bool(fast_with) and "avx2" in features and not features & set(fast_with)
+    lacking = lacks(fast_with, found.environment.features)
     ours = found.profile.split
     no_vnni = "this CPU has neither VNNI nor AMX, so that an 8-bit product takes several instructions where those have one"
     if found.floating is not None and found.floating.split.products_ms:

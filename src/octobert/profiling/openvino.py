@@ -1,7 +1,4 @@
-"""OpenVINO: the execution graph of its CPU plugin, with kernels, precisions and times, after transformations and fusion.
-
-`_SETTINGS` are those of the target's own session (`targets._openvino`), which a test holds them to.
-"""
+"""OpenVINO: the execution graph of its CPU plugin, with kernels, precisions and times, after transformations and fusion."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from typing import Any
 
 from octobert.errors import TargetError
 from octobert.inspection import Kind, Operand, Product, Profile, split
-from octobert.profiling import places
+from octobert.plan import middle_of
+from octobert.profiling import answers, places
 from octobert.profiling.ort import fitting
-from octobert.session import Feeds
+from octobert.session import Feeds, SessionOptions
+from octobert.targets import _openvino
 
-_SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 _IDLE = frozenset(("Input", "Const", "Output", "Result", "Parameter", "Constant"))
 _PRODUCTS = frozenset(("FullyConnected", "MatMul", "ScaledDotProductAttention", "MHA", "QKVProjection", "LLMMLP", "BrgemmCPU"))
 _EIGHT = frozenset(("i8", "u8"))
@@ -39,7 +37,7 @@ def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, f
     """
     import openvino
 
-    settings = {**_SETTINGS, "PERF_COUNT": True, **({"INFERENCE_NUM_THREADS": threads} if threads else {})}
+    settings = {**_openvino.settings_of(SessionOptions(threads=threads)), "PERF_COUNT": True}
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
@@ -173,7 +171,7 @@ def _operand(node: Any) -> tuple[Operand | None, bool]:
 
 def _is_middle(zero: Any, dtype: str) -> bool:
     """Whether a zero point lies in the middle of its type."""
-    middle = {"uint8": 128, "uint16": 32768}.get(dtype, 0)
+    middle = middle_of(dtype)
     while zero is not None and zero.get_type_name() != "Constant":
         zero = zero.input_value(0).get_node()
     return middle == 0 if zero is None else bool((zero.data == middle).all())
@@ -182,10 +180,8 @@ def _is_middle(zero: Any, dtype: str) -> bool:
 def why(product: Product, features: frozenset[str]) -> str | None:
     """Why OpenVINO computes a product in float, as far as the file shows it."""
     left, right = product.inputs
-    if left is None or right is None:
-        return "only the weights are 8-bit in the file" if product.weight else "only one of the two inputs is 8-bit in the file"
-    if "16" in left.dtype + right.dtype:
-        return "16-bit activations are simulated in float"
+    if left is None or right is None or answers.written(product) is not None:
+        return answers.written(product)
     if not product.weight and not (left.symmetric and right.symmetric):
         return "they multiply two activations that are not symmetric, which OpenVINO's attention kernel computes in float"
     return None

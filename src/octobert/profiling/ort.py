@@ -15,7 +15,8 @@ from typing import Any
 
 from octobert.errors import ModelError, TargetError
 from octobert.inspection import Kind, Operand, Product, Profile, split
-from octobert.profiling import places
+from octobert.plan import middle_of
+from octobert.profiling import answers, places
 from octobert.session import Feeds
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
@@ -173,7 +174,6 @@ def _with_siblings(found: list[Product], sources: Mapping[str, str]) -> tuple[Pr
 
 def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> Operand | None:
     """What a DequantizeLinear before an input says of it."""
-    import numpy as np
     from onnx import numpy_helper
 
     node = makers.get(value)
@@ -187,8 +187,7 @@ def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]
         held = constants.get(node.input[0])
         return Operand(dtype=_dtype(held.data_type) if held is not None else "uint8", symmetric=held is not None)
     array = numpy_helper.to_array(zero)
-    middle = (np.iinfo(array.dtype).max + 1) // 2 if np.iinfo(array.dtype).min == 0 else 0
-    return Operand(dtype=str(array.dtype), symmetric=bool((array == middle).all()))
+    return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
 
 
 def _is_constant(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
@@ -208,10 +207,8 @@ def _dtype(number: int) -> str:
 def why(product: Product, features: frozenset[str]) -> str | None:
     """Why ONNX Runtime computes a product in float, as far as the file shows it."""
     left, right = product.inputs
-    if left is None or right is None:
-        return "only the weights are 8-bit in the file" if product.weight else "only one of the two inputs is 8-bit in the file"
-    if "16" in left.dtype + right.dtype:
-        return "16-bit activations are simulated in float"
+    if left is None or right is None or answers.written(product) is not None:
+        return answers.written(product)
     if left.dtype == "int8" and "avx2" in features:
         takes = "ONNX Runtime on x86 computes only uint8 ones in integers"
         if product.siblings:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.artifact import link_or_copy
-from octobert.session import Form, Session
-from octobert.targets._fixed import FixedSession
+from octobert.session import Form
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -63,11 +62,3 @@ def inputs_of(path: Path) -> list[str]:
     import onnx_ir as ir
 
     return [str(value.name) for value in ir.load(path).graph.inputs]
-
-
-def open_fixed(path: Path, session: Session) -> Session:
-    """A session that takes any rows, over one of a file that was made for one shape."""
-    import onnx_ir as ir
-
-    batch, sequence = (int(size) for size in ir.load(path).graph.inputs[0].shape or ())  # type: ignore[arg-type]
-    return FixedSession(session, batch, sequence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
 from octobert.errors import TargetError
@@ -11,16 +13,23 @@ from octobert.session import Feeds, Session
 _PER_TOKEN = ("start_logits", "end_logits")
 
 
+class Shaped(Session, Protocol):
+    """A session that says the shape of the model's first input, with -1 for a free axis."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
 class FixedSession:
     """A session behind which every run has the same shape.
 
     Args:
-        session: of a model whose inputs are all [batch, sequence].
-        batch, sequence: that shape.
+        session: of a model whose inputs all have its `shape`, [batch, sequence].
     """
 
-    def __init__(self, session: Session, batch: int, sequence: int) -> None:
-        self._session, self._batch, self._sequence = session, batch, sequence
+    def __init__(self, session: Shaped) -> None:
+        self._session = session
+        self._batch, self._sequence = session.shape
         self.outputs, self.precision, self.threads = session.outputs, session.precision, session.threads
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:

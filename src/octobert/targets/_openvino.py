@@ -11,8 +11,7 @@ import numpy as np
 
 from octobert.capability import Probe
 from octobert.errors import TargetError
-from octobert.session import Feeds, Session, SessionOptions
-from octobert.targets._fixed import FixedSession
+from octobert.session import Feeds, SessionOptions
 
 INSTALL = "pip install 'octobert[openvino]'"
 
@@ -58,6 +57,20 @@ def has_bf16(device: str = "CPU") -> bool:
     return "BF16" in openvino.Core().get_property(device, "OPTIMIZATION_CAPABILITIES")
 
 
+def settings_of(options: SessionOptions) -> dict[str, Any]:
+    """The properties that a model is compiled with."""
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
+    # By default OpenVINO quantizes float activations beside 8-bit weights to 8 bits as it runs, whatever the model says.
+    settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
+    if options.cache:
+        settings["CACHE_DIR"] = options.cache
+    if options.log:
+        settings["LOG_LEVEL"] = "LOG_DEBUG"
+    if options.threads:
+        settings["INFERENCE_NUM_THREADS"] = options.threads
+    return settings
+
+
 class OpenvinoSession:
     """An IR or an ONNX file compiled for one device, with the float precision that was asked for.
 
@@ -68,17 +81,8 @@ class OpenvinoSession:
         import openvino
 
         core = openvino.Core()
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
-        # By default OpenVINO quantizes float activations beside 8-bit weights to 8 bits as it runs, whatever the model says.
-        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
-        if options.cache:
-            settings["CACHE_DIR"] = options.cache
-        if options.log:
-            settings["LOG_LEVEL"] = "LOG_DEBUG"
-        if options.threads:
-            settings["INFERENCE_NUM_THREADS"] = options.threads
         try:
-            compiled: Any = core.compile_model(str(path), device, settings)
+            compiled: Any = core.compile_model(str(path), device, settings_of(options))
         except RuntimeError as error:
             raise TargetError(
                 "openvino cannot compile the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
@@ -96,9 +100,3 @@ class OpenvinoSession:
         self._request.infer({name: feeds[name] for name in self.inputs})
         outputs = range(len(self.outputs))
         return {self.outputs[i]: np.array(self._request.get_output_tensor(i).data) for i in outputs}
-
-
-def fixed(session: OpenvinoSession) -> Session:
-    """A session that takes any rows, over one of a model that was made for one shape."""
-    batch, sequence = session.shape
-    return FixedSession(session, batch, sequence)

@@ -33,14 +33,11 @@ def probe(provider: str, install: str = INSTALL) -> Probe:
 
 def plugin_probe(package: str, install: str) -> Probe:
     """Whether onnxruntime and a package that plugs a provider into it are installed."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return Probe(available=False, missing="the package onnxruntime is not installed", install=INSTALL)
-    import onnxruntime as ort
-
-    if importlib.util.find_spec(package) is None:
-        missing = f"the package {package.replace('_', '-')} is not installed"
-        return Probe(available=False, version=ort.__version__, missing=missing, install=install)
-    return Probe(available=True, version=ort.__version__)
+    found = probe(CPU)
+    if not found.available or importlib.util.find_spec(package) is not None:
+        return found
+    missing = f"the package {package.replace('_', '-')} is not installed"
+    return Probe(available=False, version=found.version, missing=missing, install=install)
 
 
 def plugin_devices(package: str, provider: str) -> list[Any]:
@@ -118,6 +115,7 @@ class OrtSession:
             )
         self.inputs = tuple(i.name for i in self._session.get_inputs())
         self.outputs = tuple(o.name for o in self._session.get_outputs())
+        self.shape = tuple(size if isinstance(size, int) else -1 for size in self._session.get_inputs()[0].shape)
         self.precision = "f32"
         self.threads = options.threads or _default_threads()
 

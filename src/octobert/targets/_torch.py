@@ -13,13 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert import environment
-from octobert.capability import Probe
+from octobert.capability import INTEGER_UNITS, Probe
 from octobert.errors import TargetError
 from octobert.session import Feeds, SessionOptions
 
 INSTALL = "pip install 'octobert[torch]'"
-# With one of these a CPU computes by `torch._int_mm`; with AVX2 alone that is 50 to 70 times slower than float32.
-_INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 _WORDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -98,7 +96,8 @@ class TorchGraphSession:
         if options.threads:
             torch.set_num_threads(options.threads)
         model = ir.load(path)
-        units = device == "cuda" or bool(set(_INTEGER_UNITS) & set(environment.current().features))
+        # With AVX2 alone `torch._int_mm` is 50 to 70 times slower than float32.
+        units = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))
         dtype = getattr(torch, _WORDS[options.precision])
         module: Any = torched.to_torch(model, dtype, int_mm=units).to(device)
         self._module = torch.compile(module, dynamic=True, fullgraph=True, mode=mode) if compiled else module

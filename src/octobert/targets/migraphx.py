@@ -10,6 +10,7 @@ from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, HEAD, LINEAR
 from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
+from octobert.targets._fixed import FixedSession
 
 PROVIDER = "MIGraphXExecutionProvider"
 
@@ -51,4 +52,4 @@ def model_file(package: Path) -> Path:
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     kept = {"migraphx_model_cache_dir": options.cache} if options.cache else {}
-    return _files.open_fixed(path, _ort.OrtSession(path, options, PROVIDER, kept, whole=True))
+    return FixedSession(_ort.OrtSession(path, options, PROVIDER, kept, whole=True))

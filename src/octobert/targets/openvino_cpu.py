@@ -8,7 +8,7 @@ beside 8-bit products and costs accuracy.
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
+from octobert.capability import INTEGER_UNITS, Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _openvino
@@ -23,7 +23,7 @@ CAPABILITIES = Capabilities(
     activations=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
     symmetric_int8=("scores.query", "scores.key"),
     simulated_activations=(("uint16", False), ("int16", True)),
-    saturates_without=("avx512_vnni", "avx_vnni", "amx_int8"),
+    saturates_without=INTEGER_UNITS,
     weights=("int8",),
     weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _openvino
+from octobert.session import Session, SessionOptions
+from octobert.targets import _openvino, openvino_cpu
 
 DEVICE = "GPU"
 
@@ -27,20 +27,13 @@ CAPABILITIES = Capabilities(
     status="structurally checked, not run",
 )
 
+# Its files are those of the CPU.
+export, model_file = openvino_cpu.export, openvino_cpu.model_file
+
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
     return _openvino.probe(DEVICE)
-
-
-def export(quantized: Path, folder: Path, form: Form) -> None:
-    """The IR beside the ONNX file."""
-    _openvino.convert(_files.put(quantized, folder, form), model_file(folder))
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return _openvino.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:

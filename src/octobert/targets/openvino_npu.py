@@ -10,6 +10,7 @@ from octobert.graph import encapsulation
 from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _openvino
+from octobert.targets._fixed import FixedSession
 
 DEVICE = "NPU"
 
@@ -51,5 +52,4 @@ def model_file(package: Path) -> Path:
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file."""
-    session = _openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE)
-    return _openvino.fixed(session)
+    return FixedSession(_openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE))

@@ -1,12 +1,12 @@
 """ONNX Runtime on x86 and Arm CPUs.
 
 Linear layers run as MatMulIntegerToFloat: 8-bit inputs and weights, float output, which keeps GELU, residual adds and
-LayerNorm fused in float. That fusion exists for uint8 activations only; int8 ones are computed in float on x86.
+LayerNorm fused in float. That fusion exists for uint8 activations; on x86 int8 ones that several products read run in float.
 """
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
+from octobert.capability import INTEGER_UNITS, Capabilities, Probe
 from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
@@ -21,7 +21,7 @@ CAPABILITIES = Capabilities(
     activations=(("uint8", False), ("uint8", True)),
     simulated_activations=(("int8", True), ("int8", False), ("uint16", False), ("int16", True), ("float8e4m3", True)),
     dynamic=True,
-    saturates_without=("avx512_vnni", "avx_vnni", "amx_int8"),
+    saturates_without=INTEGER_UNITS,
     weights=("int8", "uint8", "float8e4m3"),
     weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),

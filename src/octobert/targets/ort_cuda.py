@@ -55,7 +55,7 @@ def export(quantized: Path, folder: Path, form: Form) -> None:
         qordered.rewrite_(model)
         model = qordered.fuse(model)
     else:
-        unfused = ir.load(quantized)
+        unfused = model.clone()
         fusing.fuse_(model)
         fusing.check(model, unfused, parity.sample_batches(unfused))
         half.halve_(model, form.float_parts)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
 from octobert.graph import contrib, gemm
-from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.plan import WHOLE
 from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
+from octobert.targets._fixed import FixedSession
 
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime_qnn"
@@ -41,7 +42,7 @@ CAPABILITIES = Capabilities(
     activations=(("uint16", False), ("uint8", False)),
     weights=("uint8", "int8"),
     weight_axis=None,
-    roles=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *OUTPUTS),
+    roles=WHOLE,
     least_range=1e-4,
     float_parts=("float32", "float16"),
     shapes="fixed",
@@ -76,4 +77,4 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     chosen = PROVIDER_OPTIONS | (SIMULATED if platform.machine() == "x86_64" else {})
     devices = _ort.plugin_devices(PACKAGE, PROVIDER)
-    return _files.open_fixed(path, _ort.OrtSession(path, options, PROVIDER, chosen, devices=devices, whole=True))
+    return FixedSession(_ort.OrtSession(path, options, PROVIDER, chosen, devices=devices, whole=True))

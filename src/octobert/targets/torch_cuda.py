@@ -8,45 +8,27 @@ first batch waits for that. Everything else 8-bit is rounded and computed in flo
 from pathlib import Path
 
 from octobert.capability import Capabilities, Probe
-from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _torch
+from octobert.session import Session, SessionOptions
+from octobert.targets import _torch, torch_cpu
 
 DEVICE = "cuda"
 COMPILED = True
 
-CAPABILITIES = Capabilities(
-    name="torch-cuda",
-    runtime="torch",
-    description="PyTorch on NVIDIA GPUs, compiled",
-    placement="matmul",
-    activations=(("int8", True), ("int8", False), ("uint8", False), ("uint8", True)),
-    simulated_activations=(("uint16", False), ("int16", True)),
-    weights=("int8",),
-    weight_axis=1,
-    roles=(*LINEAR, *HEAD, *EMBEDDING),
-    simulated=(*ATTENTION, *RESIDUAL, *OUTPUTS),
-    float_parts=("float32", "float16", "bfloat16"),
-    opset=(13, 25),
-    formats=("onnx",),
-    written_anywhere=True,
-    status="structurally checked, not run",
+CAPABILITIES: Capabilities = torch_cpu.CAPABILITIES.model_copy(
+    update={
+        "name": "torch-cuda",
+        "description": "PyTorch on NVIDIA GPUs, compiled",
+        "written_anywhere": True,
+        "status": "structurally checked, not run",
+    }
 )
+# Its files are those of the CPU.
+export, model_file = torch_cpu.export, torch_cpu.model_file
 
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
     return _torch.probe(DEVICE)
-
-
-def export(quantized: Path, folder: Path, form: Form) -> None:
-    """The ONNX file itself."""
-    _files.put(quantized, folder, form)
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:

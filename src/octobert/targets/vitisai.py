@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from octobert.capability import Capabilities, Probe
 from octobert.graph import contrib
-from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.plan import WHOLE
 from octobert.session import Form, Session, SessionOptions
 from octobert.targets import _files, _ort
+from octobert.targets._fixed import FixedSession
 
 PROVIDER = "VitisAIExecutionProvider"
 
@@ -25,7 +26,7 @@ CAPABILITIES = Capabilities(
     activations=(("uint16", False), ("uint8", False), ("int8", True)),
     weights=("int8", "uint8"),
     weight_axis=None,
-    roles=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *OUTPUTS),
+    roles=WHOLE,
     shapes="fixed",
     opset=(13, 20),
     domains=("com.microsoft",),
@@ -64,4 +65,4 @@ def model_file(package: Path) -> Path:
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     kept = {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
-    return _files.open_fixed(path, _ort.OrtSession(path, options, PROVIDER, kept, whole=True))
+    return FixedSession(_ort.OrtSession(path, options, PROVIDER, kept, whole=True))
