@@ -39,6 +39,8 @@ class Capabilities(Noun):
         int32_bias: it takes biases that are int32 behind DequantizeLinear, as other tools write them.
         integer_operators: operators that it computes in integers if all their inputs are quantized.
         whole_graph: it is meant to compute everything in integers; what is not quantized falls to slower units.
+        first_token: the last layer computes the first token only, where the head reads no other; not where fused operators take
+            layers whole.
         lowest_constant: below this a mask's constant is no number to it any more.
         pairs: it computes in integers what stands between Quantize/DequantizeLinear; otherwise its own operators only.
         file: the ONNX file of a package that it opens, or that what it opens was made from.
@@ -70,6 +72,7 @@ class Capabilities(Noun):
     int32_bias: bool = True
     integer_operators: tuple[str, ...] = ("MatMul", "Gemm")
     whole_graph: bool = False
+    first_token: bool = True
     lowest_constant: float = -3.0e38
     pairs: bool = True
     file: str = "onnx/model_quantized.onnx"

@@ -52,13 +52,24 @@ def current() -> Environment:
     model, flags = _cpu()
     return Environment(
         cpu=model,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=_allowed(),
         memory_bytes=psutil.virtual_memory().total,
         features=tuple(flag for flag in _FLAGS if flag in flags),
         system=f"{platform.system()} {platform.release()}",
         python=sys.version.split()[0],
         versions=versions(PACKAGES),
     )
+
+
+def cores() -> int:
+    """Physical cores that this process may use: what is worth a thread of arithmetic."""
+    import psutil
+
+    return min(_allowed(), psutil.cpu_count(logical=False) or 1)
+
+
+def _allowed() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:

@@ -41,6 +41,7 @@ class SessionOptions(Noun):
 
     Args:
         threads: worker threads of one inference; 0 lets the runtime choose.
+        streams: inferences that may go on at the same time, each on threads of its own; all others wait.
         precision: arithmetic of the float parts: `f32`, or `bf16` or `f16` where the runtime and the machine have it.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         log: the runtime says on stderr what it does.
@@ -49,6 +50,7 @@ class SessionOptions(Noun):
     """
 
     threads: int = 0
+    streams: int = 1
     precision: str = "f32"
     cache: str | None = None
     log: bool = False
@@ -57,7 +59,7 @@ class SessionOptions(Noun):
 
 
 class Session(Protocol):
-    """An opened model."""
+    """An opened model. Any number of threads may ask it at the same time; as many as there are streams are served."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -72,6 +74,11 @@ class Session(Protocol):
     @property
     def threads(self) -> int:
         """Threads of one inference."""
+        ...
+
+    @property
+    def streams(self) -> int:
+        """Inferences that go on at the same time."""
         ...
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:

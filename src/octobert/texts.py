@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,22 +123,26 @@ class TextEncoder:
         # Exports often carry fixed padding and truncation inside tokenizer.json; both belong to the batch, not the file.
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_length)
+        # Truncation is a state of the tokenizer, and several threads may ask.
+        self._lock = threading.Lock()
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize rows of one text, or of two that form a pair."""
         inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
+        with self._lock:
+            found = self._tokenizer.encode_batch(inputs)
         return [
-            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
-            for e in self._tokenizer.encode_batch(inputs)
+            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing)) for e in found
         ]
 
     def pieces(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of texts, with their places in the texts."""
-        self._tokenizer.no_truncation()
-        try:
-            found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        finally:
-            self._tokenizer.enable_truncation(self.max_length)
+        with self._lock:
+            self._tokenizer.no_truncation()
+            try:
+                found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            finally:
+                self._tokenizer.enable_truncation(self.max_length)
         return [Pieces(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in found]
 
     def frame(self, texts: int) -> Frame:

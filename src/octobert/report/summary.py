@@ -136,6 +136,13 @@ def verdicts(report: Report) -> list[str]:
         gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.timed.speedup.items() if ratio is not None]
         parts.append(f"speed against {comparison.reference} " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
+    for target in report.plans:
+        stage = report.stages.get(f"export/{target}")
+        if stage is not None and stage.summary.get("first_token"):
+            found.append(
+                f"{target}: the head reads the first token only, so the last layer computes no other "
+                f"({stage.summary['first_token']} matrix products; exact; the float model it is set against computes all)."
+            )
     found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]
     for target, one in report.simulations.items():
         found.append(

@@ -40,6 +40,7 @@ def _section(target: Capabilities) -> str:
         ("accepted, computed in float", ", ".join(target.simulated)),
         ("float parts", ", ".join(target.float_parts)),
         ("shapes", _SHAPES[target.shapes]),
+        ("last layer", "first token only, where the head reads no other" if target.first_token else "all tokens"),
         ("opset", f"{target.opset[0]} to {target.opset[1]}"),
         ("other operator domains", ", ".join(target.domains)),
         ("refuses", ", ".join(target.refuses)),

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal
 
 import numpy as np
 
-from octobert import plugins, texts
-from octobert.batching import run_rows
+from octobert import environment, plugins, texts
+from octobert.batching import ASSUMED, run_rows
 from octobert.errors import DataError, ModelError, TargetError
 from octobert.results import CARD, Card
+from octobert.runtime import costs
+from octobert.runtime.flow import Flow
 from octobert.session import SessionOptions
 from octobert.task import build
 
+Goal = Literal["latency", "throughput"]
+# Up to so many inputs are answered on the thread that asks.
+_FEW = 4
+
 
 class Predictor:
-    """A finished model.
+    """A finished model. Any number of threads may use it.
 
     Args:
         folder: a packaged directory, `OUT/<target>`.
-        threads: of one inference; 0 lets the runtime choose.
+        goal: `latency` gives one inference all cores; `throughput` gives every core an inference of its own, and measures
+            once on each machine, for about a second, which rows are best run together.
+        streams: inferences at the same time; 0 leaves it to the goal.
+        threads: of one inference; 0 leaves it to the goal.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         runtime_log: the runtime says on stderr what it does.
         allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
@@ -40,6 +50,8 @@ class Predictor:
         self,
         folder: str | Path,
         *,
+        goal: Goal = "latency",
+        streams: int = 0,
         threads: int = 0,
         cache: str | Path | None = None,
         runtime_log: bool = False,
@@ -57,12 +69,17 @@ class Predictor:
                 f"the target {self.target} cannot run here", where=str(folder), got=probe.missing, fix=probe.install
             )
         self._encoder = texts.TextEncoder(self.folder, self.task.max_length)
-        self._session = target.open_session(
-            target.model_file(self.folder),
-            SessionOptions(
-                threads=threads, cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback
-            ),
+        bulk = goal == "throughput"
+        options = SessionOptions(
+            streams=streams or (environment.cores() // (threads or 1) or 1 if bulk else 1),
+            threads=threads,
+            cache=str(cache) if cache else None,
+            log=runtime_log,
+            allow_fallback=allow_fallback,
         )
+        session = self._session = target.open_session(target.model_file(self.folder), options)
+        self._cost = costs.measured(self.card, session, self._encoder.max_length) if bulk else costs.known(self.card, session)
+        self._flow = Flow(self.task, self._encoder, session, self._cost or ASSUMED)
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answers to what is asked, in order.
@@ -84,28 +101,58 @@ class Predictor:
         if not isinstance(inputs, Iterable):
             raise DataError("the input is neither a text nor a list of texts", got=repr(inputs)[:100])
         given = list(inputs)
-        texts = [self.task.parse(one, where=f"input {index + 1}") for index, one in enumerate(given)]
-        asked = self.task.encode(self._encoder, texts)
-        outputs = self.outputs(asked.flat)
-        answers = [self.task.answer(outputs, asked, index, one) for index, one in enumerate(given)]
-        cut = [any(row.truncated for row in rows) for rows in asked.rows]
-        return [{**answer, "truncated": True} if short else answer for answer, short in zip(answers, cut, strict=True)]
+        return self._flow.at_once(given) if len(given) <= _FEW else list(self._flow.answers(given))
+
+    def stream(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Answers in the order of the inputs, as they come: for more inputs than fit in memory, or for endless ones.
+
+        While the model works, the next inputs are read, on the thread that takes the answers, and tokenized. At most about
+        three thousand inputs are held.
+
+        Args:
+            inputs: any iterable of what a call takes.
+
+        Raises:
+            DataError: an input that is none of these, after the answers to inputs well before it.
+        """
+        return self._flow.answers(inputs)
+
+    def close(self) -> None:
+        """End the threads of this model; it also happens when nothing refers to it any more."""
+        self._flow.close()
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
 
     def outputs(self, rows: Sequence[texts.Encoded]) -> dict[str, np.ndarray]:
         """Raw outputs of tokenized rows, in order; rows run in batches of similar length, without fixed padding."""
-        return run_rows(self._session, rows, self._encoder.pad_id, per_token=self.task.per_token)
+        pad_id, cost = self._encoder.pad_id, self._cost or ASSUMED
+        return run_rows(self._session, rows, pad_id, per_token=self.task.per_token, cost=cost)
 
 
 def load(
     folder: str | Path,
     *,
+    goal: Goal = "latency",
+    streams: int = 0,
     threads: int = 0,
     cache: str | Path | None = None,
     runtime_log: bool = False,
     allow_fallback: bool = False,
 ) -> Predictor:
     """Open a packaged directory; the arguments are those of `Predictor`."""
-    return Predictor(folder, threads=threads, cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback)
+    return Predictor(
+        folder,
+        goal=goal,
+        streams=streams,
+        threads=threads,
+        cache=cache,
+        runtime_log=runtime_log,
+        allow_fallback=allow_fallback,
+    )
 
 
 def read_card(folder: Path) -> Card:

@@ -30,7 +30,8 @@ class FixedSession:
     def __init__(self, session: Shaped) -> None:
         self._session = session
         self._batch, self._sequence = session.shape
-        self.outputs, self.precision, self.threads = session.outputs, session.precision, session.threads
+        self.outputs, self.precision = session.outputs, session.precision
+        self.threads, self.streams = session.threads, session.streams
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         rows, length = feeds["input_ids"].shape

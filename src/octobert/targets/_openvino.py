@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import queue
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,10 @@ def settings_of(options: SessionOptions) -> dict[str, Any]:
         settings["CACHE_DIR"] = options.cache
     if options.log:
         settings["LOG_LEVEL"] = "LOG_DEBUG"
+    if options.streams > 1:
+        settings["NUM_STREAMS"] = options.streams
     if options.threads:
-        settings["INFERENCE_NUM_THREADS"] = options.threads
+        settings["INFERENCE_NUM_THREADS"] = options.threads * options.streams
     return settings
 
 
@@ -87,16 +90,22 @@ class OpenvinoSession:
             raise TargetError(
                 "openvino cannot compile the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
             ) from error
-        self._request: Any = compiled.create_infer_request()
+        self.streams = options.streams
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(self.streams):
+            self._free.put(compiled.create_infer_request())
         self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
         self.outputs = tuple(port.get_any_name() for port in compiled.outputs)
         self.shape = tuple(size.get_length() if size.is_static else -1 for size in compiled.inputs[0].get_partial_shape())
         self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
             repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
         )
-        self.threads = int(compiled.get_property("INFERENCE_NUM_THREADS"))
+        self.threads = max(1, int(compiled.get_property("INFERENCE_NUM_THREADS")) // self.streams)
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        self._request.infer({name: feeds[name] for name in self.inputs})
-        outputs = range(len(self.outputs))
-        return {self.outputs[i]: np.array(self._request.get_output_tensor(i).data) for i in outputs}
+        request = self._free.get()
+        try:
+            request.infer({name: feeds[name] for name in self.inputs})
+            return {name: np.array(request.get_output_tensor(i).data) for i, name in enumerate(self.outputs)}
+        finally:
+            self._free.put(request)

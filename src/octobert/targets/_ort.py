@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import queue
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,10 @@ class OrtSession:
 
         settings = ort.SessionOptions()
         settings.log_severity_level = 0 if options.log else 3
-        if options.threads:
-            settings.intra_op_num_threads = options.threads
+        self.streams = options.streams
+        self.threads = options.threads or max(1, environment.cores() // self.streams)
+        if options.threads or self.streams > 1:
+            settings.intra_op_num_threads = self.threads
         if whole and not options.allow_fallback:
             settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         if not optimize:
@@ -99,12 +102,18 @@ class OrtSession:
             if devices is not None:
                 settings.add_provider_for_devices(devices, provider_options or {})
             named = [(provider, provider_options or {})] if devices is None else None
-            self._session: Any = ort.InferenceSession(str(opened), settings, providers=named)
+            session: Any = ort.InferenceSession(str(opened), settings, providers=named)
+            # A session has one pool of threads; without any, each run stays on the thread that asks for it.
+            others = 0 if self.threads == 1 else self.streams - 1
+            sessions = [session, *(ort.InferenceSession(str(opened), settings, providers=named) for _ in range(others))]
         except Exception as error:  # onnxruntime has no public base class for its errors
             raise TargetError(
                 "onnxruntime cannot open the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
             ) from error
-        used = self._session.get_providers()
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for index in range(self.streams):
+            self._free.put(sessions[index % len(sessions)])
+        used = session.get_providers()
         if provider not in used and not options.allow_fallback:
             # A provider that cannot start is left out with a line in the log, and everything runs on the CPU.
             raise TargetError(
@@ -113,14 +122,19 @@ class OrtSession:
                 got=f"it uses {', '.join(used)}",
                 fix="see its log (--runtime-log), or allow it with --allow-fallback",
             )
-        self.inputs = tuple(i.name for i in self._session.get_inputs())
-        self.outputs = tuple(o.name for o in self._session.get_outputs())
-        self.shape = tuple(size if isinstance(size, int) else -1 for size in self._session.get_inputs()[0].shape)
+        self.inputs = tuple(i.name for i in session.get_inputs())
+        self.outputs = tuple(o.name for o in session.get_outputs())
+        self.shape = tuple(size if isinstance(size, int) else -1 for size in session.get_inputs()[0].shape)
+        # Axes that follow batch and sequence have names, the others numbers.
+        self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
         self.precision = "f32"
-        self.threads = options.threads or _default_threads()
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        results = self._session.run(None, {name: feeds[name] for name in self.inputs})
+        session = self._free.get()
+        try:
+            results = session.run(None, {name: feeds[name] for name in self.inputs})
+        finally:
+            self._free.put(session)
         return dict(zip(self.outputs, results, strict=True))
 
 
@@ -137,9 +151,3 @@ def _cached(path: Path, folder: Path, settings: Any) -> Path:
         return found
     settings.optimized_model_filepath = str(found)
     return path
-
-
-def _default_threads() -> int:
-    import psutil
-
-    return psutil.cpu_count(logical=False) or 1

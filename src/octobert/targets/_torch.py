@@ -33,6 +33,14 @@ def probe(device: str) -> Probe:
     return Probe(available=True, version=torch.__version__)
 
 
+def _set_threads(options: SessionOptions) -> None:
+    """Threads of one inference; a setting of the whole process."""
+    import torch
+
+    if options.threads or options.streams > 1:
+        torch.set_num_threads(options.threads or max(1, environment.cores() // options.streams))
+
+
 class TorchSession:
     """A checkpoint folder run by `transformers`, attention as the library chooses it, no compilation."""
 
@@ -42,8 +50,8 @@ class TorchSession:
         from octobert.graph import checkpoint
 
         self._torch = torch
-        if options.threads:
-            torch.set_num_threads(options.threads)
+        _set_threads(options)
+        self.streams = options.streams
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = head
         self._pooling = checkpoint.pooling_of(folder)
@@ -93,8 +101,8 @@ class TorchGraphSession:
         from octobert.graph import torched
 
         self._torch, self._device, self._path = torch, device, path
-        if options.threads:
-            torch.set_num_threads(options.threads)
+        _set_threads(options)
+        self.streams = options.streams
         model = ir.load(path)
         # With AVX2 alone `torch._int_mm` is 50 to 70 times slower than float32.
         units = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))

@@ -30,6 +30,7 @@ CAPABILITIES = Capabilities(
     float_parts=("float32", "float16", "bfloat16"),
     opset=(13, 25),
     domains=("com.microsoft",),
+    first_token=False,
     pairs=False,
     file="onnx/model_fused.onnx",
     formats=("onnx",),
@@ -75,14 +76,9 @@ def open_session(path: Path, options: SessionOptions) -> Session:
 class PaddedSession(_ort.OrtSession):
     """A session that pads sequences to a multiple of `qordered.MULTIPLE`, and cuts outputs of one value a token back."""
 
-    def __init__(self, path: Path, options: SessionOptions, provider: str) -> None:
-        super().__init__(path, options, provider)
-        # Axes that follow batch and sequence have names, the others numbers.
-        self._per_token = {o.name for o in self._session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
-
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         length = feeds["input_ids"].shape[1]
         # Zeros in the mask hide the added tokens, whatever the id 0 stands for.
         added = ((0, 0), (0, -length % qordered.MULTIPLE))
         results = super().run({name: np.pad(feeds[name], added) for name in self.inputs})
-        return {name: result[:, :length] if name in self._per_token else result for name, result in results.items()}
+        return {name: result[:, :length] if name in self.per_token else result for name, result in results.items()}
