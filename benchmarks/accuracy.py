@@ -24,19 +24,18 @@ float in the same runtime: exact McNemar for accuracy, paired bootstrap for Spea
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import yaml
+from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
 from octobert import environment, judging, pipeline, task, timing
 from octobert.batching import run_rows
@@ -65,8 +64,6 @@ OCTOBERT_VARIANTS["reference settings"] = {key: _settings[key] for key in ("prep
 TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino/openvino_model.xml")}
 SEED = 0
 TIMED_ROWS = 256
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -133,17 +130,6 @@ def experiments(shared: Path) -> list[Experiment]:
     ]
 
 
-def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
-    """What was made, or why it could not be; what libraries print goes to stderr."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return make(), ""
-    except ModuleNotFoundError as error:
-        return None, f"{error.name} is not installed"
-    except Exception as error:  # noqa: BLE001  # a peer may raise anything; its row says what
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].replace("|", "/")
-
-
 def draw(experiment: Experiment, calibration: int, other: int) -> tuple[list[Row], dict[str, list[Row]]]:
     """(rows for calibration, name → judged rows); no calibration row has the texts of a judged one."""
 
@@ -186,46 +172,13 @@ def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Re
     return report, found, methods
 
 
-def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static: bool = True, **settings: Any) -> Path:
-    """onnxruntime.quantization after its pre-processing; `activations` are named, for the library may be absent."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Reader(CalibrationDataReader):
-        """One row at a time, None after the last."""
-
-        get_next = staticmethod(partial(next, iter(rows), None))
-
-    quant_pre_process(floating, folder / "prepared.onnx", skip_symbolic_shape=True)
-    if "activations" in settings:
-        settings.update(activation_type=QuantType[settings.pop("activations")], weight_type=QuantType.QInt8)
-    if static:
-        quantize_static(folder / "prepared.onnx", folder / "model.onnx", Reader(), **settings)
-    else:
-        quantize_dynamic(folder / "prepared.onnx", folder / "model.onnx", **settings)
-    return folder / "model.onnx"
-
-
-def nncf_transformer(floating: Path, rows: list[Feeds], folder: Path) -> Path:
-    """nncf.quantize on the OpenVINO model."""
-    import nncf
-    import openvino
-
-    settings = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(rows)}
-    quantized = nncf.quantize(openvino.convert_model(str(floating)), nncf.Dataset(rows), **settings)
-    openvino.save_model(quantized, str(folder / "model.xml"))
-    return folder / "model.xml"
-
-
-_ORT_DYNAMIC = partial(onnxruntime_model, static=False)
-_ORT_COPIED = partial(onnxruntime_model, activations="QUInt8", op_types_to_quantize=["MatMul"])
 # Name → kind, runtime, how it is made.
 PEERS: dict[str, tuple[str, str, Callable[[Path, list[Feeds], Path], Path]]] = {
     "onnxruntime static, defaults": ("static", "ort", onnxruntime_model),
-    "onnxruntime static, U8S8 MatMul": ("static", "ort", partial(_ORT_COPIED, per_channel=False)),
-    "onnxruntime static, U8S8 MatMul per channel": ("static", "ort", partial(_ORT_COPIED, per_channel=True)),
-    "onnxruntime dynamic": ("dynamic", "ort", partial(_ORT_DYNAMIC, per_channel=False)),
-    "onnxruntime dynamic per channel": ("dynamic", "ort", partial(_ORT_DYNAMIC, per_channel=True)),
+    "onnxruntime static, U8S8 MatMul": ("static", "ort", partial(ORT_COPIED, per_channel=False)),
+    "onnxruntime static, U8S8 MatMul per channel": ("static", "ort", partial(ORT_COPIED, per_channel=True)),
+    "onnxruntime dynamic": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=False)),
+    "onnxruntime dynamic per channel": ("dynamic", "ort", partial(ORT_DYNAMIC, per_channel=True)),
     "nncf TRANSFORMER": ("static", "openvino", nncf_transformer),
 }
 

@@ -20,7 +20,7 @@ LAYERS = (
     ("plan", "encoder"),
     ("ranges", "refinement", "training", "capability", "placement", "session", "artifact", "environment"),
     ("recipe", "texts", "windows", "task"),
-    ("measure", "inspection", "results"),
+    ("measure", "inspection", "results", "tuned"),
     ("graph",),
     ("encoders", "preparers", "calibrators", "placements", "methods", "refiners", "targets", "tasks"),
     (
@@ -39,6 +39,7 @@ LAYERS = (
         "judging",
         "candidates",
         "timing",
+        "tuning",
         "tables",
         "lint",
         "profiling",

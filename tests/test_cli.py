@@ -18,7 +18,7 @@ from octobert.recipe import as_yaml
 from tests.conftest import TARGETS
 from tests.tiny import reduces
 
-_ON_MODELS = ("run", "quantize", "finetune", "calibrate", "evaluate", "benchmark", "predict", "inspect")
+_ON_MODELS = ("run", "quantize", "finetune", "calibrate", "evaluate", "benchmark", "tune", "predict", "inspect")
 COMMANDS = (*_ON_MODELS, "check", "fuse", "placements", "targets", "tasks", "doctor")
 HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
 
@@ -243,7 +243,7 @@ def test_predict_with_an_odd_number_of_a_pair(package) -> None:
     ("given", "message"),
     [
         (b"one\n", r"stdin, line 1: the line does not hold two texts split by a tab"),
-        (b"a\tb\n\xff\tc\n", r"stdin: the text is not UTF-8"),
+        (b"a\tb\n\xff\tc\n", r"stdin, line 2: the text is not UTF-8"),
         (b"a\t \n", r"input 1: the text is empty"),
     ],
 )

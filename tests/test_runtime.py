@@ -14,7 +14,7 @@ import pytest
 
 import octobert
 from octobert import batching, environment
-from octobert.batching import Cost, groups, measure_cost
+from octobert.batching import Cost, Run, measure_cost, runs_of
 from octobert.errors import DataError
 from octobert.runtime import flow
 from octobert.runtime.predictor import Predictor
@@ -48,51 +48,83 @@ def model(finished) -> Iterator[Predictor]:
 # ---- which rows run together
 
 
-def total(parts: list[list[int]], lengths: list[int], cost: Cost) -> float:
-    return sum(float(cost.of(np.array([len(p)]), max(lengths[i] for i in p))[0]) for p in parts)
+def total(runs: list[Run], lengths: list[int], cost: Cost, seen: set[tuple[int, int]]) -> float:
+    """What runs cost, one after another."""
+    assert all(run.length >= max(lengths[i] for i in run.rows) for run in runs)
+    new = [0.0 if run.shape in seen else cost.new_shape_ms / (1 if run.length % 8 else 2) for run in runs]
+    return sum(float(cost.of(np.array([len(run.rows)]), run.length)[0]) for run in runs) + sum(new)
 
 
+@pytest.mark.parametrize("new_shape_ms", [0.0, 20.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_are_put_together_as_cheaply_as_can_be(seed: int) -> None:
+def test_rows_are_put_together_as_cheaply_as_can_be(seed: int, new_shape_ms: float) -> None:
     generator = np.random.default_rng(seed)
     lengths = [int(n) for n in generator.integers(1, 60, 9)]
-    cost = Cost(tokens=(0, 40, 400), ms=(float(generator.integers(0, 30)), 60.0, 500.0), square_ms=0.01)
-    found = groups(lengths, cost)
-    assert sorted(itertools.chain(*found)) == list(range(9))
+    own = float(generator.integers(0, 30))
+    cost = Cost(tokens=(0, 40, 400), ms=(own, 60.0, 500.0), square_ms=0.01, new_shape_ms=new_shape_ms)
+    seen = {(int(n), int(length)) for n, length in generator.integers((1, 1), (5, 65), (60, 2))}
+    found = runs_of(lengths, cost, longest=64, seen=seen)
+    assert sorted(i for run in found for i in run.rows) == list(range(9))
     order = sorted(range(9), key=lambda i: (-lengths[i], i))
     every = []
     for cuts in itertools.product((False, True), repeat=8):
         edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), 9]
-        every.append([order[a:b] for a, b in itertools.pairwise(edges)])
-    assert total(found, lengths, cost) == pytest.approx(min(total(one, lengths, cost) for one in every), rel=1e-12)
+        parts = [order[a:b] for a, b in itertools.pairwise(edges)]
+        if new_shape_ms and any(len(part) in (5, 7, 9) for part in parts):
+            continue
+        widths = [{lengths[part[0]], -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]]} for part in parts]
+        every += [[Run(p, w) for p, w in zip(parts, chosen, strict=True)] for chosen in itertools.product(*widths)]
+    least = min(total(one, lengths, cost, seen) for one in every)
+    assert total(found, lengths, cost, seen) == pytest.approx(least, rel=1e-12)
+
+
+PLAIN = Cost(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=0.0)
 
 
 def test_runs_stay_within_their_limits() -> None:
     lengths = [512] * 9 + [3] * 200
-    found = groups(lengths, batching.ASSUMED)
-    assert all(len(one) <= batching.ROWS_PER_BATCH for one in found)
-    assert all(len(one) * max(lengths[i] for i in one) <= batching.TOKENS_PER_BATCH for one in found)
-    assert groups([], batching.ASSUMED) == []
+    found = runs_of(lengths, PLAIN, longest=512)
+    assert all(len(run.rows) <= batching.ROWS_PER_BATCH for run in found)
+    assert all(len(run.rows) * run.length <= batching.TOKENS for run in found)
+    assert runs_of([], PLAIN, longest=512) == []
     # A row that is longer than a run may be still has one.
-    assert groups([5000], batching.ASSUMED) == [[0]]
+    assert runs_of([5000], PLAIN, longest=5000) == [Run([0], 5000)]
 
 
 def test_every_stream_has_work() -> None:
-    assert len(groups([10] * 32, batching.ASSUMED)) == 1
-    assert len(groups([10] * 32, batching.ASSUMED, parts=4)) == 4
+    assert len(runs_of([10] * 32, PLAIN, longest=512)) == 1
+    assert len(runs_of([10] * 32, PLAIN, longest=512, parts=4)) == 4
+
+
+def test_shapes_are_used_again_where_they_are_dear() -> None:
+    generator, seen = np.random.default_rng(0), set()
+    cost = PLAIN.model_copy(update={"new_shape_ms": 100.0})
+    new = []
+    for _ in range(30):
+        runs = runs_of([int(n) for n in generator.integers(5, 120, 200)], cost, longest=120, seen=seen)
+        assert all(run.length <= 120 for run in runs)
+        new.append(len({run.shape for run in runs} - seen))
+        seen.update(run.shape for run in runs)
+    assert sum(new[-10:]) <= 0.3 * sum(new[:10])
+
+
+NEW_SHAPE_MS = 7.0
 
 
 class Clockwork:
     """A session whose runs take what a formula says, on a clock of its own."""
 
     outputs, precision, threads, streams = ("logits",), "f32", 1, 1
+    prepares_shapes = True
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float]) -> None:
-        self._now, self._ms = 0.0, ms
+        self._now, self._ms, self._seen = 0.0, ms, set[tuple[int, ...]]()
         monkeypatch.setattr(batching.time, "perf_counter", lambda: self._now)
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        self._now += self._ms(*feeds["input_ids"].shape) / 1e3
+        shape = feeds["input_ids"].shape
+        self._now += (self._ms(*shape) + (0.0 if shape in self._seen else NEW_SHAPE_MS)) / 1e3
+        self._seen.add(shape)
         return {}
 
 
@@ -102,6 +134,7 @@ def test_what_runs_cost_is_found(monkeypatch, longest: int) -> None:
         return 2.0 + 0.01 * rows * length + 5e-6 * rows * length**2
 
     cost = measure_cost(Clockwork(monkeypatch, ms), longest)
+    assert cost.new_shape_ms == pytest.approx(NEW_SHAPE_MS)
     for rows, length in ((1, 5), (3, 64), (16, 30), (30, 64), (2, 384)):
         if length <= longest:
             assert float(cost.of(np.array([rows]), length)[0]) == pytest.approx(ms(rows, length), rel=0.03)

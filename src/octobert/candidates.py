@@ -26,6 +26,7 @@ class Candidate(Noun):
         allow_pickle: open pickle weights; PyTorch needs it.
         label: what it is called in results, where `name` alone would be ambiguous.
         content: digest of the model, where one is known.
+        options: how to open it; None for the target's defaults.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Candidate(Noun):
     allow_pickle: bool = False
     label: str | None = None
     content: str | None = None
+    options: SessionOptions | None = None
 
     @property
     def title(self) -> str:
@@ -73,7 +75,8 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
         TargetError: unknown, or its runtime fails.
     """
     runtime, _, precision = candidate.name.rpartition("-")
-    options = SessionOptions(threads=threads, precision=precision if candidate.is_baseline else "f32")
+    plain = SessionOptions(threads=threads, precision=precision if candidate.is_baseline else "f32")
+    options = candidate.options or plain
     path = Path(candidate.path)
     if candidate.name == "torch-f32":
         from octobert.targets._torch import TorchGraphSession, TorchSession

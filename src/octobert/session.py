@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,8 @@ from pydantic import Field
 from octobert.plan import FloatType, Noun
 
 Feeds = dict[str, np.ndarray]
+# A setting of a runtime.
+Knob = bool | int | str
 
 
 class Shape(Noun):
@@ -46,6 +49,7 @@ class SessionOptions(Noun):
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         log: the runtime says on stderr what it does.
         allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
+        knobs: settings of the runtime by name, of those that its target lists under `KNOBS`.
         compile: compile the model, where the runtime can run it either way; None leaves it to the target.
     """
 
@@ -55,6 +59,7 @@ class SessionOptions(Noun):
     cache: str | None = None
     log: bool = False
     allow_fallback: bool = False
+    knobs: Mapping[str, Knob] = Field(default_factory=dict)
     compile: bool | None = None
 
 
@@ -79,6 +84,11 @@ class Session(Protocol):
     @property
     def streams(self) -> int:
         """Inferences that go on at the same time."""
+        ...
+
+    @property
+    def prepares_shapes(self) -> bool:
+        """The first inference of a shape takes longer, because the runtime makes kernels for it."""
         ...
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:

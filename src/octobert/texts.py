@@ -185,9 +185,9 @@ def longest(folder: Path) -> int:
     return int(config.get("max_position_embeddings", 512)) - (family.position_offset if family else 0)
 
 
-def feeds_of(rows: Sequence[Encoded], pad_id: int) -> Feeds:
-    """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to the longest row."""
-    width = max(len(row) for row in rows)
+def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
+    """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
+    width = max(length, *(len(row) for row in rows))
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for index, row in enumerate(rows):

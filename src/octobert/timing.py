@@ -10,12 +10,14 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from octobert.batching import measure_cost
 from octobert.candidates import Candidate, import_runtime, open_candidate
 from octobert.environment import peak_memory_bytes
 from octobert.errors import ModelError, OctobertError, TargetError
@@ -111,11 +113,11 @@ def measure(
     Raises:
         TargetError: a candidate cannot be opened, or its process died.
     """
-    workers: list[_Worker] = []
+    workers: list[Worker] = []
     opened = []
     try:
         for candidate in candidates:
-            workers.append(_Worker(candidate, threads))
+            workers.append(Worker(candidate, threads))
             opened.append(workers[-1].opened())
         latencies: list[Latency] = []
         for shape in shapes:
@@ -132,7 +134,7 @@ def measure(
 
 
 def _one_shape(
-    workers: list[_Worker],
+    workers: list[Worker],
     shape: Shape,
     repeats: int,
     seconds: float,
@@ -161,10 +163,10 @@ def _one_shape(
     ]
 
 
-class _Worker:
-    """A candidate's process, and the pipe to it."""
+class Worker:
+    """A candidate's process, and the pipe to it. Requests are `time` (feeds → ms), `work` (list of feeds → ms), `peak`."""
 
-    def __init__(self, candidate: Candidate, threads: int) -> None:
+    def __init__(self, candidate: Candidate, threads: int = 0) -> None:
         self.candidate = candidate
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -176,9 +178,9 @@ class _Worker:
         """Load time, precision and threads, once the model is open."""
         return self._receive()
 
-    def ask(self, what: str, feeds: Feeds | None) -> Any:
+    def ask(self, what: str, given: Any) -> Any:
         """One request and its answer."""
-        self._pipe.send((what, feeds))
+        self._pipe.send((what, given))
         return self._receive()
 
     def stop(self) -> None:
@@ -216,16 +218,22 @@ def _serve(pipe: Connection, candidate: Candidate, threads: int) -> None:
         return
     load_ms = (time.perf_counter() - started) * 1000
     pipe.send({"load_ms": load_ms, "precision": session.precision, "threads": session.threads})
+    pool = ThreadPoolExecutor(session.streams)
     while True:
         try:
-            what, feeds = pipe.recv()
+            what, given = pipe.recv()
         except (EOFError, ConnectionError):
             return
         if what == "peak":
             pipe.send(peak_memory_bytes())
             continue
+        if what == "cost":
+            pipe.send(measure_cost(session, given))
+            continue
         time.sleep(_SETTLE_S)
-        session.run(feeds)
+        if what == "time":
+            session.run(given)
         begun = time.perf_counter()
-        session.run(feeds)
+        for _ in pool.map(session.run, given) if what == "work" else [session.run(given)]:
+            pass
         pipe.send((time.perf_counter() - begun) * 1000)

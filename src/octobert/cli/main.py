@@ -24,6 +24,7 @@ from octobert.cli import (
     tables,
     targets,
     tasks,
+    tune,
 )
 from octobert.errors import OctobertError
 
@@ -41,6 +42,7 @@ for command in (
     predict,
     evaluate,
     benchmark,
+    tune,
     calibrate,
     inspect,
     check,

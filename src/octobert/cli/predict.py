@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octobert.cli import _show
+
+if TYPE_CHECKING:
+    from octobert.tuned import Goal
 
 NAME = "predict"
 
@@ -20,6 +26,7 @@ def command(
     question: Annotated[list[str] | None, typer.Option(help="A question about the context; give it several times.")] = None,
     context: Annotated[str | None, typer.Option(help="The context of the questions, of any length.")] = None,
     context_file: Annotated[Path | None, typer.Option(help="A text file that holds the context.")] = None,
+    goal: Annotated[str, typer.Option(help="latency, or throughput: for many texts, every core works on its own.")] = "latency",
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     allow_fallback: Annotated[bool, typer.Option("--allow-fallback", help=_show.FALLBACK_HELP)] = False,
@@ -29,15 +36,37 @@ def command(
     from octobert.runtime.predictor import load
 
     asked = question is not None or context is not None or context_file is not None
-    inputs = _questions(question, context, context_file, texts) if asked else _texts(texts, pair=pair)
-    answers = load(directory, cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback)(inputs)
-    if any("truncated" in answer for answer in answers):
+    inputs = iter(_questions(question, context, context_file, texts)) if asked else _texts(texts, pair=pair)
+    given: deque[Any] = deque()
+    found, cut = [], False
+    with load(directory, goal=_goal(goal), cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback) as model:
+        for answer in model.stream(_noted(inputs, given)):
+            cut = cut or "truncated" in answer
+            if as_json:
+                found.append({"input": given.popleft(), **answer})
+            else:
+                typer.echo(_line(given.popleft(), answer))
+    if cut:
         _show.note("octobert: some texts were longer than the model takes, and were cut.")
     if as_json:
-        _show.document([{"input": i, **a} for i, a in zip(inputs, answers, strict=True)])
-        return
-    for one, answer in zip(inputs, answers, strict=True):
-        typer.echo(_line(one, answer))
+        _show.document(found)
+
+
+def _goal(name: str) -> Goal:
+    from octobert.errors import DataError
+    from octobert.tuned import GOALS
+
+    found = next((goal for goal in GOALS if goal == name), None)
+    if found is None:
+        raise DataError("there is no such goal", where="--goal", got=name, expected=" or ".join(GOALS))
+    return found
+
+
+def _noted(inputs: Iterator[Any], given: deque[Any]) -> Iterator[Any]:
+    """Inputs as they are read, kept until they are answered."""
+    for one in inputs:
+        given.append(one)
+        yield one
 
 
 def _line(one: str | tuple[str, ...], answer: dict[str, Any]) -> str:
@@ -71,29 +100,36 @@ def _questions(
     return [(question, whole) for question in questions]
 
 
-def _texts(texts: list[str] | None, *, pair: bool) -> list[str | tuple[str, ...]]:
-    """Texts or pairs, from the command line or from stdin."""
+def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, ...]]:
+    """Texts or pairs, from the command line or from stdin, as they come."""
     from octobert.errors import DataError
 
-    given = texts or _lines()
     if not pair:
-        return list(given)
-    if texts:
-        if len(given) % 2:
-            raise DataError("pairs need an even number of texts", got=str(len(given)), fix="give two texts for each pair")
-        return [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
-    pairs = [tuple(line.split("\t")) for line in given]
-    for number, one in enumerate(pairs, start=1):
-        if len(one) != 2:
-            raise DataError("the line does not hold two texts split by a tab", where=f"stdin, line {number}", got=repr(one))
-    return list(pairs)
+        return iter(texts) if texts else _lines()
+    if not texts:
+        return map(_pair, itertools.count(1), _lines())
+    if len(texts) % 2:
+        raise DataError("pairs need an even number of texts", got=str(len(texts)), fix="give two texts for each pair")
+    return iter([(texts[i], texts[i + 1]) for i in range(0, len(texts), 2)])
 
 
-def _lines() -> list[str]:
+def _pair(number: int, line: str) -> tuple[str, ...]:
+    from octobert.errors import DataError
+
+    found = tuple(line.split("\t"))
+    if len(found) != 2:
+        raise DataError("the line does not hold two texts split by a tab", where=f"stdin, line {number}", got=repr(found))
+    return found
+
+
+def _lines() -> Iterator[str]:
     """Lines of stdin that hold something."""
     from octobert.errors import DataError
 
-    try:
-        return [line.rstrip("\r\n") for line in sys.stdin.buffer.read().decode("utf-8").split("\n") if line.strip()]
-    except UnicodeDecodeError as error:
-        raise DataError("the text is not UTF-8", where="stdin", got=str(error), fix="convert it") from error
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            text = line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DataError("the text is not UTF-8", where=f"stdin, line {number}", got=str(error), fix="convert it") from error
+        if text.strip():
+            yield text

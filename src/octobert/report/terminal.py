@@ -10,6 +10,7 @@ from octobert.inspection import Lint
 from octobert.plan import Quantizer, QuantPlan
 from octobert.report import summary
 from octobert.results import Finetuned, Report, Search, Sensitivity, Sweep
+from octobert.tuned import Tuned
 
 
 def render(report: Report) -> RenderableType:
@@ -110,6 +111,29 @@ def latency_table(lines: list[summary.Timed], shapes: list[summary.Shape]) -> Ta
             faster = f" · {ratio:.2f}×" if ratio is not None else ""
             cells.append(f"{summary.ms(p50)} / {summary.ms(p90)} / {summary.ms(p99)} · {one.rows_per_second:.0f}{faster}")
         table.add_row(line.name, line.precision, str(line.threads), *cells, style="bold" if line.quantized else "")
+    return table
+
+
+def tuned_table(found: Tuned) -> Table:
+    """Every candidate of a search for settings, fastest first, and which is kept."""
+    kept = "the defaults are kept: nothing was faster beyond doubt"
+    if found.ratio < 1.0:
+        kept = f"kept: {found.ratio:.3f} × the defaults' time (95 % interval {found.low:.3f} to {found.high:.3f})"
+    title = f"Tuned for {found.goal} on {found.rows} rows ({summary.ms(found.default_ms)} ms with the defaults); {kept}"
+    table = Table(title=title, title_justify="left")
+    for name in ("× defaults' time", "streams", "threads", "tokens a run", "settings"):
+        table.add_column(name, justify="left" if name == "settings" else "right")
+    for one in sorted(found.tried, key=lambda t: t.ratio or float("inf")):
+        setting = one.setting
+        settings = ", ".join(f"{name} {value}" for name, value in setting.knobs.items()) or "defaults"
+        table.add_row(
+            f"{one.ratio:.3f}" if one.ratio is not None else "",
+            str(setting.streams),
+            str(setting.threads or "auto"),
+            str(setting.tokens),
+            settings if one.problem is None else f"{settings}: {one.problem}",
+            style="bold" if setting == found.setting else "",
+        )
     return table
 
 

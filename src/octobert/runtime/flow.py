@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from octobert.batching import Cost, Outputs, groups
+from octobert.batching import Cost, Outputs, Run, runs_of
 from octobert.session import Session
 from octobert.task import Task
 from octobert.texts import Asked, Encoded, TextEncoder, feeds_of
@@ -32,13 +32,13 @@ class _Begun:
     """A window whose rows are on their way."""
 
     asked: Asked
-    groups: list[list[int]]
-    runs: list[Future[dict[str, Any]]]
+    runs: list[Run]
+    results: list[Future[dict[str, Any]]]
 
     def cancel(self) -> None:
         """Leave out what has not started."""
-        for run in self.runs:
-            run.cancel()
+        for result in self.results:
+            result.cancel()
 
 
 class Flow:
@@ -46,10 +46,13 @@ class Flow:
 
     Args:
         cost: by which rows are put together.
+        tokens: the most of a run.
     """
 
-    def __init__(self, task: Task, encoder: TextEncoder, session: Session, cost: Cost) -> None:
-        self._task, self._encoder, self._session, self._cost = task, encoder, session, cost
+    def __init__(self, task: Task, encoder: TextEncoder, session: Session, cost: Cost, tokens: int) -> None:
+        self._task, self._encoder, self._session = task, encoder, session
+        self._cost, self._tokens = cost, tokens
+        self._seen: set[tuple[int, int]] = set()
         self._reads = ThreadPoolExecutor(1, "octobert-tokenize")
         self._runs = ThreadPoolExecutor(session.streams, "octobert-run")
 
@@ -98,20 +101,21 @@ class Flow:
         """Tokenize a window and hand its runs to an executor."""
         texts = [self._task.parse(one, where=f"input {first + i + 1}") for i, one in enumerate(inputs)]
         asked = self._task.encode(self._encoder, texts)
-        rows, pad_id = asked.flat, self._encoder.pad_id
-        together = groups([len(row) for row in rows], self._cost, self._session.streams)
-        runs = [executor.submit(self._run, [rows[i] for i in group], pad_id) for group in together]
-        return _Begun(asked, together, runs)
+        rows, streams, longest = asked.flat, self._session.streams, self._encoder.max_length
+        lengths, cost = [len(row) for row in rows], self._cost
+        runs = runs_of(lengths, cost, longest=longest, parts=streams, tokens=self._tokens, seen=self._seen)
+        self._seen.update(run.shape for run in runs)
+        return _Begun(asked, runs, [executor.submit(self._run, [rows[i] for i in run.rows], run.length) for run in runs])
 
-    def _run(self, rows: Sequence[Encoded], pad_id: int) -> dict[str, Any]:
-        return self._session.run(feeds_of(rows, pad_id))
+    def _run(self, rows: Sequence[Encoded], length: int) -> dict[str, Any]:
+        return self._session.run(feeds_of(rows, self._encoder.pad_id, length))
 
     def _finish(self, inputs: Sequence[Any], begun: _Begun) -> Iterator[dict[str, Any]]:
         """Wait for the runs of a window, and give its answers."""
         collected = Outputs(self._session.outputs, begun.asked.flat, per_token=self._task.per_token)
         try:
-            for group, run in zip(begun.groups, begun.runs, strict=True):
-                collected.put(group, run.result())
+            for run, result in zip(begun.runs, begun.results, strict=True):
+                collected.put(run, result.result())
         finally:
             begun.cancel()
         outputs = collected.joined()
@@ -134,7 +138,7 @@ _INLINE = _Inline()
 
 
 def _done(future: Future[_Begun]) -> bool:
-    return future.done() and (future.exception() is not None or all(run.done() for run in future.result().runs))
+    return future.done() and (future.exception() is not None or all(one.done() for one in future.result().results))
 
 
 def _abandon(future: Future[_Begun]) -> None:

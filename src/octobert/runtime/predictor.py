@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from octobert import environment, plugins, texts
-from octobert.batching import ASSUMED, run_rows
+from octobert.batching import assumed_cost, run_rows
 from octobert.errors import DataError, ModelError, TargetError
 from octobert.results import CARD, Card
 from octobert.runtime import costs
 from octobert.runtime.flow import Flow
-from octobert.session import SessionOptions
 from octobert.task import build
+from octobert.tuned import Goal, Setting, default_setting, kept
 
-Goal = Literal["latency", "throughput"]
 # Up to so many inputs are answered on the thread that asks.
 _FEW = 4
 
@@ -29,9 +28,10 @@ class Predictor:
     Args:
         folder: a packaged directory, `OUT/<target>`.
         goal: `latency` gives one inference all cores; `throughput` gives every core an inference of its own, and measures
-            once on each machine, for about a second, which rows are best run together.
+            once on each machine, for about a second, which rows are best run together. What `octobert tune` found for the
+            goal on this machine is used.
         streams: inferences at the same time; 0 leaves it to the goal.
-        threads: of one inference; 0 leaves it to the goal.
+        threads: of one inference; 0 leaves it to the goal. Where either is given, what was tuned is left aside.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         runtime_log: the runtime says on stderr what it does.
         allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
@@ -69,17 +69,13 @@ class Predictor:
                 f"the target {self.target} cannot run here", where=str(folder), got=probe.missing, fix=probe.install
             )
         self._encoder = texts.TextEncoder(self.folder, self.task.max_length)
-        bulk = goal == "throughput"
-        options = SessionOptions(
-            streams=streams or (environment.cores() // (threads or 1) or 1 if bulk else 1),
-            threads=threads,
-            cache=str(cache) if cache else None,
-            log=runtime_log,
-            allow_fallback=allow_fallback,
-        )
+        self.setting = _setting(self.folder, goal, streams, threads)
+        options = self.setting.options(cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback)
         session = self._session = target.open_session(target.model_file(self.folder), options)
-        self._cost = costs.measured(self.card, session, self._encoder.max_length) if bulk else costs.known(self.card, session)
-        self._flow = Flow(self.task, self._encoder, session, self._cost or ASSUMED)
+        longest = self._encoder.max_length
+        cost = costs.measured(self.card, session, longest) if goal == "throughput" else costs.known(self.card, session)
+        self._cost = cost or assumed_cost(session)
+        self._flow = Flow(self.task, self._encoder, session, self._cost, self.setting.tokens)
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answers to what is asked, in order.
@@ -129,8 +125,8 @@ class Predictor:
 
     def outputs(self, rows: Sequence[texts.Encoded]) -> dict[str, np.ndarray]:
         """Raw outputs of tokenized rows, in order; rows run in batches of similar length, without fixed padding."""
-        pad_id, cost = self._encoder.pad_id, self._cost or ASSUMED
-        return run_rows(self._session, rows, pad_id, per_token=self.task.per_token, cost=cost)
+        pad_id = self._encoder.pad_id
+        return run_rows(self._session, rows, pad_id, per_token=self.task.per_token, cost=self._cost)
 
 
 def load(
@@ -153,6 +149,15 @@ def load(
         runtime_log=runtime_log,
         allow_fallback=allow_fallback,
     )
+
+
+def _setting(folder: Path, goal: Goal, streams: int, threads: int) -> Setting:
+    """What was asked for, what was tuned, or the default."""
+    if not (streams or threads):
+        found = kept(folder).get(goal)
+        return found.setting if found is not None else default_setting(goal)
+    shared = environment.cores() // (threads or 1) if goal == "throughput" else 1
+    return Setting(streams=streams or max(1, shared), threads=threads)
 
 
 def read_card(folder: Path) -> Card:

@@ -31,7 +31,7 @@ class FixedSession:
         self._session = session
         self._batch, self._sequence = session.shape
         self.outputs, self.precision = session.outputs, session.precision
-        self.threads, self.streams = session.threads, session.streams
+        self.threads, self.streams, self.prepares_shapes = session.threads, session.streams, False
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         rows, length = feeds["input_ids"].shape

@@ -12,8 +12,15 @@ import numpy as np
 
 from octobert.capability import Probe
 from octobert.errors import TargetError
-from octobert.session import Feeds, SessionOptions
+from octobert.session import Feeds, Knob, SessionOptions
 
+# What may be set otherwise for speed, the default first.
+KNOBS: dict[str, tuple[Knob, ...]] = {
+    "PERFORMANCE_HINT": ("LATENCY", "THROUGHPUT"),
+    "ENABLE_CPU_PINNING": (True, False),
+    "ENABLE_HYPER_THREADING": (False, True),
+    "SCHEDULING_CORE_TYPE": ("ANY_CORE", "PCORE_ONLY"),
+}
 INSTALL = "pip install 'octobert[openvino]'"
 
 
@@ -71,6 +78,7 @@ def settings_of(options: SessionOptions) -> dict[str, Any]:
         settings["NUM_STREAMS"] = options.streams
     if options.threads:
         settings["INFERENCE_NUM_THREADS"] = options.threads * options.streams
+    settings.update(options.knobs)
     return settings
 
 
@@ -90,7 +98,7 @@ class OpenvinoSession:
             raise TargetError(
                 "openvino cannot compile the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
             ) from error
-        self.streams = options.streams
+        self.streams, self.prepares_shapes = options.streams, True
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.streams):
             self._free.put(compiled.create_infer_request())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import queue
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,20 @@ from octobert import environment
 from octobert.artifact import canonical_digest, file_digest
 from octobert.capability import Probe
 from octobert.errors import TargetError
-from octobert.session import Feeds, SessionOptions
+from octobert.session import Feeds, Knob, SessionOptions
 
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
+# What may be set otherwise for speed, the default first; a provider's own options are set the same way.
+KNOBS: dict[str, tuple[Knob, ...]] = {
+    "graph_optimization": ("all", "extended", "basic"),
+    "execution": ("sequential", "parallel"),
+    "memory_arena": (True, False),
+    "memory_pattern": (True, False),
+    "denormals_as_zero": (False, True),
+    "spinning": (True, False),
+    "io_binding": (False, True),
+}
 
 
 def probe(provider: str, install: str = INSTALL) -> Probe:
@@ -91,11 +102,15 @@ class OrtSession:
         self.threads = options.threads or max(1, environment.cores() // self.streams)
         if options.threads or self.streams > 1:
             settings.intra_op_num_threads = self.threads
+        _set_knobs_(settings, options.knobs)
         if whole and not options.allow_fallback:
             settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         if not optimize:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         # Other providers compile the whole graph themselves, and have caches of their own.
+        own = {name: str(value) for name, value in options.knobs.items() if name not in KNOBS}
+        if own:
+            provider_options = {**(provider_options or {}), **own}
         caches = options.cache and provider == CPU
         opened = _cached(path, Path(str(options.cache)), settings) if caches else path
         try:
@@ -128,14 +143,44 @@ class OrtSession:
         # Axes that follow batch and sequence have names, the others numbers.
         self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
         self.precision = "f32"
+        self.prepares_shapes = provider != CPU
+        self._binds = bool(options.knobs.get("io_binding"))
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        session = self._free.get()
+        session, given = self._free.get(), {name: feeds[name] for name in self.inputs}
         try:
-            results = session.run(None, {name: feeds[name] for name in self.inputs})
+            results = self._bound(session, given) if self._binds else session.run(None, given)
         finally:
             self._free.put(session)
         return dict(zip(self.outputs, results, strict=True))
+
+    def _bound(self, session: Any, given: Feeds) -> list[np.ndarray]:
+        """A run whose inputs and outputs are bound, which copies nothing on the way in."""
+        binding = session.io_binding()
+        for name, array in given.items():
+            binding.bind_cpu_input(name, array)
+        for name in self.outputs:
+            binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()
+
+
+def _set_knobs_(settings: Any, knobs: Mapping[str, Knob]) -> None:
+    """Session settings that are listed in `KNOBS`."""
+    import onnxruntime as ort
+
+    levels = ort.GraphOptimizationLevel
+    named = {"all": levels.ORT_ENABLE_ALL, "extended": levels.ORT_ENABLE_EXTENDED, "basic": levels.ORT_ENABLE_BASIC}
+    if "graph_optimization" in knobs:
+        settings.graph_optimization_level = named[str(knobs["graph_optimization"])]
+    if knobs.get("execution") == "parallel":
+        settings.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    settings.enable_cpu_mem_arena = bool(knobs.get("memory_arena", True))
+    settings.enable_mem_pattern = bool(knobs.get("memory_pattern", True))
+    if knobs.get("denormals_as_zero"):
+        settings.add_session_config_entry("session.set_denormal_as_zero", "1")
+    if not knobs.get("spinning", True):
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
 def _cached(path: Path, folder: Path, settings: Any) -> Path:

@@ -51,7 +51,7 @@ class TorchSession:
 
         self._torch = torch
         _set_threads(options)
-        self.streams = options.streams
+        self.streams, self.prepares_shapes = options.streams, False
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = head
         self._pooling = checkpoint.pooling_of(folder)
@@ -102,7 +102,7 @@ class TorchGraphSession:
 
         self._torch, self._device, self._path = torch, device, path
         _set_threads(options)
-        self.streams = options.streams
+        self.streams, self.prepares_shapes = options.streams, False
         model = ir.load(path)
         # With AVX2 alone `torch._int_mm` is 50 to 70 times slower than float32.
         units = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))

@@ -32,6 +32,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
+KNOBS = {**_ort.KNOBS, "migraphx_exhaustive_tune": ("0", "1")}
 
 
 def probe() -> Probe:

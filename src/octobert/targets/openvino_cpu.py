@@ -33,6 +33,7 @@ CAPABILITIES = Capabilities(
     formats=("onnx", "openvino"),
     status="run here",
 )
+KNOBS = _openvino.KNOBS
 
 
 def probe() -> Probe:

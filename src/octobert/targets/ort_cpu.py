@@ -32,6 +32,7 @@ CAPABILITIES = Capabilities(
     formats=("onnx",),
     status="run here",
 )
+KNOBS = _ort.KNOBS
 
 
 def probe() -> Probe:

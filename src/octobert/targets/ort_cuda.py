@@ -37,6 +37,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
+KNOBS = {**_ort.KNOBS, "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"), "use_tf32": ("1", "0")}
 
 
 def probe() -> Probe:

@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
+KNOBS = {**_ort.KNOBS, "trt_builder_optimization_level": ("3", "5"), "trt_cuda_graph_enable": ("0", "1")}
 
 
 def probe() -> Probe:

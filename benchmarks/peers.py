@@ -1,0 +1,60 @@
+"""INT8 models as other tools make them, from the same float graph and calibration rows, with documented settings."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from octobert.session import Feeds
+
+T = TypeVar("T")
+
+
+def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
+    """What was made, or why it could not be; what libraries print goes to stderr."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return make(), ""
+    except ModuleNotFoundError as error:
+        return None, f"{error.name} is not installed"
+    except Exception as error:  # noqa: BLE001  # a peer may raise anything; its row says what
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].replace("|", "/")
+
+
+def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static: bool = True, **settings: Any) -> Path:
+    """onnxruntime.quantization after its pre-processing; `activations` are named, for the library may be absent."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):
+        """One row at a time, None after the last."""
+
+        get_next = staticmethod(partial(next, iter(rows), None))
+
+    quant_pre_process(floating, folder / "prepared.onnx", skip_symbolic_shape=True)
+    if "activations" in settings:
+        settings.update(activation_type=QuantType[settings.pop("activations")], weight_type=QuantType.QInt8)
+    if static:
+        quantize_static(folder / "prepared.onnx", folder / "model.onnx", Reader(), **settings)
+    else:
+        quantize_dynamic(folder / "prepared.onnx", folder / "model.onnx", **settings)
+    return folder / "model.onnx"
+
+
+def nncf_transformer(floating: Path, rows: list[Feeds], folder: Path) -> Path:
+    """nncf.quantize on the OpenVINO model."""
+    import nncf
+    import openvino
+
+    settings = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(rows)}
+    quantized = nncf.quantize(openvino.convert_model(str(floating)), nncf.Dataset(rows), **settings)
+    openvino.save_model(quantized, str(folder / "model.xml"))
+    return folder / "model.xml"
+
+
+ORT_DYNAMIC = partial(onnxruntime_model, static=False)
+ORT_COPIED = partial(onnxruntime_model, activations="QUInt8", op_types_to_quantize=["MatMul"])

@@ -1,0 +1,69 @@
+"""`octobert tune DIR --data FILE`: the fastest way to open a finished model on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octobert.cli import _show
+
+if TYPE_CHECKING:
+    from octobert.tuned import Tried
+
+NAME = "tune"
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(help="A packaged directory, OUT/<target>.")],
+    data: Annotated[Path, typer.Option(help="A file of rows; their lengths are what the model is tuned to.")],
+    goal: Annotated[list[str] | None, typer.Option(help="latency, throughput; give it twice for both. Default: both.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Candidates of each goal.")] = 20,
+    minutes: Annotated[float, typer.Option(min=0.01, help="For the search of each goal, last comparison excluded.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the rows and the search.")] = 0,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Search for threads, streams and runtime settings that are faster than the defaults, and keep them with the model."""
+    from octobert import candidates, plugins, tuned, tuning
+    from octobert import data as rows_of
+    from octobert.errors import DataError
+    from octobert.report import terminal
+    from octobert.runtime.predictor import read_card
+    from octobert.task import build
+    from octobert.texts import TextEncoder
+
+    unknown = [one for one in goal or () if one not in tuned.GOALS]
+    if unknown:
+        raise DataError("there is no such goal", where="--goal", got=unknown[0], expected=" or ".join(tuned.GOALS))
+    card = read_card(directory)
+    target, task = plugins.load("targets", card.target), build(card.task.name, card.task.options, card.task.labels)
+    encoder = TextEncoder(directory, task.max_length)
+    rows = task.encode(encoder, task.inputs(rows_of.read_file(data), where=str(data))).flat
+    one = candidates.Candidate(name=card.target, path=str(target.model_file(directory)), head=card.task.head)
+    found = []
+    for wanted in tuned.GOALS if not goal else [one for one in tuned.GOALS if one in goal]:
+        with _show.Bar() as bar:
+
+            def told(number: int, _: Tried, bar: _show.Bar = bar, what: str = f"tuning for {wanted}") -> None:
+                bar.update(what, number, trials)
+
+            found.append(
+                tuning.tune(
+                    one,
+                    rows,
+                    encoder.pad_id,
+                    goal=wanted,
+                    longest=encoder.max_length,
+                    trials=trials,
+                    minutes=minutes,
+                    seed=seed,
+                    on_trial=told,
+                )
+            )
+        tuned.keep(directory, found[-1])
+    if as_json:
+        _show.document([result.model_dump(mode="json") for result in found])
+        return
+    for result in found:
+        _show.render(terminal.tuned_table(result))
