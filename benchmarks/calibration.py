@@ -1,31 +1,37 @@
 """What calibration costs on the shapes of BERT-base: time against the plain forward pass of the same rows, and peak memory.
 
-    python benchmarks/calibration.py [--out runs/foundation] [--rows 100] [--tokens 384] [--placement matmul|tensorrt]
+    python benchmarks/calibration.py [--out DIR] [--rows 100] [--tokens 384] [--placement matmul|tensorrt] [--peers 16]
 
 One pass observes what a placement quantizes (`tensorrt` is that of the reference workflows for SQuAD: all products and residual
 adds); entropy, percentile and mse ranges are then all taken from what was seen. The
 plain pass opens the same float graph in ONNX Runtime and runs the same batches. Both are run in turn, three times; medians are
-printed. Memory is that of another process, which only calibrates.
+printed. Memory is that of another process, which only calibrates. With --peers, quantize_static of ONNX Runtime
+(percentile) and NNCF's quantize work on the first so many rows, which they hold in memory, and octobert on the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from foundation import VOCABULARY, make_model
+from peers import ORT_COPIED, attempt, nncf_transformer
 
-from octobert import observe, plugins
+from octobert import environment, observe, plugins
+from octobert.capability import saturates
 from octobert.environment import peak_memory_bytes
-from octobert.graph import capture, ops, sites
+from octobert.graph import capture, ops, qdq, sites
+from octobert.ranges import Ranges
 from octobert.texts import Encoded, batches, feeds_of
 
 CALIBRATORS = ("entropy", "percentile", "mse")
@@ -46,6 +52,7 @@ def main() -> None:
     arguments.add_argument("--rows", type=int, default=100)
     arguments.add_argument("--tokens", type=int, default=384)
     arguments.add_argument("--placement", default="matmul")
+    arguments.add_argument("--peers", type=int, default=0, help="rows that other tools calibrate on too")
     arguments.add_argument("--memory", action="store_true", help="calibrate once and print the peak memory of this process")
     given = arguments.parse_args()
     graph = given.out / "bert-base.onnx"
@@ -87,6 +94,44 @@ def main() -> None:
     print(f"{given.rows} rows of {given.tokens} tokens, {what}, {', '.join(CALIBRATORS)}")
     print(f"plain forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times")
     subprocess.run([sys.executable, *sys.argv, "--memory"], check=True)
+    if given.peers:
+        beside_peers(given.out, graph, rows[: given.peers])
+
+
+def beside_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
+    """Seconds from a float graph and rows to a quantized file, of everybody, in turn."""
+    from onnxruntime.quantization import CalibrationMethod
+
+    percentile = partial(ORT_COPIED, per_channel=True, calibrate_method=CalibrationMethod.Percentile)
+    feeds = [feeds_of([row], 0) for row in rows]
+    ways: dict[str, Callable[[Path], object]] = {
+        "octobert, percentile": lambda folder: quantized(graph, rows, folder),
+        "onnxruntime quantize_static, percentile": lambda folder: percentile(graph, feeds, folder),
+        "nncf quantize": lambda folder: nncf_transformer(graph, feeds, folder),
+    }
+    for name, way in ways.items():
+        folder = out / "peers" / name.replace(",", "").replace(" ", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        started = time.perf_counter()
+        _, failure = attempt(partial(way, folder))
+        print(f"{name}, {len(rows)} rows: {failure or f'{time.perf_counter() - started:.1f} s'}", flush=True)
+
+
+def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
+    """What a run does with a float graph, in this process: observe, calibrate, plan, write."""
+    model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
+    found = sites.find_sites(model.graph, plugins.load("encoders", "bert").ENCODER)
+    method, calibrator = plugins.load("methods", "static"), plugins.load("calibrators", "percentile")
+    options = method.Options(reduce_range=saturates(table, environment.current().features))
+    kinds = method.observed_kinds(options, [table])
+    values = sorted({site.value for site in found if site.kind in kinds and not site.is_weight})
+    seen = observe.observe(graph, rows, 0, values)
+    intervals = {name: calibrator.interval(seen[name], calibrator.Options()) for name in values}
+    provenance = {"samples": len(rows), "tokens": 0, "data_digest": "", "model_digest": "", "source": "benchmark"}
+    ranges = Ranges(calibrator="percentile", options={}, intervals=intervals, provenance=provenance)
+    qdq.write(model, method.plan(found, ranges, table, options))
+    ops.save(model, folder / "model.onnx")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Any
 TITLES = {"base": "BERT-base (random weights)", "minilm": "all-MiniLM-L6-v2"}
 _INTRODUCTION = """# Benchmarks: speed
 
-Written by `make bench` (`benchmarks/speed.py`); its docstring says what every system is and how it is asked. All figures of a table
-come from one interleaved run, so they can be compared with each other, and with nothing else: machines differ, and so do days.
+Written by `make bench` (`benchmarks/speed.py`, whose docstring says what every system is and how it is asked). All figures of a
+table come from one interleaved run: they can be compared with each other, and with nothing else.
 """
 
 

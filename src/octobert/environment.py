@@ -68,6 +68,11 @@ def cores() -> int:
     return min(_allowed(), psutil.cpu_count(logical=False) or 1)
 
 
+def restricted() -> bool:
+    """Whether there are cores that this process may not use."""
+    return _allowed() < (os.cpu_count() or 1)
+
+
 def _allowed() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

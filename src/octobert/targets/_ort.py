@@ -100,7 +100,8 @@ class OrtSession:
         settings.log_severity_level = 0 if options.log else 3
         self.streams = options.streams
         self.threads = options.threads or max(1, environment.cores() // self.streams)
-        if options.threads or self.streams > 1:
+        # Left alone, onnxruntime takes a thread for each core of the machine, also of those that this process may not use.
+        if options.threads or self.streams > 1 or environment.restricted():
             settings.intra_op_num_threads = self.threads
         _set_knobs_(settings, options.knobs)
         if whole and not options.allow_fallback:

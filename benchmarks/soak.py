@@ -1,0 +1,72 @@
+"""Memory of an endless input: a million short texts through `stream`, on a model so small that the machinery around it counts.
+
+    python benchmarks/soak.py [--texts 1000000] [--target ort-cpu] [--out runs/soak]
+
+Prints the memory of the process after every hundred thousand texts; growth is the last of them less the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from speed import PACKAGE, package
+
+import octobert
+from octobert.graph import checkpoint
+
+EVERY = 100_000
+
+
+def make_model(folder: Path) -> None:
+    """Two layers of 32 channels, with BERT's tokenizer."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=30522)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    source = checkpoint.locate(PACKAGE)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).write_bytes((source / file).read_bytes())
+
+
+def texts(count: int) -> Iterator[str]:
+    """Short texts, made as they are asked for; none is the same as another."""
+    generator = random.Random(0)
+    words = ("the", "a", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "while", "rain", "falls", "quiet", "streets")
+    for index in range(count):
+        yield f"{' '.join(generator.choices(words, k=generator.randint(2, 9)))} {index}"
+
+
+def main() -> None:
+    """Make, run, print."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--texts", type=int, default=1_000_000)
+    arguments.add_argument("--target", default="ort-cpu")
+    arguments.add_argument("--out", type=Path, default=Path("runs/soak"))
+    given = arguments.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if not (given.out / "checkpoint" / "model.safetensors").is_file():
+        make_model(given.out / "checkpoint")
+    folder = package(given.out / "checkpoint", [(text,) for text in texts(256)], given.out)
+    process, held, started = psutil.Process(), [], time.perf_counter()
+    with octobert.load(folder / given.target, goal="throughput") as model:
+        answers = model.stream(texts(given.texts))
+        for done in itertools.count(EVERY, EVERY):
+            count = sum(1 for _ in itertools.islice(answers, EVERY))
+            held.append(process.memory_info().rss / 1e6)
+            rate = (done - EVERY + count) / (time.perf_counter() - started)
+            print(f"{done - EVERY + count:>9,} texts: {held[-1]:.0f} MB, {rate:,.0f} texts a second", flush=True)
+            if count < EVERY or done >= given.texts:
+                break
+    print(f"growth from the first {EVERY:,} to the last: {held[-1] - held[0]:+.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
