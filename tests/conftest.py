@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import onnx_ir as ir
+
 from octobert import pipeline, plugins
+from octobert.graph import ops
 from octobert.graph.capture import Captured, capture
 from octobert.recipe import Recipe, parse
 from octobert.results import Report
@@ -32,29 +39,51 @@ def shared() -> Path:
     return SHARED
 
 
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that all test processes of a session share; whichever comes first makes what is in it."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    folder = root / "shared" / name
+    folder.parent.mkdir(exist_ok=True, parents=True)
+    with folder.with_name(f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = folder.with_name(f"{name}.made")
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            made.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """`checkpoint("bert", "sequence-classification")` → a folder, made once."""
-    root = tmp_path_factory.mktemp("checkpoints")
-    made: dict[tuple[str, str], Path] = {}
 
     def get(family: str, head: str = "sequence-classification") -> Path:
-        if (family, head) not in made:
-            made[family, head] = make_checkpoint(root / f"{family}-{head}", family, head)
-        return made[family, head]
+        return made_once(tmp_path_factory, f"{family}-{head}", lambda folder: make_checkpoint(folder, family, head))
 
     return get
 
 
 @pytest.fixture(scope="session")
-def captured(checkpoint: Callable[[str, str], Path]) -> Callable[[str, str], Captured]:
+def captured(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Captured]:
     """`captured("bert", "sequence-classification")` → the canonical graph, captured once; nobody may edit it."""
     made: dict[tuple[str, str], Captured] = {}
 
     def get(family: str, head: str = "sequence-classification") -> Captured:
         if (family, head) not in made:
-            folder = checkpoint(family, head)
-            made[family, head] = capture(folder, head, parity_feeds(pad_of(folder)))
+            source, encoder = checkpoint(family, head), plugins.load("encoders", family).ENCODER
+
+            def make(folder: Path) -> None:
+                found = capture(source, head, parity_feeds(pad_of(source)))
+                ops.save(found.model, folder / "model.onnx")
+                assert found.encoder is encoder
+                (folder / "facts.pickle").write_bytes(pickle.dumps(dataclasses.replace(found, model=None, encoder=None)))
+
+            folder = made_once(tmp_path_factory, f"captured-{family}-{head}", make)
+            facts = pickle.loads((folder / "facts.pickle").read_bytes())
+            made[family, head] = dataclasses.replace(facts, model=ir.load(folder / "model.onnx"), encoder=encoder)
         return made[family, head]
 
     return get
@@ -110,17 +139,25 @@ TARGETS = [t for t in plugins.names("targets") if plugins.load("targets", t).pro
 @pytest.fixture(scope="session")
 def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path, Report]:
     """One whole run of the tiny classifier with everything in it: (recipe, output directory, report). Not to be written into."""
-    folder = tmp_path_factory.mktemp("run")
-    plain = {
-        "model": str(checkpoint("bert")),
+    model = str(checkpoint("bert"))
+
+    def recipe_in(folder: Path) -> Recipe:
+        return parse(plain | {"data": {"source": str(folder / "data"), "calibrate": {"from": "train", "samples": 24}}})
+
+    def make(folder: Path) -> None:
+        write_pairs(folder / "data")
+        pipeline.run(recipe_in(folder), folder / "out")
+
+    plain: dict[str, Any] = {
+        "model": model,
         "task": "text-classification",
-        "data": {"source": str(write_pairs(folder / "data")), "calibrate": {"from": "train", "samples": 24}},
         "sensitivity": True,
         "targets": TARGETS,
         "benchmark": FAST,
     }
-    recipe = parse(plain)
-    return recipe, folder / "out", pipeline.run(recipe, folder / "out")
+    folder = made_once(tmp_path_factory, "run", make)
+    report = Report.model_validate_json((folder / "out" / "report.json").read_text(encoding="utf-8"))
+    return recipe_in(folder), folder / "out", report
 
 
 def warmed(source: Path, out: Path, *stages: str) -> Path:

