@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from octobert import environment
-from octobert.artifact import canonical_digest, whole
+from octobert.artifact import canonical_digest, storage_errors, whole
 from octobert.errors import ModelError
 from octobert.plan import Noun
 from octobert.session import Knob, SessionOptions
@@ -84,17 +84,21 @@ def kept(folder: Path) -> dict[str, Tuned]:
         return {}
     try:
         return {goal: Tuned.model_validate(one) for goal, one in _read(folder).get(_machine(), {}).items()}
-    except ValueError as error:
+    except (ValueError, AttributeError) as error:
         raise ModelError(
             "what the model was tuned to cannot be read", where=str(folder / FILE), got=str(error)[:200], fix="remove the file"
         ) from error
 
 
 def keep(folder: Path, tuned: Tuned) -> None:
-    """Store a result with the package, beside those of other goals and other machines."""
+    """Store a result with the package, beside those of other goals and other machines.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
     every = _read(folder) if (folder / FILE).is_file() else {}
     every.setdefault(_machine(), {})[tuned.goal] = tuned.model_dump(mode="json")
-    with whole(folder / FILE) as unfinished:
+    with storage_errors(folder), whole(folder / FILE) as unfinished:
         unfinished.write_text(json.dumps(every, indent=1), encoding="utf-8")
 
 

@@ -41,6 +41,8 @@ def command(
     encoder = TextEncoder(directory, task.max_length)
     rows = task.encode(encoder, task.inputs(rows_of.read_file(data), where=str(data))).flat
     one = candidates.Candidate(name=card.target, path=str(target.model_file(directory)), head=card.task.head)
+    # What cannot be kept in the end is not worth the search.
+    tuned.kept(directory)
     found = []
     for wanted in tuned.GOALS if not goal else [one for one in tuned.GOALS if one in goal]:
         with _show.Bar() as bar:
