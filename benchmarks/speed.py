@@ -438,7 +438,9 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
     model = out / "checkpoint"
     if not (model / "model.safetensors").is_file():
         make_model(name, model)
-    sources = {f.stem if f.stem != "validation" else f.parent.name: read_texts(f, given.rows) for f in given.texts or []}
+    sources = {
+        f.parent.name if f.stem in ("validation", "test") else f.stem: read_texts(f, given.rows) for f in given.texts or []
+    }
     sources["Zipf mixture"] = zipf_texts(model, given.rows)
     systems, failures = systems_of(name, model, next(iter(sources.values())), out)
     if given.only:
@@ -478,16 +480,18 @@ def main() -> None:
     arguments.add_argument("--only", nargs="*", help="systems whose names begin so")
     arguments.add_argument("--out", type=Path, default=Path("runs/speed"))
     arguments.add_argument("--page", type=Path, help="write tables and plot there")
+    arguments.add_argument("--written", action="store_true", help="measure nothing: write the page from earlier results")
+    arguments.add_argument("--note", default="", help="what a reader of the page has to know about this run")
     given = arguments.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    for name in given.model or SIZES:
+    for name in () if given.written else given.model or SIZES:
         found = measured(name, given)
         (given.out / f"{name}.json").write_text(json.dumps(found, indent=1))
     files = {name: given.out / f"{name}.json" for name in SIZES if (given.out / f"{name}.json").is_file()}
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
     from speed_page import page, plot
 
-    text = page(results)
+    text = page(results, given.note)
     print(text)
     if given.page:
         given.page.write_text(text, encoding="utf-8")

@@ -14,9 +14,9 @@ table come from one interleaved run: they can be compared with each other, and w
 """
 
 
-def page(results: dict[str, dict[str, Any]]) -> str:
+def page(results: dict[str, dict[str, Any]], note: str = "") -> str:
     """Markdown."""
-    parts = [_INTRODUCTION]
+    parts = [_INTRODUCTION, note]
     for name, found in results.items():
         here = found["environment"]
         parts.append(f"\n## {TITLES[name]}\n")
@@ -83,11 +83,15 @@ def plot(results: dict[str, dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(results), figsize=(6 * len(results), 4.5), squeeze=False)
+    systems = list(dict.fromkeys(system for found in results.values() for system in found["shapes"]))
+    colours = dict(zip(systems, pyplot.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
     for axis, (name, found) in zip(axes[0], results.items(), strict=True):
         lengths = [int(shape.split(" × ")[1]) for shape in found["limits"] if shape.startswith("1 ×")]
         for system, times in found["shapes"].items():
             own = [(n, statistics.median(times[f"1 × {n}"])) for n in lengths if f"1 × {n}" in times]
-            style = {"linewidth": 2.5} if system.startswith("octobert") else {"linewidth": 1, "alpha": 0.7}
+            style = {"linewidth": 2.5 if system.startswith("octobert") else 1.0, "color": colours[system]}
+            if len(own) < len(lengths):
+                continue
             axis.plot([n for n, _ in own], [1e3 * ms / n for n, ms in own], marker="o", label=system, **style)
         limit = [1e3 * found["limits"][f"1 × {n}"] / n for n in lengths]
         axis.plot(lengths, limit, "k--", label="the products alone")
