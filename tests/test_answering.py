@@ -357,12 +357,12 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
         {"HasAns_": [n for n in names if n in has], "NoAns_": [n for n in names if n not in has]} if version == 2 else {}
     )
     for prefix, own in groups.items():
-        assert len(own) > 500
+        assert len(own) > 250
         assert scores[f"{prefix}exact"] == pytest.approx(fmean(expected[n][0] for n in own), abs=1e-12)
         assert scores[f"{prefix}f1"] == pytest.approx(fmean(expected[n][1] for n in own), abs=1e-12)
     # The model has learned something, and its predictions are of many kinds.
     assert scores["HasAns_f1" if version == 2 else "f1"] > 0.2
-    assert len(set(final.values())) > 500
+    assert len(set(final.values())) > 250
     if version == 2:
         best = {n: p.spans[0].text for n, p in zip(names, predicted, strict=True)}
         null = {n: p.null_minus_best for n, p in zip(names, predicted, strict=True)}
