@@ -37,7 +37,7 @@ import numpy as np
 import yaml
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
-from octobert import environment, judging, pipeline, task, timing
+from octobert import environment, judging, pipeline, timing
 from octobert.batching import run_rows
 from octobert.candidates import Candidate, open_candidate
 from octobert.data import read_file
@@ -241,7 +241,7 @@ def examine(experiment: Experiment, given: argparse.Namespace) -> tuple[Report, 
     for name, rows in (("train", calibration), ("validation", next(iter(sets.values())))):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     report, package, ours = octobert_models(experiment, len(calibration), folder)
-    bound = task.build(report.task.name, report.task.options, report.task.labels)
+    bound = report.task.bound()
     encoder = TextEncoder(package, bound.max_length)
 
     def asked(rows: list[Row], where: str) -> Asked:

@@ -15,25 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from speed import PACKAGE, package
+from speed import make_model, package
 
 import octobert
-from octobert.graph import checkpoint
 
 EVERY = 100_000
-
-
-def make_model(folder: Path) -> None:
-    """Two layers of 32 channels, with BERT's tokenizer."""
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification
-
-    torch.manual_seed(0)
-    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=30522)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    source = checkpoint.locate(PACKAGE)
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / file).write_bytes((source / file).read_bytes())
 
 
 def texts(count: int) -> Iterator[str]:
@@ -53,7 +39,7 @@ def main() -> None:
     given = arguments.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if not (given.out / "checkpoint" / "model.safetensors").is_file():
-        make_model(given.out / "checkpoint")
+        make_model("tiny", given.out / "checkpoint")
     folder = package(given.out / "checkpoint", [(text,) for text in texts(256)], given.out)
     process, held, started = psutil.Process(), [], time.perf_counter()
     with octobert.load(folder / given.target, goal="throughput") as model:

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
-from octobert import data, environment, pipeline
+from octobert import data, environment, pipeline, timing
 from octobert.recipe import parse
 from octobert.session import Feeds, SessionOptions
 from octobert.texts import TextEncoder, feeds_of
@@ -48,6 +48,12 @@ PADDED = 128
 CALIBRATION_ROWS = 64
 # Layers, hidden size, feed-forward size.
 SIZES = {"base": (12, 768, 3072), "minilm": (6, 384, 1536)}
+VOCABULARY = 30522
+# What random weights are drawn for; base is the default of transformers, tiny a model that costs next to nothing.
+RANDOM: dict[str, dict[str, int]] = {
+    "base": {},
+    "tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
+}
 SETTLE_S = 0.02
 # A system that is slower by so much than the fastest is not timed on larger shapes.
 _TOO_SLOW = 10
@@ -211,10 +217,10 @@ def make_model(name: str, folder: Path) -> None:
 
     source = checkpoint.locate(PACKAGE)
     torch.manual_seed(0)
-    if name == "base":
-        model = BertForSequenceClassification(BertConfig(vocab_size=30522))
-    else:
+    if name == "minilm":
         model = BertForSequenceClassification.from_pretrained(source)
+    else:
+        model = BertForSequenceClassification(BertConfig(vocab_size=VOCABULARY, **RANDOM[name]))
     model.save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (folder / file).write_bytes((source / file).read_bytes())
@@ -321,17 +327,12 @@ def opened(systems: Sequence[System], failures: dict[str, str]) -> list[Running]
     return found
 
 
-def random_feeds(batch: int, length: int) -> Feeds:
-    ids = np.random.default_rng(0).integers(1000, 20000, (batch, length), dtype=np.int64)
-    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-
-
 def time_shapes(running: Sequence[Running], rounds: int, failures: dict[str, str]) -> dict[str, dict[str, list[float]]]:
     """System → shape → ms of every round."""
     found: dict[str, dict[str, list[float]]] = {one.system.name: {} for one in running}
     generator = random.Random(0)
     for shape in SHAPES:
-        feeds, name = random_feeds(*shape), f"{shape[0]} × {shape[1]}"
+        feeds, name = timing.fixed_shape(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
         # Short runs vary most, and cost least.
         share = 3.0 if shape[0] * shape[1] <= 64 else 1.0 if shape[0] == 1 else 0.3
         for _ in range(max(3, round(share * rounds))):

@@ -72,6 +72,14 @@ class Run:
         """[B, S] of its feeds."""
         return len(self.rows), self.length
 
+    def feeds(self, rows: Sequence[Encoded], pad_id: int) -> Feeds:
+        """What the model is given.
+
+        Args:
+            rows: all of them, of which these are some.
+        """
+        return feeds_of([rows[index] for index in self.rows], pad_id, self.length)
+
 
 def assumed_cost(session: Session) -> Cost:
     """What runs cost on no machine in particular, in tokens: a run 16 more, attention as much as the linear layers at 4,096."""
@@ -205,7 +213,7 @@ def run_rows(
     collected, done = Outputs(session.outputs, rows, per_token=per_token), 0
     lengths = [len(row) for row in rows]
     for run in runs_of(lengths, cost or assumed_cost(session), longest=max(lengths, default=0)):
-        collected.put(run, session.run(feeds_of([rows[i] for i in run.rows], pad_id, run.length)))
+        collected.put(run, session.run(run.feeds(rows, pad_id)))
         done += len(run.rows)
         if on_done:
             on_done(done)

@@ -41,6 +41,7 @@ class Capabilities(Noun):
         whole_graph: it is meant to compute everything in integers; what is not quantized falls to slower units.
         first_token: the last layer computes the first token only, where the head reads no other; not where fused operators take
             layers whole.
+        fast_norms: on machines with up to so many cores norms are faster in operators that compute with vectors (`norms`).
         lowest_constant: below this a mask's constant is no number to it any more.
         pairs: it computes in integers what stands between Quantize/DequantizeLinear; otherwise its own operators only.
         file: the ONNX file of a package that it opens, or that what it opens was made from.
@@ -73,6 +74,7 @@ class Capabilities(Noun):
     integer_operators: tuple[str, ...] = ("MatMul", "Gemm")
     whole_graph: bool = False
     first_token: bool = True
+    fast_norms: int = 0
     lowest_constant: float = -3.0e38
     pairs: bool = True
     file: str = "onnx/model_quantized.onnx"

@@ -10,6 +10,7 @@ from octobert.environment import Environment
 from octobert.measure import Comparison, Footprint, Latency, Score
 from octobert.plan import Noun, QuantPlan
 from octobert.ranges import Provenance, Ranges
+from octobert.task import Task, build
 
 CARD = "octobert.json"
 # In a checkpoint that was trained here.
@@ -234,6 +235,10 @@ class TaskFacts(Noun):
     labels: tuple[str, ...]
     head: str
     primary: str | None
+
+    def bound(self) -> Task:
+        """The task itself."""
+        return build(self.name, self.options, self.labels)
 
 
 class RangeFacts(Noun):

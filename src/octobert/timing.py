@@ -164,7 +164,11 @@ def _one_shape(
 
 
 class Worker:
-    """A candidate's process, and the pipe to it. Requests are `time` (feeds → ms), `work` (list of feeds → ms), `peak`."""
+    """A candidate's process, and the pipe to it.
+
+    Requests are `time` (feeds → ms of a run, after one that is not timed), `work` (list of feeds → ms of all runs, on as many
+    streams as there are), `cost` (longest row → what runs cost) and `peak` (→ bytes).
+    """
 
     def __init__(self, candidate: Candidate, threads: int = 0) -> None:
         self.candidate = candidate
@@ -234,6 +238,8 @@ def _serve(pipe: Connection, candidate: Candidate, threads: int) -> None:
         if what == "time":
             session.run(given)
         begun = time.perf_counter()
-        for _ in pool.map(session.run, given) if what == "work" else [session.run(given)]:
-            pass
+        if what == "time":
+            session.run(given)
+        else:
+            list(pool.map(session.run, given))
         pipe.send((time.perf_counter() - begun) * 1000)

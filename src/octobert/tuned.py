@@ -83,7 +83,7 @@ def kept(folder: Path) -> dict[str, Tuned]:
     if not (folder / FILE).is_file():
         return {}
     try:
-        return {goal: Tuned.model_validate(one) for goal, one in _read(folder).get(_machine(), {}).items()}
+        return {goal: Tuned.model_validate(one) for goal, one in _read(folder).get(machine(), {}).items()}
     except (ValueError, AttributeError) as error:
         raise ModelError(
             "what the model was tuned to cannot be read", where=str(folder / FILE), got=str(error)[:200], fix="remove the file"
@@ -97,7 +97,7 @@ def keep(folder: Path, tuned: Tuned) -> None:
         StorageError: it cannot be written.
     """
     every = _read(folder) if (folder / FILE).is_file() else {}
-    every.setdefault(_machine(), {})[tuned.goal] = tuned.model_dump(mode="json")
+    every.setdefault(machine(), {})[tuned.goal] = tuned.model_dump(mode="json")
     with storage_errors(folder), whole(folder / FILE) as unfinished:
         unfinished.write_text(json.dumps(every, indent=1), encoding="utf-8")
 
@@ -106,7 +106,8 @@ def _read(folder: Path) -> dict[str, Any]:
     return json.loads((folder / FILE).read_text(encoding="utf-8"))
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What times belong to: a CPU, the cores of it that this process may use, and the runtimes."""
     here = environment.current()
     runtimes = {name: here.versions.get(name) for name in ("onnxruntime", "openvino", "torch")}
     return canonical_digest([here.cpu, here.cores, here.features, runtimes])[:16]

@@ -18,9 +18,9 @@ from octobert import environment, plugins
 from octobert.batching import Run, runs_of
 from octobert.candidates import Candidate
 from octobert.errors import OctobertError, TargetError
-from octobert.measure import RESAMPLES
+from octobert.measure import Score, score
 from octobert.session import Feeds, Knob
-from octobert.texts import Encoded, feeds_of
+from octobert.texts import Encoded
 from octobert.timing import Worker
 from octobert.tuned import TOKENS, Goal, Setting, Tried, Tuned, default_setting
 
@@ -29,6 +29,7 @@ MARGIN = 0.01
 # Rows that are worked on: one by one in a round for latency, all together for throughput.
 ROWS = {"latency": 8, "throughput": 96}
 _FIRST_ROUNDS, _ROUNDS, _FINAL_ROUNDS, _FINALISTS = 3, 7, 25, 3
+_RATIO = "ratio to the defaults"
 # A candidate that is slower by more in each of the first rounds is left.
 _HOPELESS = 1.1
 
@@ -87,17 +88,18 @@ def tune(
                 study.tell(trial, one.ratio)
         ranked = sorted((t for t in tried.values() if t.ratio is not None), key=lambda t: t.ratio or 0.0)
         finalists = [t.setting for t in ranked if t.setting != default and t.ratio < 1.0][:_FINALISTS]  # type: ignore[operator]
-        found = [_final(candidate, setting, work, base) for setting in finalists]
+        found = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
         base_ms = float(np.median(base.times))
-    setting, ratio, low, high = min(found, key=lambda f: f[1], default=(default, 1.0, 1.0, 1.0))
-    if high >= 1 - MARGIN:
-        setting, ratio, low, high = default, 1.0, 1.0, 1.0
+    same = Score(metric=_RATIO, value=1.0, low=1.0, high=1.0, rows=0)
+    setting, ratio = min(found, key=lambda one: one[1].value, default=(default, same))
+    if ratio.high >= 1 - MARGIN:
+        setting, ratio = default, same
     return Tuned(
         goal=goal,
         setting=setting,
-        ratio=ratio,
-        low=low,
-        high=high,
+        ratio=ratio.value,
+        low=ratio.low,
+        high=ratio.high,
         default_ms=base_ms,
         rows=len(chosen),
         tried=tuple(tried.values()),
@@ -138,7 +140,7 @@ class _Work:
         else:
             cost = worker.ask("cost", self.longest)
             runs = runs_of(lengths, cost, longest=self.longest, parts=setting.streams, tokens=setting.tokens)
-        return [feeds_of([self._rows[i] for i in run.rows], self._pad_id, run.length) for run in runs]
+        return [run.feeds(self._rows, self._pad_id) for run in runs]
 
 
 class _Open:
@@ -194,11 +196,9 @@ def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> 
         return Tried(setting=setting, ratio=None, problem=str(error))
 
 
-def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> tuple[Setting, float, float, float]:
-    """(setting, ratio to the defaults, lower and upper end of its 95 % interval), over many rounds."""
+def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Score:
+    """The median ratio to the defaults over many rounds, with its interval."""
     with _Open(candidate, setting, work) as one:
-        ratios = np.array(_ratios(one, base, _FINAL_ROUNDS))
-    generator = np.random.default_rng(0)
-    draws = [np.median(generator.choice(ratios, len(ratios))) for _ in range(RESAMPLES)]
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return setting, float(np.median(ratios)), float(low), float(high)
+        found = score(_RATIO, lambda ratios: float(np.median(ratios)), np.array(_ratios(one, base, _FINAL_ROUNDS)), seed=0)
+    assert found is not None
+    return found

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from octobert.artifact import Artifact
     from octobert.pipeline import Step
+    from octobert.tuned import Goal
 
 CACHE_HELP = "Folder where the runtime keeps what it compiled, so that it opens faster the next time."
 RUNTIME_LOG_HELP = "Have the runtime say what it does, on stderr."
@@ -35,6 +36,21 @@ def note(text: str) -> None:
 def split_names(given: list[str] | None) -> list[str]:
     """Names given one by one or with commas between them."""
     return [name.strip() for one in given or [] for name in one.split(",") if name.strip()]
+
+
+def goal_named(name: str) -> Goal:
+    """A goal by its name.
+
+    Raises:
+        DataError: there is none of that name.
+    """
+    from octobert.errors import DataError
+    from octobert.tuned import GOALS
+
+    found = next((goal for goal in GOALS if goal == name), None)
+    if found is None:
+        raise DataError("there is no such goal", where="--goal", got=name, expected=" or ".join(GOALS))
+    return found
 
 
 def render(*parts: Any) -> None:

@@ -85,13 +85,11 @@ def _shapes(settings: Benchmark, directories: list[Path], data: Path | None) -> 
     from octobert import data as rows_of
     from octobert import timing
     from octobert.runtime.predictor import read_card
-    from octobert.task import build
     from octobert.texts import TextEncoder, longest
 
     timing.check_lengths(settings, min(longest(folder) for folder in directories))
     vocabulary = json.loads((directories[0] / "config.json").read_text()).get("vocab_size", 1000)
-    facts = read_card(directories[0]).task
-    task = build(facts.name, facts.options, facts.labels)
+    task = read_card(directories[0]).task.bound()
     encoder = TextEncoder(directories[0], task.max_length)
     texts = task.inputs(rows_of.read_file(data), where=str(data)) if data else []
     rows = task.encode(encoder, texts).flat

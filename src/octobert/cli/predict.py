@@ -7,14 +7,11 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from octobert.cli import _show
-
-if TYPE_CHECKING:
-    from octobert.tuned import Goal
 
 NAME = "predict"
 
@@ -39,7 +36,9 @@ def command(
     inputs = iter(_questions(question, context, context_file, texts)) if asked else _texts(texts, pair=pair)
     given: deque[Any] = deque()
     found, cut = [], False
-    with load(directory, goal=_goal(goal), cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback) as model:
+    with load(
+        directory, goal=_show.goal_named(goal), cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback
+    ) as model:
         for answer in model.stream(_noted(inputs, given)):
             cut = cut or "truncated" in answer
             if as_json:
@@ -50,16 +49,6 @@ def command(
         _show.note("octobert: some texts were longer than the model takes, and were cut.")
     if as_json:
         _show.document(found)
-
-
-def _goal(name: str) -> Goal:
-    from octobert.errors import DataError
-    from octobert.tuned import GOALS
-
-    found = next((goal for goal in GOALS if goal == name), None)
-    if found is None:
-        raise DataError("there is no such goal", where="--goal", got=name, expected=" or ".join(GOALS))
-    return found
 
 
 def _noted(inputs: Iterator[Any], given: deque[Any]) -> Iterator[Any]:

@@ -27,24 +27,20 @@ def command(
     """Search for threads, streams and runtime settings that are faster than the defaults, and keep them with the model."""
     from octobert import candidates, plugins, tuned, tuning
     from octobert import data as rows_of
-    from octobert.errors import DataError
     from octobert.report import terminal
     from octobert.runtime.predictor import read_card
-    from octobert.task import build
     from octobert.texts import TextEncoder
 
-    unknown = [one for one in goal or () if one not in tuned.GOALS]
-    if unknown:
-        raise DataError("there is no such goal", where="--goal", got=unknown[0], expected=" or ".join(tuned.GOALS))
+    goals = [_show.goal_named(one) for one in goal or tuned.GOALS]
     card = read_card(directory)
-    target, task = plugins.load("targets", card.target), build(card.task.name, card.task.options, card.task.labels)
+    target, task = plugins.load("targets", card.target), card.task.bound()
     encoder = TextEncoder(directory, task.max_length)
     rows = task.encode(encoder, task.inputs(rows_of.read_file(data), where=str(data))).flat
     one = candidates.Candidate(name=card.target, path=str(target.model_file(directory)), head=card.task.head)
     # What cannot be kept in the end is not worth the search.
     tuned.kept(directory)
     found = []
-    for wanted in tuned.GOALS if not goal else [one for one in tuned.GOALS if one in goal]:
+    for wanted in sorted(set(goals)):
         with _show.Bar() as bar:
 
             def told(number: int, _: Tried, bar: _show.Bar = bar, what: str = f"tuning for {wanted}") -> None:

@@ -103,7 +103,7 @@ class _Region:
             axes = {axis for value in made for axis in asked[value]}
             axis = axes.pop() if len(axes) == 1 else None
             if _takes_first(node) and self.layout(node.inputs[0])[1:2] == ("sequence",):
-                needs = [1, *[None] * (len(node.inputs) - 1)]
+                needs = self._first_input(node, 1)
             elif axis is not None and self.layout(node.outputs[0])[axis] == "sequence":
                 needs = self._needs(node, axis)
                 if needs is not None:
@@ -205,9 +205,9 @@ class _Region:
         rank = len(self.layout(node.outputs[0]))
         if node.attributes.get_int("axis", -1) % rank != rank - 1 or axis == rank - 1:
             return None
-        return [axis, *[None] * (len(node.inputs) - 1)]
+        return self._first_input(node, axis)
 
-    def _first_input(self, node: ir.Node, axis: int) -> Needs | None:
+    def _first_input(self, node: ir.Node, axis: int) -> Needs:
         """Operators whose other inputs are numbers or names of channels."""
         return [axis, *[None] * (len(node.inputs) - 1)]
 
@@ -229,7 +229,7 @@ class _Region:
         rank = len(self.layout(node.outputs[0]))
         if axes is None or axis in {int(one) % rank for one in axes}:
             return None
-        return [axis, *[None] * (len(node.inputs) - 1)]
+        return self._first_input(node, axis)
 
     def _along_another(self, node: ir.Node, axis: int) -> Needs | None:
         """Concat, GatherElements and Split along another axis: a row is a row of everything that is put together or apart."""

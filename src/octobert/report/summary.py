@@ -143,6 +143,11 @@ def verdicts(report: Report) -> list[str]:
                 f"{target}: the head reads the first token only, so the last layer computes no other "
                 f"({stage.summary['first_token']} matrix products; exact; the float model it is set against computes all)."
             )
+        if stage is not None and stage.summary.get("fast_norms"):
+            found.append(
+                f"{target}: {stage.summary['fast_norms']} norms are written as InstanceNormalization, which is faster on "
+                f"{report.environment.cores} cores (exact; for a machine with many cores, run octobert there)."
+            )
     found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]
     for target, one in report.simulations.items():
         found.append(

@@ -41,6 +41,7 @@ def _section(target: Capabilities) -> str:
         ("float parts", ", ".join(target.float_parts)),
         ("shapes", _SHAPES[target.shapes]),
         ("last layer", "first token only, where the head reads no other" if target.first_token else "all tokens"),
+        ("norms", f"as InstanceNormalization on machines with up to {target.fast_norms} cores" if target.fast_norms else ""),
         ("opset", f"{target.opset[0]} to {target.opset[1]}"),
         ("other operator domains", ", ".join(target.domains)),
         ("refuses", ", ".join(target.refuses)),

@@ -6,19 +6,16 @@ import contextlib
 import os
 from pathlib import Path
 
-from octobert import environment
 from octobert.artifact import canonical_digest, whole
 from octobert.batching import Cost, measure_cost
 from octobert.results import Card
 from octobert.session import Session
+from octobert.tuned import machine
 
 
 def known(card: Card, session: Session) -> Cost | None:
     """The cost of a model's runs, where it has been measured with these streams and threads."""
-    try:
-        return Cost.model_validate_json(_place(card, session).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    return _read(_place(card, session))
 
 
 def measured(card: Card, session: Session, longest: int) -> Cost:
@@ -27,21 +24,27 @@ def measured(card: Card, session: Session, longest: int) -> Cost:
     Args:
         longest: row that the model takes.
     """
-    found = known(card, session)
+    path = _place(card, session)
+    found = _read(path)
     if found is None:
         found = measure_cost(session, longest)
         # Whoever cannot write there measures again the next time.
         with contextlib.suppress(OSError):
-            path = _place(card, session)
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole(path) as unfinished:
                 unfinished.write_text(found.model_dump_json(), encoding="utf-8")
     return found
 
 
+def _read(path: Path) -> Cost | None:
+    try:
+        return Cost.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def _place(card: Card, session: Session) -> Path:
-    here = environment.current()
-    what = [card.files, card.target, here.cpu, here.features, here.versions, session.streams, session.threads]
+    what = [card.files, card.target, machine(), session.streams, session.threads]
     return cache_folder() / f"cost-{canonical_digest(what)[:16]}.json"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from octobert.batching import Cost, Outputs, Run, runs_of
 from octobert.session import Session
 from octobert.task import Task
-from octobert.texts import Asked, Encoded, TextEncoder, feeds_of
+from octobert.texts import Asked, Encoded, TextEncoder
 
 # The first window is small, so that the first answers come soon; later ones are large, so that rows find rows of their length.
 _FIRST, _LARGEST = 32, 1024
@@ -102,13 +102,13 @@ class Flow:
         texts = [self._task.parse(one, where=f"input {first + i + 1}") for i, one in enumerate(inputs)]
         asked = self._task.encode(self._encoder, texts)
         rows, streams, longest = asked.flat, self._session.streams, self._encoder.max_length
-        lengths, cost = [len(row) for row in rows], self._cost
-        runs = runs_of(lengths, cost, longest=longest, parts=streams, tokens=self._tokens, seen=self._seen)
+        lengths = [len(row) for row in rows]
+        runs = runs_of(lengths, self._cost, longest=longest, parts=streams, tokens=self._tokens, seen=self._seen)
         self._seen.update(run.shape for run in runs)
-        return _Begun(asked, runs, [executor.submit(self._run, [rows[i] for i in run.rows], run.length) for run in runs])
+        return _Begun(asked, runs, [executor.submit(self._run, run, rows) for run in runs])
 
-    def _run(self, rows: Sequence[Encoded], length: int) -> dict[str, Any]:
-        return self._session.run(feeds_of(rows, self._encoder.pad_id, length))
+    def _run(self, run: Run, rows: Sequence[Encoded]) -> dict[str, Any]:
+        return self._session.run(run.feeds(rows, self._encoder.pad_id))
 
     def _finish(self, inputs: Sequence[Any], begun: _Begun) -> Iterator[dict[str, Any]]:
         """Wait for the runs of a window, and give its answers."""

@@ -15,7 +15,6 @@ from octobert.errors import DataError, ModelError, TargetError
 from octobert.results import CARD, Card
 from octobert.runtime import costs
 from octobert.runtime.flow import Flow
-from octobert.task import build
 from octobert.tuned import Goal, Setting, default_setting, kept
 
 # Up to so many inputs are answered on the thread that asks.
@@ -59,8 +58,7 @@ class Predictor:
     ) -> None:
         self.folder = Path(folder)
         self.card = read_card(self.folder)
-        facts = self.card.task
-        self.task = build(facts.name, facts.options, facts.labels)
+        self.task = self.card.task.bound()
         self.target = self.card.target
         target = plugins.load("targets", self.target)
         probe = target.probe()
@@ -129,26 +127,8 @@ class Predictor:
         return run_rows(self._session, rows, pad_id, per_token=self.task.per_token, cost=self._cost)
 
 
-def load(
-    folder: str | Path,
-    *,
-    goal: Goal = "latency",
-    streams: int = 0,
-    threads: int = 0,
-    cache: str | Path | None = None,
-    runtime_log: bool = False,
-    allow_fallback: bool = False,
-) -> Predictor:
-    """Open a packaged directory; the arguments are those of `Predictor`."""
-    return Predictor(
-        folder,
-        goal=goal,
-        streams=streams,
-        threads=threads,
-        cache=cache,
-        runtime_log=runtime_log,
-        allow_fallback=allow_fallback,
-    )
+# As it is called in public.
+load = Predictor
 
 
 def _setting(folder: Path, goal: Goal, streams: int, threads: int) -> Setting:

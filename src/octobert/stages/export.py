@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from octobert import plugins
-from octobert.graph import ops, slicing
+from octobert.graph import norms, ops, slicing
 from octobert.plan import QuantPlan
 from octobert.session import Form
 from octobert.stages import Context
 
-VERSION = 3
+VERSION = 4
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -23,21 +22,19 @@ def run(context: Context) -> dict[str, Any]:
     plan = context.read("quantize", "plan.json", QuantPlan)
     form = Form(shape=context.options.get("shape"), float_parts=plan.float_parts)
     written = context.inputs["quantize"] / "model_quantized.onnx"
-    products = 0
-    if target.CAPABILITIES.first_token:
-        written, products = _sliced(written, context.work / "sliced" / written.name)
+    products = rows = 0
+    if target.CAPABILITIES.first_token or context.options["fast_norms"]:
+        model = ir.load(written)
+        if target.CAPABILITIES.first_token:
+            products = slicing.slice_first_token_(model)
+        if context.options["fast_norms"] and plan.float_parts == "float32":
+            rows = norms.vectorize_norms_(model)
+        if products or rows:
+            written = context.work / "rewritten" / written.name
+            written.parent.mkdir()
+            ops.save(model, written)
     target.export(written, context.work, form)
-    shutil.rmtree(context.work / "sliced", ignore_errors=True)
+    shutil.rmtree(context.work / "rewritten", ignore_errors=True)
     main = target.model_file(context.work)
     size = sum(f.stat().st_size for f in main.parent.iterdir())
-    return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products}
-
-
-def _sliced(written: Path, path: Path) -> tuple[Path, int]:
-    """The graph without what the head never reads, and how many of its products that concerns."""
-    model = ir.load(written)
-    products = slicing.slice_first_token_(model)
-    if products:
-        path.parent.mkdir()
-        ops.save(model, path)
-    return path if products else written, products
+    return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products, "fast_norms": rows}

@@ -29,6 +29,7 @@ CAPABILITIES = Capabilities(
     float_parts=("float32", "float16"),
     opset=(13, 25),
     domains=("com.microsoft",),
+    fast_norms=4,
     formats=("onnx",),
     status="run here",
 )
