@@ -31,6 +31,7 @@ bench: install
 	$(BIN)/python benchmarks/calibration.py --placement tensorrt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/calibration.py --peers 16
+	$(BIN)/python benchmarks/norms.py
 	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
 

@@ -172,8 +172,11 @@ class Ctranslate2(Sessions):
         from transformers import AutoModel
 
         plain = Path(out) / "bare"
-        if not plain.is_dir():
+        if not (Path(out) / "ct2").is_dir():
             AutoModel.from_pretrained(folder).save_pretrained(plain)
+            # Its converter asks for what the configurations of transformers 5 no longer say.
+            config = json.loads((plain / "config.json").read_text()) | {"position_embedding_type": "absolute"}
+            (plain / "config.json").write_text(json.dumps(config))
             (plain / "tokenizer.json").write_bytes((Path(folder) / "tokenizer.json").read_bytes())
             (plain / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizerFast"}')
             ctranslate2.converters.TransformersConverter(str(plain)).convert(str(Path(out) / "ct2"), quantization="int8")
@@ -305,7 +308,9 @@ class Running:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self._pool = ProcessPoolExecutor(1, get_context("spawn"), begin, (system.opener, system.arguments))
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+        # Asked for, not given as the pool's initializer, whose errors nobody hears of.
+        self.ask(begin, system.opener, system.arguments)
         self.precision = self.ask(precision)
 
     def ask(self, what: Callable[..., Any], *arguments: Any) -> Any:

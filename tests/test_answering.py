@@ -317,7 +317,7 @@ def test_the_best_threshold_is_the_best_of_all() -> None:
 
 @pytest.fixture(scope="module")
 def real(shared, tmp_path_factory):
-    """minilm-squad on the first window of 1,000 questions of either version: (questions, task, asked, outputs) by version."""
+    """minilm-squad on the first window of 400 questions of either version: (questions, task, asked, outputs) by version."""
     from octobert import candidates
     from octobert.batching import run_rows
     from octobert.graph import capture, ops
@@ -331,7 +331,7 @@ def real(shared, tmp_path_factory):
     for version, name in ((1, "squad"), (2, "squad-v2")):
         one = task(name, max_length=64)
         questions = formats.squad(shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json"))
-        questions = [questions[i] for i in data.sample(len(questions), 1000, 0)]
+        questions = [questions[i] for i in data.sample(len(questions), 400, 0)]
         asked = one.encode(encoder, one.inputs(questions, where="dev"))
         # Predictions are wanted here, not good ones: the first window is read, as if the text ended there.
         asked = Asked(asked.texts, [rows[:1] for rows in asked.rows])
@@ -346,7 +346,7 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
     predicted = predictions(one, outputs, asked)
     names = [question["id"] for question in questions]
     final = {n: one.says(p) for n, p in zip(names, predicted, strict=True)}
-    assert len(final) == 1000
+    assert len(final) == 400
     gold = one.gold(questions, where="dev")
     items = one.items(outputs, asked, gold)
     expected = official(questions, final, version)
@@ -357,12 +357,12 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
         {"HasAns_": [n for n in names if n in has], "NoAns_": [n for n in names if n not in has]} if version == 2 else {}
     )
     for prefix, own in groups.items():
-        assert len(own) > 250
+        assert len(own) > 150
         assert scores[f"{prefix}exact"] == pytest.approx(fmean(expected[n][0] for n in own), abs=1e-12)
         assert scores[f"{prefix}f1"] == pytest.approx(fmean(expected[n][1] for n in own), abs=1e-12)
     # The model has learned something, and its predictions are of many kinds.
     assert scores["HasAns_f1" if version == 2 else "f1"] > 0.2
-    assert len(set(final.values())) > 250
+    assert len(set(final.values())) > 100
     if version == 2:
         best = {n: p.spans[0].text for n, p in zip(names, predicted, strict=True)}
         null = {n: p.null_minus_best for n, p in zip(names, predicted, strict=True)}

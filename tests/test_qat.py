@@ -83,6 +83,10 @@ def context_for(recipe: Recipe, folder: Path, inputs: dict[str, Path], **changes
 def test_what_was_trained_is_what_runs(finished) -> None:
     _, out, report = finished
     assert report.simulations["ort-cpu"].agreement == 1.0
+    trained, exported = (
+        {score.metric: score.value for score in scores} for scores in (report.simulations["ort-cpu"].scores, report.scores["ort-cpu"])
+    )
+    assert trained["accuracy"] == exported["accuracy"]
     # Float32 rounding puts a value at the border of two codes on either side.
     assert report.simulations["ort-cpu"].error < BORDERS
     assert report.simulations["openvino-cpu"].agreement >= 0.95

@@ -194,12 +194,14 @@ class Simulated(Noun):
         name: what `agreement` is called.
         agreement, error: how closely the exported model follows, and the root mean square difference of outputs.
         rows: evaluated texts.
+        scores: of the PyTorch model; none where the data has no gold.
     """
 
     name: str
     agreement: float
     error: float
     rows: int
+    scores: tuple[Score, ...] = ()
 
 
 class DataFacts(Noun):

@@ -98,6 +98,8 @@ def export(torch_model: Any, head: str) -> ir.Model:
 
     for noisy in ("torch.onnx", "onnxscript"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+    # Nobody trains what is captured; the exporter follows gradients where weights want them, for a fifth of its time.
+    torch_model.requires_grad_(False)
     used = checkpoint.inputs_of(torch_model)
     example = {name: torch.ones(2, 7, dtype=torch.int64) for name in used}
     with warnings.catch_warnings():

@@ -150,9 +150,10 @@ def verdicts(report: Report) -> list[str]:
             )
     found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]
     for target, one in report.simulations.items():
+        own = next((f"{s.metric} {s.value:.4f} there; " for s in one.scores if s.metric == report.task.primary), "")
         found.append(
             f"{target}: the exported model beside what was trained with its values rounded in PyTorch, on {one.rows:,} rows: "
-            f"{one.name} {one.agreement:.2%}, outputs differ by {one.error:.4f} (root mean square)."
+            f"{own}{one.name} {one.agreement:.2%}, outputs differ by {one.error:.4f} (root mean square)."
         )
     return found
 

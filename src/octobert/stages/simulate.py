@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert import plugins
+from octobert import judging, plugins
 from octobert.batching import run_rows
 from octobert.plan import QuantPlan
 from octobert.results import CaptureFacts, Simulated
@@ -18,7 +18,7 @@ from octobert.stages import CHECKPOINT, Context, encoder_of, evaluation, task_of
 from octobert.stages.quantize import SCALES
 from octobert.targets._torch import TorchSession
 
-VERSION = 1
+VERSION = 2
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def run(context: Context) -> dict[str, Any]:
     from octobert.simulate import Simulation
 
     task, encoder = task_of(context.options), encoder_of(context)
-    asked, _ = evaluation(context, encoder)
+    asked, gold = evaluation(context, encoder)
     family = plugins.load("encoders", context.read("capture", "capture.json", CaptureFacts).encoder).ENCODER
     session = TorchSession(context.inputs["qat"] / CHECKPOINT, SessionOptions(), task.head)
     with np.load(context.inputs["qat"] / SCALES) as arrays:
@@ -39,6 +39,12 @@ def run(context: Context) -> dict[str, Any]:
     with np.load(context.inputs["evaluate"] / "outputs.npz") as arrays:
         exported = {name: arrays[name] for name in arrays.files}
     found = task.fidelity(exported, simulated, asked)
-    result = Simulated(name=found.name, agreement=found.agreement, error=found.error, rows=len(asked.texts))
+    result = Simulated(
+        name=found.name,
+        agreement=found.agreement,
+        error=found.error,
+        rows=len(asked.texts),
+        scores=judging.scores(task, simulated, asked, gold, seed=int(context.options["seed"])),
+    )
     context.write("simulation.json", result)
-    return result.model_dump()
+    return {"agreement": found.agreement, "error": found.error, "rows": len(asked.texts)}

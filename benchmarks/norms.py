@@ -1,0 +1,79 @@
+"""What norms cost in ONNX Runtime on the CPU: LayerNormalization as it is fused, beside `graph/norms.py`.
+
+    python benchmarks/norms.py [--threads 1 2] [--rounds 30]
+
+Twelve times a residual add, the bias before it and a norm, as between two products of an encoder. ONNX Runtime makes a
+SkipLayerNormalization of the three; rewritten they stay apart. Both run in turn; printed are medians in µs a norm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from octobert.graph import norms, ops
+
+REPEATED = 12
+SHAPES = ((1, 16, 384), (1, 128, 384), (1, 16, 768), (1, 128, 768), (32, 128, 768))
+
+
+def make_graph(channels: int) -> ir.Model:
+    """x + bias + skip, normalized, again and again."""
+    generator = np.random.default_rng(0)
+    shape, dtype = ir.Shape(["batch", "sequence", channels]), ir.TensorType(ir.DataType.FLOAT)
+    x, skip = (ir.Value(name=name, shape=shape, type=dtype) for name in ("x", "skip"))
+    graph = ir.Graph([x, skip], [], nodes=[], opset_imports={"": 20}, name="norms")
+    weight, bias, before = (
+        ops.initializer(graph, name, generator.normal(size=channels).astype(np.float32))
+        for name in ("weight", "bias", "before")
+    )
+    for index in range(REPEATED):
+        for op_type, inputs in (("Add", [before]), ("Add", [skip]), ("LayerNormalization", [weight, bias])):
+            attributes = {"axis": -1, "epsilon": 1e-12} if op_type == "LayerNormalization" else {}
+            node = ops.make_node(op_type, [x, *inputs], f"{op_type}.{inputs[0].name}.{index}", attributes)
+            graph.append(node)
+            x = node.outputs[0]
+    x.shape = shape
+    graph.outputs.append(x)
+    return ir.Model(graph, ir_version=10)
+
+
+def open_graph(model: ir.Model, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    arguments.add_argument("--rounds", type=int, default=30)
+    given = arguments.parse_args()
+    print("| threads | rows × tokens × channels | LayerNormalization | InstanceNormalization | ratio | largest difference |")
+    print("|---|---|---|---|---|---|")
+    for threads in given.threads:
+        for *rows, channels in SHAPES:
+            plain = make_graph(channels)
+            rewritten = plain.clone()
+            assert norms.vectorize_norms_(rewritten) == REPEATED
+            sessions = [open_graph(model, threads) for model in (plain, rewritten)]
+            feeds = {name: np.random.default_rng(1).normal(size=(*rows, channels)).astype(np.float32) for name in ("x", "skip")}
+            results = [session.run(None, feeds)[0] for session in sessions]
+            times: list[list[float]] = [[], []]
+            for _ in range(given.rounds):
+                for session, found in zip(sessions, times, strict=True):
+                    started = time.perf_counter()
+                    session.run(None, feeds)
+                    found.append(1e6 * (time.perf_counter() - started) / REPEATED)
+            before, after = map(statistics.median, times)
+            shape, difference = " × ".join(map(str, (*rows, channels))), np.abs(results[0] - results[1]).max()
+            print(f"| {threads} | {shape} | {before:.0f} | {after:.0f} | {after / before:.2f} | {difference:.1e} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
