@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octobert import plugins
+from octobert.capability import Capabilities
 from octobert.graph import norms, ops, slicing
 from octobert.plan import QuantPlan
 from octobert.session import Form
@@ -22,14 +23,13 @@ def run(context: Context) -> dict[str, Any]:
     plan = context.read("quantize", "plan.json", QuantPlan)
     form = Form(shape=context.options.get("shape"), float_parts=plan.float_parts)
     written = context.inputs["quantize"] / "model_quantized.onnx"
-    products = rows = 0
-    if target.CAPABILITIES.first_token or context.options["fast_norms"]:
+    thin, fast = target.CAPABILITIES.first_token, context.options["fast_norms"] and _own_form(plan, target.CAPABILITIES)
+    products = rewritten = 0
+    if thin or fast:
         model = ir.load(written)
-        if target.CAPABILITIES.first_token:
-            products = slicing.slice_first_token_(model)
-        if context.options["fast_norms"] and plan.float_parts == "float32":
-            rows = norms.vectorize_norms_(model)
-        if products or rows:
+        products = slicing.slice_first_token_(model) if thin else 0
+        rewritten = norms.vectorize_norms_(model) if fast else 0
+        if products or rewritten:
             written = context.work / "rewritten" / written.name
             written.parent.mkdir()
             ops.save(model, written)
@@ -37,4 +37,10 @@ def run(context: Context) -> dict[str, Any]:
     shutil.rmtree(context.work / "rewritten", ignore_errors=True)
     main = target.model_file(context.work)
     size = sum(f.stat().st_size for f in main.parent.iterdir())
-    return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products, "fast_norms": rows}
+    return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products, "fast_norms": rewritten}
+
+
+def _own_form(plan: QuantPlan, capabilities: Capabilities) -> bool:
+    """Whether a plan is for this target alone: what it quantizes and the target computes in float is for another runtime."""
+    taken = all(d.site.role in capabilities.roles for d in plan.decisions if d.quantizer is not None)
+    return taken and plan.float_parts == "float32"
