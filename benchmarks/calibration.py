@@ -31,6 +31,7 @@ from octobert import environment, observe, plugins
 from octobert.capability import saturates
 from octobert.environment import peak_memory_bytes
 from octobert.graph import capture, ops, qdq, sites
+from octobert.placement import Placement
 from octobert.ranges import Ranges
 from octobert.texts import Encoded, batches, feeds_of
 
@@ -124,8 +125,8 @@ def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     found = sites.find_sites(model.graph, plugins.load("encoders", "bert").ENCODER)
     method, calibrator = plugins.load("methods", "static"), plugins.load("calibrators", "percentile")
     options = method.Options(reduce_range=saturates(table, environment.current().features))
-    kinds = method.observed_kinds(options, [table])
-    values = sorted({site.value for site in found if site.kind in kinds and not site.is_weight})
+    wanted = Placement(description="", kinds=method.observed_kinds(options, [table]))
+    values = sorted({site.value for site in found if wanted.takes(site) and not site.is_weight})
     seen = observe.observe(graph, rows, 0, values)
     intervals = {name: calibrator.interval(seen[name], calibrator.Options()) for name in values}
     provenance = {"samples": len(rows), "tokens": 0, "data_digest": "", "model_digest": "", "source": "benchmark"}

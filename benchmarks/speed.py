@@ -332,11 +332,13 @@ def opened(systems: Sequence[System], failures: dict[str, str]) -> list[Running]
     return found
 
 
-def time_shapes(running: Sequence[Running], rounds: int, failures: dict[str, str]) -> dict[str, dict[str, list[float]]]:
+def time_shapes(
+    running: Sequence[Running], shapes: Sequence[tuple[int, int]], rounds: int, failures: dict[str, str]
+) -> dict[str, dict[str, list[float]]]:
     """System → shape → ms of every round."""
     found: dict[str, dict[str, list[float]]] = {one.system.name: {} for one in running}
     generator = random.Random(0)
-    for shape in SHAPES:
+    for shape in shapes:
         feeds, name = timing.fixed_shape(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
         # Short runs vary most, and cost least.
         share = 3.0 if shape[0] * shape[1] <= 64 else 1.0 if shape[0] == 1 else 0.3
@@ -453,8 +455,9 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
         systems = [s for s in systems if any(s.name.startswith(prefix) for prefix in given.only)]
     running = opened(systems, failures)
     try:
-        shapes = time_shapes(running, given.rounds, failures)
-        texts = {source: time_texts(running, rows, given.text_rounds) for source, rows in sources.items()}
+        shapes = time_shapes(running, given.shapes or SHAPES, given.rounds, failures)
+        asked = {} if given.shapes else sources
+        texts = {source: time_texts(running, rows, given.text_rounds) for source, rows in asked.items()}
     finally:
         for one in running:
             one.stop()
@@ -466,7 +469,7 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "rows": {source: len(rows) for source, rows in sources.items()},
         "failures": failures,
         "rates": rates,
-        "limits": {f"{b} × {n}": limit_ms(name, b, n, rates) for b, n in SHAPES},
+        "limits": {f"{b} × {n}": limit_ms(name, b, n, rates) for b, n in given.shapes or SHAPES},
         "starts": {k: v for t in ("ort-cpu", "openvino-cpu") for k, v in starts(out / "octobert" / t).items()},
         "environment": environment.current().model_dump(),
         "versions": environment.versions(
@@ -475,12 +478,18 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def shape_named(text: str) -> tuple[int, int]:
+    batch, length = text.split("x")
+    return int(batch), int(length)
+
+
 def main() -> None:
     """Measure, write results and the page."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", choices=tuple(SIZES), action="append")
     arguments.add_argument("--texts", type=Path, action="append", help="a file of rows; may be given several times")
     arguments.add_argument("--rows", type=int, default=408)
+    arguments.add_argument("--shapes", type=shape_named, nargs="*", help="only these, for example 1x128, and no texts")
     arguments.add_argument("--rounds", type=int, default=15)
     arguments.add_argument("--text-rounds", type=int, default=3)
     arguments.add_argument("--only", nargs="*", help="systems whose names begin so")
@@ -490,13 +499,18 @@ def main() -> None:
     arguments.add_argument("--note", default="", help="what a reader of the page has to know about this run")
     given = arguments.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    for name in () if given.written else given.model or SIZES:
-        found = measured(name, given)
-        (given.out / f"{name}.json").write_text(json.dumps(found, indent=1))
-    files = {name: given.out / f"{name}.json" for name in SIZES if (given.out / f"{name}.json").is_file()}
-    results = {name: json.loads(file.read_text()) for name, file in files.items()}
     from speed_page import page, plot
 
+    for name in () if given.written else given.model or SIZES:
+        found = measured(name, given)
+        if given.shapes:
+            print(page({name: found}, given.note))
+            continue
+        (given.out / f"{name}.json").write_text(json.dumps(found, indent=1))
+    if given.shapes:
+        return
+    files = {name: given.out / f"{name}.json" for name in SIZES if (given.out / f"{name}.json").is_file()}
+    results = {name: json.loads(file.read_text()) for name, file in files.items()}
     text = page(results, given.note)
     print(text)
     if given.page:

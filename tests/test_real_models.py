@@ -75,7 +75,7 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
             "task": "mrpc",
             "data": str(shared / "data" / "mrpc"),
             "targets": TARGETS,
-            "baselines": ["ort-f32", "openvino-f32"],
+            "baselines": ["ort-f32"],
             "benchmark": BRIEF,
         }
     )
@@ -108,7 +108,7 @@ def test_stsb_within_three_thousandths_of_float(shared, minilm, tmp_path) -> Non
             "task": "embedding",
             "data": {**files, "evaluate": {"from": "validation", "samples": 400}},
             "targets": TARGETS,
-            "baselines": ["ort-f32", "openvino-f32"],
+            "baselines": ["ort-f32"],
             "benchmark": BRIEF,
         }
     )

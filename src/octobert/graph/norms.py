@@ -2,7 +2,7 @@
 
 Its LayerNormalization and SkipLayerNormalization take one number after another, 5 ns each on one core: a tenth of an 8-bit
 model's time. InstanceNormalization of rows with one channel divides by the same deviation, epsilon included. With scale, shift,
-and the adds that were part of SkipLayerNormalization, it takes a quarter of the time (`docs/speed.md`):
+and the adds that were part of SkipLayerNormalization, it takes a third to a half of the time (`docs/speed.md`):
 
     LayerNormalization(x, weight, bias)   →   InstanceNormalization(x as [rows, 1, channels]) as [B, S, C] × weight + bias
 
