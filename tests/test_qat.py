@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +86,8 @@ def test_what_was_trained_is_what_runs(finished) -> None:
     _, out, report = finished
     assert report.simulations["ort-cpu"].agreement == 1.0
     trained, exported = (
-        {score.metric: score.value for score in scores} for scores in (report.simulations["ort-cpu"].scores, report.scores["ort-cpu"])
+        {score.metric: score.value for score in scores}
+        for scores in (report.simulations["ort-cpu"].scores, report.scores["ort-cpu"])
     )
     assert trained["accuracy"] == exported["accuracy"]
     # Float32 rounding puts a value at the border of two codes on either side.
@@ -225,24 +228,38 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path)
     np.testing.assert_allclose(alone, ranks[0], atol=SAME_WEIGHTS)
 
 
-def test_the_trainer_runs_in_two_processes(finished, tmp_path) -> None:
+def test_two_machines_train_as_one_and_each_keeps_what_was_trained(finished, tmp_path) -> None:
+    """Two launchers that meet under an address and share no folder, as on two machines."""
     recipe, out, _ = finished
     step = step_of(recipe, "qat")
     inputs = {name: str(path) for name, path in inputs_of(recipe, out).items()}
-    how, seen = Training(processes=2, checkpoint_minutes=1e-9), []
-    (tmp_path / "work").mkdir()
-    request = {"stage": "qat", "inputs": inputs, "options": step.options, "scratch": str(tmp_path / "scratch")}
-    found = local.run(
-        {**request, "locations": {**step.locations, "training": how.model_dump_json()}},
-        tmp_path / "work",
-        lambda what, done, total: seen.append(done),
-        how,
-    )
-    assert found["summary"]["steps"] == 5
-    assert seen == [1, 2, 3, 4, 5]
-    assert (tmp_path / "work" / "checkpoint" / "model.safetensors").is_file()
-    last = max((tmp_path / "scratch" / "trainer").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
-    assert {path.name for path in last.glob("rng_state_*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    how = Training(processes=1, machines=2, rendezvous=address, checkpoint_minutes=1e-9)
+
+    def machine(name: str) -> tuple[Path, dict, list[int]]:
+        work, seen = tmp_path / name / "work-qat-1", []
+        work.mkdir(parents=True)
+        request = {"stage": "qat", "inputs": inputs, "options": step.options, "scratch": str(tmp_path / name / "scratch")}
+        request["locations"] = {**step.locations, "training": how.model_dump_json()}
+        return work, local.run(request, work, lambda what, done, total: seen.append(done), how), seen
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(machine, ("first", "second")))
+    for _, response, seen in found:
+        assert response["summary"]["steps"] == 5
+        assert seen == [1, 2, 3, 4, 5]
+    weights = [load_file(work / "checkpoint" / "model.safetensors") for work, _, _ in found]
+    assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
+    kept = set()
+    for work, _, _ in found:
+        # Each machine goes on from its own checkpoints.
+        saved = (work.parent / "scratch" / "trainer").glob("checkpoint-*")
+        last = max(saved, key=lambda p: int(p.name.split("-")[1]))
+        assert (last / "model.safetensors").is_file()
+        kept |= {path.name for path in last.glob("rng_state_*")}
+    assert kept == {"rng_state_0.pth", "rng_state_1.pth"}
 
 
 @pytest.mark.parametrize("ranges", ["fixed", "learned", "moving-average"])

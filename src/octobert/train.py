@@ -113,6 +113,8 @@ def train(job: Job) -> dict[str, float]:
     if job.settings.epochs == 0:
         return {"steps": 0, "loss": 0.0, "step_seconds": 0.0}
     _same_training(job)
+    # transformers writes on the first process of all; machines share no disk, so the first of each has to.
+    job.model.should_save_on_this_rank = _writes
     if job.settings.code is not None:
         return _by_code(job)
     import torch
@@ -168,6 +170,10 @@ def train(job: Job) -> dict[str, float]:
 def is_first() -> bool:
     """Whether this process is the one of its machine that writes."""
     return int(os.environ.get("LOCAL_RANK", 0)) == 0
+
+
+def _writes(wanted: bool) -> bool:
+    return wanted and is_first()
 
 
 def _rank() -> int:
