@@ -250,6 +250,8 @@ def test_two_machines_train_as_one_and_each_keeps_what_was_trained(finished, tmp
     for _, response, seen in found:
         assert response["summary"]["steps"] == 5
         assert seen == [1, 2, 3, 4, 5]
+    # What comes next has the same key on both, so that they meet again.
+    assert len({(work / "checkpoint" / TRAINED).read_text() for work, _, _ in found}) == 1
     weights = [load_file(work / "checkpoint" / "model.safetensors") for work, _, _ in found]
     assert all(np.array_equal(weights[0][name], weights[1][name]) for name in weights[0])
     kept = set()

@@ -105,4 +105,6 @@ def save(context: Context, base: Path, model: Any, facts: dict[str, Any]) -> Non
         del config[key]
     config |= {key: original[key] for key in checkpoint.dropouts(original)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / TRAINED).write_text(json.dumps({"seed": context.options["seed"], **facts}, indent=1) + "\n", encoding="utf-8")
+    # How long it took is no part of what was made: machines that train together have to come to the same key.
+    facts = {"seed": context.options["seed"], **{name: fact for name, fact in facts.items() if name != "step_seconds"}}
+    (folder / TRAINED).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
