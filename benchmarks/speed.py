@@ -501,14 +501,12 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from speed_page import page, plot
 
+    if given.shapes:
+        print(page({name: measured(name, given) for name in given.model or SIZES}, given.note))
+        return
     for name in () if given.written else given.model or SIZES:
         found = measured(name, given)
-        if given.shapes:
-            print(page({name: found}, given.note))
-            continue
         (given.out / f"{name}.json").write_text(json.dumps(found, indent=1))
-    if given.shapes:
-        return
     files = {name: given.out / f"{name}.json" for name in SIZES if (given.out / f"{name}.json").is_file()}
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
     text = page(results, given.note)

@@ -1,4 +1,4 @@
-"""Norms as InstanceNormalization compute what LayerNormalization does, for every family, in float and in 8 bits, sliced or not."""
+"""Norms as InstanceNormalization compute what LayerNormalization does, for every family, sliced or not; and where they are written so."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import onnx_ir as ir
 import pytest
 
 from octobert import environment, plugins, steps
-from octobert.graph import norms, ops
+from octobert.graph import norms, ops, sites
 from octobert.graph.checkpoint import OUTPUTS
+from octobert.methods import static
 from octobert.recipe import parse
+from octobert.stages import export
+from tests.test_qdq import capabilities, ranges_for
 from tests.test_slicing import FAMILIES, SAME, outputs, sliced
-from tests.tiny import pad_of
+from tests.tiny import exact_options, pad_of
 
 # MobileBERT's norms are a scale and a shift, but for the one of its head.
 WITHOUT = ("mobilebert",)
@@ -83,6 +86,19 @@ def test_epsilon_counts_as_it_did_also_where_it_is_larger_than_the_deviation(bia
 def test_other_norms_are_left() -> None:
     for model in (norm({"axis": 1}, bias=True), norm({"axis": -1}, bias=True, outputs=2)):
         assert vectorized(model)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("placement", "float_parts", "own"),
+    [("matmul", "float32", True), ("matmul", "float16", False), ("qdqbert", "float32", False), ("tensorrt", "float32", False)],
+)
+def test_files_for_other_runtimes_and_in_float16_keep_their_norms(
+    captured, placement: str, float_parts: str, own: bool
+) -> None:
+    one, table = captured("bert"), capabilities("ort-cpu")
+    found = sites.find_sites(one.model.graph, one.encoder)
+    options = exact_options(static, placement=placement, float_parts=float_parts)
+    assert export.is_for_it_alone(static.plan(found, ranges_for(found), table, options), table) == own
 
 
 def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pairs) -> None:

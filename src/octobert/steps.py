@@ -300,8 +300,8 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step
         inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
         wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task}
         steps.append(Step(f"search/{target}", "search", inputs, wanted))
-    form = {"target": target, "fast_norms": facts.here.cores <= capabilities.fast_norms, **facts.shape(target)}
-    steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, form))
+    written = {"target": target, "fast_norms": facts.here.cores <= capabilities.fast_norms, **facts.shape(target)}
+    steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, written))
     return steps
 
 

@@ -184,10 +184,7 @@ def _replace_by_linear_(graph: ir.Graph, gemm: ir.Node, weight: np.ndarray, bias
     nodes = [matmul]
     if bias is not None:
         nodes.append(ops.make_node("Add", [matmul.outputs[0], bias], f"{name}.biased"))
-    for node in nodes:
-        node.metadata_props.update(gemm.metadata_props)
-    new = nodes[-1].outputs[0]
-    ir.convenience.replace_nodes_and_values(graph, gemm, [gemm], nodes, [gemm.outputs[0]], [new])
+    ops.replace_(graph, gemm, nodes)
 
 
 def _bias_second_(graph: ir.Graph) -> None:

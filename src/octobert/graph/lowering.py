@@ -5,7 +5,6 @@ After this a norm is a norm and a linear layer a linear layer, whichever tool wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def _lower_gelu_(graph: ir.Graph, node: ir.Node) -> None:
     else:
         erf = add("Erf", add("Div", x, constant("root_two", 2.0**0.5), "div"), None, "erf")
         add("Mul", add("Mul", x, add("Add", erf, one, "add"), "double"), half, "gelu")
-    _replace_(graph, node, nodes)
+    ops.replace_(graph, node, nodes)
 
 
 def _lower_skip_norm_(graph: ir.Graph, node: ir.Node) -> None:
@@ -93,13 +92,13 @@ def _lower_skip_norm_(graph: ir.Graph, node: ir.Node) -> None:
     nodes.append(ops.make_node("LayerNormalization", [total, gamma, beta], f"{name}.norm", attributes))
     if len(node.outputs) > 3:
         ir.convenience.replace_all_uses_with(node.outputs[3], total)
-    _replace_(graph, node, nodes)
+    ops.replace_(graph, node, nodes)
 
 
 def _lower_bias_gelu_(graph: ir.Graph, node: ir.Node) -> None:
     name = str(node.outputs[0].name)
     biased = ops.make_node("Add", list(node.inputs), f"{name}.biased")
-    _replace_(graph, node, [biased, ops.make_node("Gelu", biased.outputs, f"{name}.plain")])
+    ops.replace_(graph, node, [biased, ops.make_node("Gelu", biased.outputs, f"{name}.plain")])
 
 
 def _lower_fused_matmul_(graph: ir.Graph, node: ir.Node) -> None:
@@ -123,24 +122,18 @@ def _lower_fused_matmul_(graph: ir.Graph, node: ir.Node) -> None:
     if alpha != 1.0:
         factor = ops.initializer(graph, f"{name}.alpha", np.array(alpha, dtype=np.float32))
         nodes.append(ops.make_node("Mul", [nodes[-1].outputs[0], factor], f"{name}.scaled"))
-    _replace_(graph, node, nodes)
+    ops.replace_(graph, node, nodes)
 
 
 def _lower_fused_gemm_(graph: ir.Graph, node: ir.Node) -> None:
     name = str(node.outputs[0].name)
     kept = {k: _attribute(node, k, d) for k, d in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))}
     gemm = ops.make_node("Gemm", list(node.inputs), f"{name}.gemm", kept)
-    _replace_(graph, node, [gemm, ops.make_node(str(_attribute(node, "activation", "")), gemm.outputs, f"{name}.activation")])
+    ops.replace_(
+        graph, node, [gemm, ops.make_node(str(_attribute(node, "activation", "")), gemm.outputs, f"{name}.activation")]
+    )
 
 
 def _attribute(node: ir.Node, name: str, default: Any) -> Any:
     found = node.attributes.get(name)
     return default if found is None else found.value
-
-
-def _replace_(graph: ir.Graph, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
-    """Put nodes where one was; the last one's output takes the place of the first output."""
-    for one in nodes:
-        one.metadata_props.update(node.metadata_props)
-    result = nodes[-1].outputs[0]
-    ir.convenience.replace_nodes_and_values(graph, node, [node], list(nodes), list(node.outputs), [result] * len(node.outputs))

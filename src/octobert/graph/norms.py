@@ -50,11 +50,7 @@ def _write_(graph: ir.Graph, node: ir.Node) -> None:
     epsilon = {"epsilon": node.attributes.get_float("epsilon", 1e-5)}
     unit = add("InstanceNormalization", [flat, one, zero], "unit_rows", attributes=epsilon)
     shape = add("Shape", [x], "shape", dtype=ir.DataType.INT64)
-    found = add("Mul", [add("Reshape", [unit, shape], "unit"), weight], "scaled" if bias is not None else "whole")
+    scaled = add("Mul", [add("Reshape", [unit, shape], "unit"), weight], "scaled")
     if bias is not None:
-        found = add("Add", [found, bias], "whole")
-    found.shape = node.outputs[0].shape
-    for each in nodes:
-        each.metadata_props.update(node.metadata_props)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [node.outputs[0]], [found])
-    found.name = name
+        add("Add", [scaled, bias], "shifted")
+    ops.replace_(graph, node, nodes)

@@ -120,6 +120,14 @@ def follows(value: ir.Value, source: ir.Value) -> bool:
     return False
 
 
+def replace_(graph: ir.Graph, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
+    """Put nodes where one was; the last one's output takes the place, the name and the shape of the first output."""
+    for one in nodes:
+        one.metadata_props.update(node.metadata_props)
+    result = nodes[-1].outputs[0]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], list(nodes), list(node.outputs), [result] * len(node.outputs))
+
+
 def clean_(model: ir.Model) -> None:
     """Remove what nothing reads: nodes, initializers, opset imports; and sort."""
     for one in (

@@ -138,14 +138,15 @@ def verdicts(report: Report) -> list[str]:
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
     for target in report.plans:
         stage = report.stages.get(f"export/{target}")
-        if stage is not None and stage.summary.get("first_token"):
+        done = stage.summary if stage is not None else {}
+        if done.get("first_token"):
             found.append(
                 f"{target}: the head reads the first token only, so the last layer computes no other "
-                f"({stage.summary['first_token']} matrix products; exact; the float model it is set against computes all)."
+                f"({done['first_token']} matrix products; exact; the float model it is set against computes all)."
             )
-        if stage is not None and stage.summary.get("fast_norms"):
+        if done.get("fast_norms"):
             found.append(
-                f"{target}: {stage.summary['fast_norms']} norms are written as InstanceNormalization, which is faster on "
+                f"{target}: {done['fast_norms']} norms are written as InstanceNormalization, which is faster on "
                 f"{report.environment.cores} cores (exact; for a machine with many cores, run octobert there)."
             )
     found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]

@@ -23,7 +23,7 @@ def run(context: Context) -> dict[str, Any]:
     plan = context.read("quantize", "plan.json", QuantPlan)
     form = Form(shape=context.options.get("shape"), float_parts=plan.float_parts)
     written = context.inputs["quantize"] / "model_quantized.onnx"
-    thin, fast = target.CAPABILITIES.first_token, context.options["fast_norms"] and _own_form(plan, target.CAPABILITIES)
+    thin, fast = target.CAPABILITIES.first_token, context.options["fast_norms"] and is_for_it_alone(plan, target.CAPABILITIES)
     products = rewritten = 0
     if thin or fast:
         model = ir.load(written)
@@ -40,7 +40,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products, "fast_norms": rewritten}
 
 
-def _own_form(plan: QuantPlan, capabilities: Capabilities) -> bool:
+def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:
     """Whether a plan is for this target alone: what it quantizes and the target computes in float is for another runtime."""
     taken = all(d.site.role in capabilities.roles for d in plan.decisions if d.quantizer is not None)
     return taken and plan.float_parts == "float32"
