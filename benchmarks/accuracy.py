@@ -37,15 +37,19 @@ import numpy as np
 import yaml
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
-from octobert import environment, judging, pipeline, timing
-from octobert.batching import run_rows
-from octobert.candidates import Candidate, open_candidate
-from octobert.data import read_file
-from octobert.recipe import Benchmark, parse
-from octobert.results import Report
-from octobert.session import Feeds
-from octobert.task import Outputs, Row, Task
-from octobert.texts import Asked, TextEncoder, feeds_of
+from octobert.config.recipe import Benchmark, parse
+from octobert.core import environment
+from octobert.core.results import Report
+from octobert.core.session import Feeds
+from octobert.data.rows import Row
+from octobert.data.sources import read_file
+from octobert.data.tokenization import Asked, TextEncoder, feeds_of
+from octobert.evaluation import latency as timing
+from octobert.evaluation import scoring
+from octobert.evaluation.candidates import Candidate, open_candidate
+from octobert.inference.batching import run_rows
+from octobert.pipeline import runner
+from octobert.tasks._task import Outputs, Task, rebuild
 
 # Name → what is merged into the recipe.
 OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
@@ -155,7 +159,7 @@ def octobert_models(experiment: Experiment, rows: int, folder: Path) -> tuple[Re
     base["benchmark"] = {"batch": [1], "sequence": ["data"], "repeats": 3}
 
     def run(target: str, changes: dict[str, Any]) -> Report:
-        return pipeline.run(parse({**base, "targets": [target], **changes}), folder / "octobert")
+        return runner.run(parse({**base, "targets": [target], **changes}), folder / "octobert")
 
     report, found, methods = None, folder, []
     for variant in experiment.variants:
@@ -200,13 +204,13 @@ def judge(method: Method, by: Judge, references: dict[str, dict[str, Outputs]]) 
     session = open_candidate(method.candidate(by.task.head), 0)
     for name, (asked, gold) in by.sets.items():
         outputs = run_rows(session, asked.flat, by.encoder.pad_id, per_token=by.task.per_token)
-        scored = judging.scores(by.task, outputs, asked, gold, seed=SEED)
+        scored = scoring.scores(by.task, outputs, asked, gold, seed=SEED)
         method.judged[name] = {"scores": [one.model_dump() for one in scored]}
         if method.kind == "float":
             references.setdefault(method.runtime, {})[name] = outputs
         else:
             titles, both = (method.name, f"{method.runtime}-f32"), (outputs, references[method.runtime][name])
-            compared = judging.compare(by.task, titles, both, asked, gold, seed=SEED)
+            compared = scoring.compare(by.task, titles, both, asked, gold, seed=SEED)
             method.judged[name]["comparison"] = compared.model_dump(exclude={"changed"})
 
 
@@ -241,7 +245,7 @@ def examine(experiment: Experiment, given: argparse.Namespace) -> tuple[Report, 
     for name, rows in (("train", calibration), ("validation", next(iter(sets.values())))):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     report, package, ours = octobert_models(experiment, len(calibration), folder)
-    bound = report.task.bound()
+    bound = rebuild(report.task)
     encoder = TextEncoder(package, bound.max_length)
 
     def asked(rows: list[Row], where: str) -> Asked:

@@ -27,13 +27,15 @@ import onnxruntime as ort
 from foundation import VOCABULARY, make_model
 from peers import ORT_COPIED, attempt, nncf_transformer
 
-from octobert import environment, observe, plugins
-from octobert.capability import saturates
-from octobert.environment import peak_memory_bytes
-from octobert.graph import capture, ops, qdq, sites
-from octobert.placement import Placement
-from octobert.ranges import Ranges
-from octobert.texts import Encoded, batches, feeds_of
+from octobert.core import environment, plugins
+from octobert.core.capability import saturates
+from octobert.core.environment import peak_memory_bytes
+from octobert.core.placement import Placement
+from octobert.core.ranges import Ranges
+from octobert.data.tokenization import Encoded, batches, feeds_of
+from octobert.graph import operators, qdq, sites
+from octobert.graph.capture import capture
+from octobert.quantization import observer
 
 CALIBRATORS = ("entropy", "percentile", "mse")
 ROUNDS = 3
@@ -63,23 +65,23 @@ def main() -> None:
             make_model(given.out / "bert-base")
         ids = np.ones((1, 8), dtype=np.int64)
         feeds = {"input_ids": ids, "attention_mask": ids, "token_type_ids": ids * 0}
-        ops.save(capture.capture(given.out / "bert-base", "sequence-classification", [feeds]).model, graph)
+        operators.save(capture.capture(given.out / "bert-base", "sequence-classification", [feeds]).model, graph)
         print("captured; run again, so that the capture's memory does not count")
         return
     generator = np.random.default_rng(0)
     types = np.zeros(given.tokens, dtype=np.int64)
     rows = [Encoded(generator.integers(4, VOCABULARY, given.tokens), types, False) for _ in range(given.rows)]
-    found = sites.find_sites(ir.load(graph).graph, plugins.load("encoders", "bert").ENCODER)
+    found = sites.find_sites(ir.load(graph).graph, plugins.load("families", "bert").FAMILY)
     placement = plugins.load("placements", given.placement).PLACEMENT
     values = sorted({site.value for site in found if placement.takes(site) and not site.is_weight})
 
     def plain() -> None:
         session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
-        for group in batches(rows, max_tokens=observe.TOKENS_PER_BATCH):
+        for group in batches(rows, max_tokens=observer.TOKENS_PER_BATCH):
             session.run(None, feeds_of([rows[i] for i in group], 0))
 
     def calibrate() -> None:
-        seen = observe.observe(graph, rows, 0, values)
+        seen = observer.observe(graph, rows, 0, values)
         for name in CALIBRATORS:
             calibrator = plugins.load("calibrators", name)
             for value in values:
@@ -122,17 +124,17 @@ def beside_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
 def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     """What a run does with a float graph, in this process: observe, calibrate, plan, write."""
     model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
-    found = sites.find_sites(model.graph, plugins.load("encoders", "bert").ENCODER)
+    found = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
     method, calibrator = plugins.load("methods", "static"), plugins.load("calibrators", "percentile")
     options = method.Options(reduce_range=saturates(table, environment.current().features))
     wanted = Placement(description="", kinds=method.observed_kinds(options, [table]))
     values = sorted({site.value for site in found if wanted.takes(site) and not site.is_weight})
-    seen = observe.observe(graph, rows, 0, values)
+    seen = observer.observe(graph, rows, 0, values)
     intervals = {name: calibrator.interval(seen[name], calibrator.Options()) for name in values}
     provenance = {"samples": len(rows), "tokens": 0, "data_digest": "", "model_digest": "", "source": "benchmark"}
     ranges = Ranges(calibrator="percentile", options={}, intervals=intervals, provenance=provenance)
     qdq.write(model, method.plan(found, ranges, table, options))
-    ops.save(model, folder / "model.onnx")
+    operators.save(model, folder / "model.onnx")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ import json
 import random
 from pathlib import Path
 
-from octobert import pipeline
-from octobert.recipe import Recipe, parse
+from octobert.config.recipe import Recipe, parse
+from octobert.core.results import Report
+from octobert.pipeline import runner
 from octobert.report import summary
-from octobert.results import Report
 
 VOCABULARY, TOKENS = 30522, 128
 
@@ -86,7 +86,7 @@ def main() -> None:
     if not (given.out / "bert-base" / "model.safetensors").is_file():
         make_model(given.out / "bert-base")
     make_rows(given.out, train=256, validation=24)
-    reports = [pipeline.run(recipe_for(given.out, n, given.rounds), given.out / f"rows-{n}") for n in (64, 256)]
+    reports = [runner.run(recipe_for(given.out, n, given.rounds), given.out / f"rows-{n}") for n in (64, 256)]
     show(*reports)
 
 

@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from octobert import pipeline
-from octobert.recipe import parse
-from octobert.results import Report
+from octobert.config.recipe import parse
+from octobert.core.results import Report
+from octobert.pipeline import runner
 
 COLUMNS: dict[str, Any] = {
     "float32": {"float": {"float_parts": "float32"}},
@@ -48,7 +48,7 @@ def main() -> None:
                 "benchmark": {"batch": given.batch, "sequence": given.sequence, "repeats": given.repeats},
             }
         )
-        print(f"\n## {name}\n\n{table(pipeline.run(recipe, given.out), given.target)}", flush=True)
+        print(f"\n## {name}\n\n{table(runner.run(recipe, given.out), given.target)}", flush=True)
 
 
 def table(report: Report, targets: list[str]) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from octobert.graph import norms, ops
+from octobert.graph import operators
+from octobert.graph.passes import norms
 
 REPEATED = 12
 SHAPES = ((1, 16, 384), (1, 128, 384), (1, 16, 768), (1, 128, 768), (32, 128, 768))
@@ -29,13 +30,13 @@ def make_graph(channels: int) -> ir.Model:
     x, skip = (ir.Value(name=name, shape=shape, type=dtype) for name in ("x", "skip"))
     graph = ir.Graph([x, skip], [], nodes=[], opset_imports={"": 20}, name="norms")
     weight, bias, before = (
-        ops.initializer(graph, name, generator.normal(size=channels).astype(np.float32))
+        operators.initializer(graph, name, generator.normal(size=channels).astype(np.float32))
         for name in ("weight", "bias", "before")
     )
     for index in range(REPEATED):
         for op_type, inputs in (("Add", [before]), ("Add", [skip]), ("LayerNormalization", [weight, bias])):
             attributes = {"axis": -1, "epsilon": 1e-12} if op_type == "LayerNormalization" else {}
-            node = ops.make_node(op_type, [x, *inputs], f"{op_type}.{inputs[0].name}.{index}", attributes)
+            node = operators.make_node(op_type, [x, *inputs], f"{op_type}.{inputs[0].name}.{index}", attributes)
             graph.append(node)
             x = node.outputs[0]
     x.shape = shape

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from octobert.session import Feeds
+from octobert.core.session import Feeds
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from octobert import pipeline
-from octobert.recipe import Recipe, parse
-from octobert.results import Report
+from octobert.config.recipe import Recipe, parse
+from octobert.core.results import Report
+from octobert.pipeline import runner
 
 TARGETS = ("ort-cpu", "openvino-cpu")
 FLOAT = "ort-f32"
@@ -72,12 +72,12 @@ def carry_out(given: argparse.Namespace, seed: int, line: dict[str, Any]) -> Rep
     recipe, after = recipe_for(given, seed, line), "again" in line
     if after:
         # The float model first; what is trained on begins from its checkpoint.
-        pipeline.run(recipe_for(given, seed, LINES["float"]), out)
+        runner.run(recipe_for(given, seed, LINES["float"]), out)
         trained = sorted((out / ".octobert" / "store").glob("finetune-*/checkpoint"))
         first = str(trained[0]) if trained else given.base
         settings = {**line["again"], "distill": {**line["again"]["distill"], "teacher": first}}
         recipe, out = recipe_for(given, seed, {"model": first, "finetune": settings}), given.out / f"{given.task}-{seed}-again"
-    return pipeline.run(recipe, out)
+    return runner.run(recipe, out)
 
 
 def recipe_for(given: argparse.Namespace, seed: int, line: dict[str, Any]) -> Recipe:

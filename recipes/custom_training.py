@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from octobert.train import Job
+from octobert.training.trainer import Job
 
 
 def train(job: Job) -> None:

@@ -17,12 +17,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import onnx_ir as ir
 
-from octobert import pipeline, plugins
-from octobert.graph import ops
-from octobert.graph.capture import Captured, capture
-from octobert.recipe import Recipe, parse
-from octobert.results import Report
-from tests.tiny import WORDS, make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
+from octobert.config.recipe import Recipe, parse
+from octobert.core import plugins
+from octobert.core.results import Report
+from octobert.graph import operators
+from octobert.graph.capture.capture import Captured, capture
+from octobert.pipeline import runner
+from tests.support.checkpoints import WORDS, make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -73,11 +74,11 @@ def captured(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
     def get(family: str, head: str = "sequence-classification") -> Captured:
         if (family, head) not in made:
-            source, encoder = checkpoint(family, head), plugins.load("encoders", family).ENCODER
+            source, encoder = checkpoint(family, head), plugins.load("families", family).FAMILY
 
             def make(folder: Path) -> None:
                 found = capture(source, head, parity_feeds(pad_of(source)))
-                ops.save(found.model, folder / "model.onnx")
+                operators.save(found.model, folder / "model.onnx")
                 assert found.encoder is encoder
                 (folder / "facts.pickle").write_bytes(pickle.dumps(dataclasses.replace(found, model=None, encoder=None)))
 
@@ -146,7 +147,7 @@ def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reci
 
     def make(folder: Path) -> None:
         write_pairs(folder / "data")
-        pipeline.run(recipe_in(folder), folder / "out")
+        runner.run(recipe_in(folder), folder / "out")
 
     plain: dict[str, Any] = {
         "model": model,

@@ -10,9 +10,10 @@ import onnxruntime as ort
 import pytest
 
 import octobert
-from octobert import data, pipeline
-from octobert.recipe import parse
-from octobert.texts import TextEncoder, feeds_of
+from octobert.config.recipe import parse
+from octobert.data import sources
+from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.pipeline import runner
 from tests.conftest import warmed
 
 TARGETS = ["openvino-cpu", "ort-cpu"]
@@ -51,7 +52,7 @@ def minilm(tmp_path_factory):
             "benchmark": BRIEF,
         }
     )
-    return folder / "out", pipeline.run(recipe, folder / "out")
+    return folder / "out", runner.run(recipe, folder / "out")
 
 
 def test_real_minilm_in_8_bits_keeps_its_embeddings(minilm) -> None:
@@ -79,7 +80,7 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
             "benchmark": BRIEF,
         }
     )
-    report = pipeline.run(recipe, tmp_path / "out")
+    report = runner.run(recipe, tmp_path / "out")
     accuracy = {n: next(s.value for s in scores if s.metric == "accuracy") for n, scores in report.scores.items()}
     # The checkpoint's own figure, from its README.
     assert accuracy["ort-f32"] == pytest.approx(0.8186, abs=5e-5)
@@ -87,7 +88,7 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
         if comparison.candidate in TARGETS:
             assert abs(comparison.difference) <= 0.01
             assert comparison.fidelity >= 0.97
-    rows = data.read_file(shared / "data" / "mrpc" / "validation.tsv")
+    rows = sources.read_file(shared / "data" / "mrpc" / "validation.tsv")
     for target in TARGETS:
         # The packaged file in plain ONNX Runtime, row by row, gives the score that was reported.
         session = ort.InferenceSession(str(tmp_path / "out" / target / "onnx" / "model_quantized.onnx"))
@@ -112,7 +113,7 @@ def test_stsb_within_three_thousandths_of_float(shared, minilm, tmp_path) -> Non
             "benchmark": BRIEF,
         }
     )
-    report = pipeline.run(recipe, warmed(minilm[0], tmp_path / "out", "capture"))
+    report = runner.run(recipe, warmed(minilm[0], tmp_path / "out", "capture"))
     for comparison in report.comparisons:
         if comparison.candidate in TARGETS:
             assert abs(comparison.difference) <= 0.003

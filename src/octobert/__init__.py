@@ -8,21 +8,21 @@ __version__ = "0.1.0"
 __all__ = ["OctobertError", "Recipe", "load", "load_recipe", "parse_recipe", "run"]
 
 if TYPE_CHECKING:
-    from octobert.errors import OctobertError
-    from octobert.pipeline import run
-    from octobert.recipe import Recipe
-    from octobert.recipe import load as load_recipe
-    from octobert.recipe import parse as parse_recipe
-    from octobert.runtime.predictor import load
+    from octobert.config.recipe import Recipe
+    from octobert.config.recipe import load as load_recipe
+    from octobert.config.recipe import parse as parse_recipe
+    from octobert.core.errors import OctobertError
+    from octobert.inference.predictor import load
+    from octobert.pipeline.runner import run
 
 # Public name → (module, name there). Nothing is imported before it is asked for, so that `import octobert` costs nothing.
 _PUBLIC = {
-    "OctobertError": ("octobert.errors", "OctobertError"),
-    "Recipe": ("octobert.recipe", "Recipe"),
-    "load": ("octobert.runtime.predictor", "load"),
-    "load_recipe": ("octobert.recipe", "load"),
-    "parse_recipe": ("octobert.recipe", "parse"),
-    "run": ("octobert.pipeline", "run"),
+    "OctobertError": ("octobert.core.errors", "OctobertError"),
+    "Recipe": ("octobert.config.recipe", "Recipe"),
+    "load": ("octobert.inference.predictor", "load"),
+    "load_recipe": ("octobert.config.recipe", "load"),
+    "parse_recipe": ("octobert.config.recipe", "parse"),
+    "run": ("octobert.pipeline.runner", "run"),
 }
 
 

@@ -13,9 +13,9 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from octobert.artifact import Artifact
-    from octobert.pipeline import Step
-    from octobert.tuned import Goal
+    from octobert.inference.settings import Goal
+    from octobert.pipeline.runner import Step
+    from octobert.pipeline.store import Artifact
 
 CACHE_HELP = "Folder where the runtime keeps what it compiled, so that it opens faster the next time."
 RUNTIME_LOG_HELP = "Have the runtime say what it does, on stderr."
@@ -44,8 +44,8 @@ def goal_named(name: str) -> Goal:
     Raises:
         DataError: there is none of that name.
     """
-    from octobert.errors import DataError
-    from octobert.tuned import GOALS
+    from octobert.core.errors import DataError
+    from octobert.inference.settings import GOALS
 
     found = next((goal for goal in GOALS if goal == name), None)
     if found is None:

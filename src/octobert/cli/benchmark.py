@@ -10,9 +10,9 @@ import typer
 from octobert.cli import _show
 
 if TYPE_CHECKING:
-    from octobert.candidates import Candidate
-    from octobert.recipe import Benchmark
-    from octobert.timing import Shape
+    from octobert.config.recipe import Benchmark
+    from octobert.evaluation.candidates import Candidate
+    from octobert.evaluation.latency import Shape
 
 NAME = "benchmark"
 
@@ -29,10 +29,11 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Time finished models and the float models beside them, interleaved, every model in a process of its own."""
-    from octobert import environment, timing
-    from octobert.recipe import Benchmark
+    from octobert.config.recipe import Benchmark
+    from octobert.core import environment
+    from octobert.data.tokenization import longest
+    from octobert.evaluation import latency
     from octobert.report import summary, terminal
-    from octobert.texts import longest
 
     named, reference = _candidates(directories)
     default = min(128, *(longest(folder) for folder in directories))
@@ -41,7 +42,7 @@ def command(
     settings = Benchmark.model_validate(plain)
     shapes = _shapes(settings, directories, data)
     with _show.Bar() as bar:
-        latencies, footprints = timing.measure(named, shapes, repeats=repeats, threads=threads, on_progress=bar.update)
+        latencies, footprints = latency.measure(named, shapes, repeats=repeats, threads=threads, on_progress=bar.update)
     if as_json:
         _show.document(
             {
@@ -57,24 +58,25 @@ def command(
 
 def _candidates(directories: list[Path]) -> tuple[list[Candidate], dict[str, str]]:
     """Every package and, once each, the float models beside them; and which is set against which."""
-    from octobert import candidates, plugins
-    from octobert.runtime.predictor import read_card
+    from octobert.core import plugins
+    from octobert.evaluation import candidates
+    from octobert.inference.predictor import read_manifest
 
     found: dict[str, Candidate] = {}
     reference: dict[str, str] = {}
     for folder in directories:
-        card = read_card(folder)
-        baseline = candidates.float_baseline(card.target)
+        manifest = read_manifest(folder)
+        baseline = candidates.float_baseline(manifest.target)
         graph = folder / "onnx" / "model.onnx"
-        same = [c for c in found.values() if c.name == baseline and c.content == card.files["onnx/model.onnx"]]
+        same = [c for c in found.values() if c.name == baseline and c.content == manifest.files["onnx/model.onnx"]]
         if not same:
             label = baseline if baseline not in found else f"{folder}: {baseline}"
-            one = candidates.Candidate(name=baseline, path=str(graph), head=card.task.head, label=label)
-            same = [one.model_copy(update={"content": card.files["onnx/model.onnx"]})]
+            one = candidates.Candidate(name=baseline, path=str(graph), head=manifest.task.head, label=label)
+            same = [one.model_copy(update={"content": manifest.files["onnx/model.onnx"]})]
             found[label] = same[0]
-        label = card.target if card.target not in found else str(folder)
-        path = plugins.load("targets", card.target).model_file(folder)
-        found[label] = candidates.Candidate(name=card.target, path=str(path), head=card.task.head, label=label)
+        label = manifest.target if manifest.target not in found else str(folder)
+        path = plugins.load("targets", manifest.target).model_file(folder)
+        found[label] = candidates.Candidate(name=manifest.target, path=str(path), head=manifest.task.head, label=label)
         reference[label] = same[0].title
     return list(found.values()), reference
 
@@ -82,15 +84,16 @@ def _candidates(directories: list[Path]) -> tuple[list[Candidate], dict[str, str
 def _shapes(settings: Benchmark, directories: list[Path], data: Path | None) -> list[Shape]:
     import json
 
-    from octobert import data as rows_of
-    from octobert import timing
-    from octobert.runtime.predictor import read_card
-    from octobert.texts import TextEncoder, longest
+    from octobert.data import sources as rows_of
+    from octobert.data.tokenization import TextEncoder, longest
+    from octobert.evaluation import latency
+    from octobert.inference.predictor import read_manifest
+    from octobert.tasks._task import rebuild
 
-    timing.check_lengths(settings, min(longest(folder) for folder in directories))
+    latency.check_lengths(settings, min(longest(folder) for folder in directories))
     vocabulary = json.loads((directories[0] / "config.json").read_text()).get("vocab_size", 1000)
-    task = read_card(directories[0]).task.bound()
+    task = rebuild(read_manifest(directories[0]).task)
     encoder = TextEncoder(directories[0], task.max_length)
     texts = task.inputs(rows_of.read_file(data), where=str(data)) if data else []
     rows = task.encode(encoder, texts).flat
-    return timing.shapes_of(settings, rows, encoder.pad_id, vocabulary, seed=0)
+    return latency.shapes_of(settings, rows, encoder.pad_id, vocabulary, seed=0)

@@ -11,7 +11,7 @@ from octobert.cli import _show
 from octobert.cli.quantize import MODEL_HELP, choice_of, choices_of, data_of, with_option
 
 if TYPE_CHECKING:
-    from octobert.results import Sweep
+    from octobert.core.results import Sweep
 
 NAME = "calibrate"
 
@@ -34,8 +34,8 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Observe the model on your data and show what calibrators make of it, value by value and end to end."""
-    from octobert import pipeline, steps
-    from octobert import recipe as recipes
+    from octobert.config import recipe as recipes
+    from octobert.pipeline import planner, runner
 
     raw = {
         "model": model,
@@ -51,7 +51,7 @@ def command(
         raw["prepare"] = choices_of(prepare, "--prepare")
     recipe = recipes.parse(raw, where="command line")
     with _show.progress_of_run() as progress:
-        found = pipeline.sweep(recipe, steps.SWEPT if sweep else (recipe.calibrate,), out, progress)
+        found = runner.sweep(recipe, planner.SWEPT if sweep else (recipe.calibrate,), out, progress)
     if as_json:
         _show.document(found.model_dump(mode="json"))
         return

@@ -18,15 +18,16 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Hold an ONNX file against targets; exit code 5 where one of them refuses it."""
-    from octobert import lint, plugins
-    from octobert.errors import PlanError, RecipeError, did_you_mean
+    from octobert.core import plugins
+    from octobert.core.errors import PlanError, RecipeError, did_you_mean
+    from octobert.inference.predictor import read_manifest
+    from octobert.inspection import linter
     from octobert.report import terminal
-    from octobert.runtime.predictor import read_card
 
     known = plugins.names("targets")
     wanted = _show.split_names(target)
     if model.is_dir() and not wanted:
-        wanted = [read_card(model).target]
+        wanted = [read_manifest(model).target]
     if not wanted:
         raise RecipeError("a file is held against a target", where="--target", fix=f"name one: {', '.join(known)}")
     for name in wanted:
@@ -34,7 +35,7 @@ def command(
             raise RecipeError(f'there is no target "{name}"', where="--target", fix=did_you_mean(name, known))
     capabilities = [plugins.load("targets", name).CAPABILITIES for name in wanted]
     files = [model / one.file if model.is_dir() else model for one in capabilities]
-    found = [lint.lint(file, one) for file, one in zip(files, capabilities, strict=True)]
+    found = [linter.lint(file, one) for file, one in zip(files, capabilities, strict=True)]
     if as_json:
         _show.document([{**one.model_dump(mode="json"), "passes": one.passes} for one in found])
     for one in found if not as_json else ():

@@ -14,7 +14,7 @@ def command(as_json: bool = _show.JSON_OPTION) -> None:
     """Check this machine: CPU features, packages, targets."""
     import json
 
-    from octobert import environment, plugins
+    from octobert.core import environment, plugins
 
     here = environment.current()
     probes = {name: plugins.load("targets", name).probe() for name in plugins.names("targets")}

@@ -24,8 +24,8 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Score a finished model on data, paired with its float model on the same rows."""
+    from octobert.evaluation.packages import judge
     from octobert.report.summary import probability
-    from octobert.runtime.judge import judge
 
     result = judge(
         directory,

@@ -42,8 +42,8 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Train a model for a task: in float by default; with 8 bits in mind, up to the exported models and their report."""
-    from octobert import recipe as recipes
-    from octobert.errors import RecipeError
+    from octobert.config import recipe as recipes
+    from octobert.core.errors import RecipeError
 
     if qat and both:
         raise RecipeError("--qat and --both exclude each other", where="command line", fix="--both trains in float first")
@@ -73,10 +73,10 @@ def command(
     if qat or both:
         carry_out(recipe, out, dry_run=dry_run, as_json=as_json)
         return
-    from octobert import pipeline
+    from octobert.pipeline import runner
 
     with _show.progress_of_run() as progress:
-        found = pipeline.finetune(recipe, out, progress)
+        found = runner.finetune(recipe, out, progress)
     if as_json:
         _show.document(found.model_dump(mode="json"))
         return

@@ -20,9 +20,10 @@ def command(
     """Write ONNX Runtime's fused operators, say how many there are and what was left, and prove that nothing changes."""
     import onnx_ir as ir
 
-    from octobert import artifact
-    from octobert.errors import ModelError
-    from octobert.graph import fusing, ops, parity
+    from octobert.core import files
+    from octobert.core.errors import ModelError
+    from octobert.graph import operators, parity
+    from octobert.graph.passes import fusion
 
     if not model.is_file():
         raise ModelError("there is no such file", where=str(model), fix="check the path")
@@ -31,11 +32,11 @@ def command(
         fix = "quantize the model first (--method float leaves it float), then take onnx/model.onnx or model_quantized.onnx"
         raise ModelError("only graphs in octobert's own form are fused", where=str(model), fix=fix)
     fused = graph.clone()
-    found = fusing.fuse_(fused)
-    proof = fusing.check(fused, graph, parity.sample_batches(graph))
+    found = fusion.fuse_(fused)
+    proof = fusion.check(fused, graph, parity.sample_batches(graph))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with artifact.storage_errors(out), artifact.whole(out) as partial:
-        ops.save(fused, partial)
+    with files.storage_errors(out), files.whole(out) as partial:
+        operators.save(fused, partial)
     if as_json:
         _show.document({**found.model_dump(mode="json"), "largest_difference": proof.largest_difference})
         return

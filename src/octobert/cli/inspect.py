@@ -30,10 +30,10 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Print the plan: per layer what is 8-bit, what is float, and why; or what the runtime made of it."""
-    from octobert.results import CARD
+    from octobert.core.results import PACKAGE_FILE
 
-    inside = sorted(p.parent for p in directory.glob(f"*/{CARD}"))
-    folders = [directory] if (directory / CARD).is_file() or not inside else inside
+    inside = sorted(p.parent for p in directory.glob(f"*/{PACKAGE_FILE}"))
+    folders = [directory] if (directory / PACKAGE_FILE).is_file() or not inside else inside
     if runtime:
         _runtime(folders, target, batch=batch, sequence=sequence, threads=threads, repeats=repeats, as_json=as_json)
         return
@@ -42,7 +42,7 @@ def command(
 
 
 def _refuse_files(directory: Path) -> None:
-    from octobert.errors import ModelError
+    from octobert.core.errors import ModelError
 
     if directory.is_file():
         raise ModelError(
@@ -51,30 +51,30 @@ def _refuse_files(directory: Path) -> None:
 
 
 def _plans(folders: list[Path], *, as_json: bool) -> None:
+    from octobert.inference.predictor import read_manifest
     from octobert.report import terminal
-    from octobert.runtime.predictor import read_card
 
-    cards = [read_card(folder) for folder in folders]
+    cards = [read_manifest(folder) for folder in folders]
     if as_json:
         shown = {"target", "plan", "ranges", "model", "sensitivity", "search"}
-        _show.document([card.model_dump(mode="json", include=shown) for card in cards])
+        _show.document([manifest.model_dump(mode="json", include=shown) for manifest in cards])
         return
-    for card in cards:
-        _show.render(terminal.plan_table(card.plan))
-        for role, (done, total) in card.plan.counts().items():
+    for manifest in cards:
+        _show.render(terminal.plan_table(manifest.plan))
+        for role, (done, total) in manifest.plan.counts().items():
             if done:
                 typer.echo(f"{role:<18} {done:>4} of {total} in 8 bits")
-        if card.sensitivity is not None:
-            _show.render(terminal.sensitivity_table(card.sensitivity))
-        if card.search is not None:
-            _show.render(terminal.trials_table(card.search))
+        if manifest.sensitivity is not None:
+            _show.render(terminal.sensitivity_table(manifest.sensitivity))
+        if manifest.search is not None:
+            _show.render(terminal.trials_table(manifest.search))
 
 
 def _runtime(
     paths: list[Path], target: str | None, *, batch: int, sequence: int | None, threads: int, repeats: int, as_json: bool
 ) -> None:
+    from octobert.inspection import inspector
     from octobert.report import inspected
-    from octobert.runtime import inspector
 
     found = []
     with _show.Bar() as bar:

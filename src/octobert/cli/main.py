@@ -26,7 +26,7 @@ from octobert.cli import (
     tasks,
     tune,
 )
-from octobert.errors import OctobertError
+from octobert.core.errors import OctobertError
 
 app = typer.Typer(
     help="BERT, in octets: quantize an encoder to 8 bits for the runtime you have, and see what it costs and gains.",

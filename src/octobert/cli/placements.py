@@ -16,7 +16,7 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """List the placements: which kinds of values each puts into 8 bits. Kinds can be written into a recipe as they are."""
-    from octobert import plugins
+    from octobert.core import plugins
 
     wanted = [name] if name else list(plugins.names("placements"))
     found = {one: plugins.load("placements", one).PLACEMENT for one in wanted}

@@ -30,7 +30,7 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Predict with a finished model; needs neither torch nor transformers."""
-    from octobert.runtime.predictor import load
+    from octobert.inference.predictor import load
 
     asked = question is not None or context is not None or context_file is not None
     inputs = iter(_questions(question, context, context_file, texts)) if asked else _texts(texts, pair=pair)
@@ -77,8 +77,8 @@ def _questions(
     questions: list[str] | None, context: str | None, file: Path | None, texts: list[str] | None
 ) -> list[tuple[str, ...]]:
     """Every question with the context."""
-    from octobert.errors import DataError
-    from octobert.formats import decoded
+    from octobert.core.errors import DataError
+    from octobert.data.formats import decoded
 
     if not questions or (context is None) == (file is None) or texts:
         got = "texts as arguments" if texts else "no question" if not questions else "two contexts" if context else "no context"
@@ -91,7 +91,7 @@ def _questions(
 
 def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, ...]]:
     """Texts or pairs, from the command line or from stdin, as they come."""
-    from octobert.errors import DataError
+    from octobert.core.errors import DataError
 
     if not pair:
         return iter(texts) if texts else _lines()
@@ -103,7 +103,7 @@ def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, 
 
 
 def _pair(number: int, line: str) -> tuple[str, ...]:
-    from octobert.errors import DataError
+    from octobert.core.errors import DataError
 
     found = tuple(line.split("\t"))
     if len(found) != 2:
@@ -113,7 +113,7 @@ def _pair(number: int, line: str) -> tuple[str, ...]:
 
 def _lines() -> Iterator[str]:
     """Lines of stdin that hold something."""
-    from octobert.errors import DataError
+    from octobert.core.errors import DataError
 
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:

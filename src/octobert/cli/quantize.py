@@ -40,8 +40,8 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Quantize a model for one or more targets, and compare it with the float model on your data."""
-    from octobert import recipe as recipes
-    from octobert.artifact import storage_errors
+    from octobert.config import recipe as recipes
+    from octobert.core.files import storage_errors
 
     raw: dict[str, Any] = {
         "model": model,
@@ -78,7 +78,7 @@ def choice_of(text: str, option: str) -> Any:
     """A name, or YAML flow with options."""
     import yaml
 
-    from octobert.errors import RecipeError
+    from octobert.core.errors import RecipeError
 
     try:
         return yaml.safe_load(text)
@@ -105,7 +105,7 @@ def with_option(choice: Any, name: str, value: Any) -> Any:
 
 def shape_of(text: str) -> dict[str, int]:
     """`8x128` as batch and sequence."""
-    from octobert.errors import RecipeError
+    from octobert.core.errors import RecipeError
 
     batch, _, sequence = text.partition("x")
     if not (batch.isdecimal() and sequence.isdecimal()):
@@ -115,8 +115,8 @@ def shape_of(text: str) -> dict[str, int]:
 
 def data_of(given: list[str], samples: int, *, allow_leakage: bool) -> dict[str, Any]:
     """Rows given as one source, or split by split."""
-    from octobert.errors import RecipeError, did_you_mean
-    from octobert.recipe import SPLITS
+    from octobert.config.recipe import SPLITS
+    from octobert.core.errors import RecipeError, did_you_mean
 
     found: dict[str, Any] = {"calibrate": {"from": "train", "samples": samples}, "allow_leakage": allow_leakage}
     for one in given:

@@ -10,8 +10,8 @@ import typer
 from octobert.cli import _show
 
 if TYPE_CHECKING:
-    from octobert.recipe import Recipe
-    from octobert.results import Report
+    from octobert.config.recipe import Recipe
+    from octobert.core.results import Report
 
 NAME = "run"
 
@@ -26,17 +26,17 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Carry out a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
-    from octobert.recipe import load
+    from octobert.config.recipe import load
 
     carry_out(load(recipe, changes=settings or ()), out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
 
 
 def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:
     """Run or plan a recipe and show the result."""
-    from octobert import pipeline
+    from octobert.pipeline import runner
 
     if dry_run:
-        verdicts = pipeline.dry_run(recipe, out)
+        verdicts = runner.dry_run(recipe, out)
         if as_json:
             _show.document([{"step": v.step, "action": v.action, "reason": v.reason} for v in verdicts])
         else:
@@ -44,7 +44,7 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
                 typer.echo(f"{v.action:<6} {v.step:<28} {v.reason}")
         return
     with _show.progress_of_run() as progress:
-        report = pipeline.run(recipe, out, progress)
+        report = runner.run(recipe, out, progress)
     if as_json:
         _show.document(report.model_dump(mode="json"))
         _check_criterion(report)
@@ -64,7 +64,7 @@ def _check_criterion(report: Report) -> None:
     Raises:
         AccuracyError: a target missed it.
     """
-    from octobert.errors import AccuracyError
+    from octobert.core.errors import AccuracyError
 
     for target, search in report.searches.items():
         if not search.met:

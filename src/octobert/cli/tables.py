@@ -21,21 +21,21 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Write calibration tables that ONNX Runtime's TensorRT and MIGraphX providers read, or print one."""
-    from octobert import tables
-    from octobert.errors import ModelError
-    from octobert.runtime.predictor import read_card
+    from octobert.core.errors import ModelError
+    from octobert.inference.predictor import read_manifest
+    from octobert.quantization import tables
 
     if source.is_dir():
-        card = read_card(source)
-        if card.recipe["prepare"]:
+        manifest = read_manifest(source)
+        if manifest.recipe["prepare"]:
             # A prepared graph computes the same by other values; the package holds the float graph as it was captured.
             raise ModelError(
                 "the ranges are those of a prepared graph, not of the float model in the package",
                 where=str(source),
-                got=f"prepare: {', '.join(one['name'] for one in card.recipe['prepare'])}",
+                got=f"prepare: {', '.join(one['name'] for one in manifest.recipe['prepare'])}",
                 fix="quantize with prepare: [] for tables",
             )
-        written = tables.write(card.ranges.intervals, out or source / "calibration", tensorrt=tensorrt)
+        written = tables.write(manifest.ranges.intervals, out or source / "calibration", tensorrt=tensorrt)
         if as_json:
             _show.document([str(path) for path in written])
             return

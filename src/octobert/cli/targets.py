@@ -16,7 +16,7 @@ def command(
     """List the targets, with a probe that says what is missing and how to install it."""
     import json
 
-    from octobert import plugins
+    from octobert.core import plugins
 
     found = []
     for name in plugins.names("targets"):

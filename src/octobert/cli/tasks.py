@@ -11,7 +11,7 @@ NAME = "tasks"
 
 def command(as_json: bool = _show.JSON_OPTION) -> None:
     """List the tasks with their options."""
-    from octobert import plugins
+    from octobert.core import plugins
 
     modules = {name: plugins.load("tasks", name) for name in plugins.names("tasks")}
     if as_json:

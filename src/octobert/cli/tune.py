@@ -10,7 +10,7 @@ import typer
 from octobert.cli import _show
 
 if TYPE_CHECKING:
-    from octobert.tuned import Tried
+    from octobert.inference.settings import Tried
 
 NAME = "tune"
 
@@ -25,20 +25,23 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Search for threads, streams and runtime settings that are faster than the defaults, and keep them with the model."""
-    from octobert import candidates, plugins, tuned, tuning
-    from octobert import data as rows_of
+    from octobert.core import plugins
+    from octobert.data import sources as rows_of
+    from octobert.data.tokenization import TextEncoder
+    from octobert.evaluation import candidates, tuning
+    from octobert.inference import settings
+    from octobert.inference.predictor import read_manifest
     from octobert.report import terminal
-    from octobert.runtime.predictor import read_card
-    from octobert.texts import TextEncoder
+    from octobert.tasks._task import rebuild
 
-    goals = [_show.goal_named(one) for one in goal or tuned.GOALS]
-    card = read_card(directory)
-    target, task = plugins.load("targets", card.target), card.task.bound()
+    goals = [_show.goal_named(one) for one in goal or settings.GOALS]
+    manifest = read_manifest(directory)
+    target, task = plugins.load("targets", manifest.target), rebuild(manifest.task)
     encoder = TextEncoder(directory, task.max_length)
     rows = task.encode(encoder, task.inputs(rows_of.read_file(data), where=str(data))).flat
-    one = candidates.Candidate(name=card.target, path=str(target.model_file(directory)), head=card.task.head)
+    one = candidates.Candidate(name=manifest.target, path=str(target.model_file(directory)), head=manifest.task.head)
     # What cannot be kept in the end is not worth the search.
-    tuned.kept(directory)
+    settings.kept(directory)
     found = []
     for wanted in sorted(set(goals)):
         with _show.Bar() as bar:
@@ -59,7 +62,7 @@ def command(
                     on_trial=told,
                 )
             )
-        tuned.keep(directory, found[-1])
+        settings.keep(directory, found[-1])
     if as_json:
         _show.document([result.model_dump(mode="json") for result in found])
         return

@@ -1,1 +1,1 @@
-"""The float graph: capture, canonical form, structure, parity, and the QDQ writer."""
+"""The float ONNX graph: operators, quantization sites, the Q/DQ writer; capture/ and passes/ beneath."""

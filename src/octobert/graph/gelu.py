@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octobert.graph import ops
+from octobert.graph import operators
 
 # Constants are float32 in the graph, and exporters write them with more or fewer digits; relative.
 TOLERANCE = 1e-4
@@ -19,16 +19,16 @@ def gelu_around(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
 
 
 def _erf_argument(erf: ir.Node) -> ir.Value | None:
-    scaled = ops.producer(erf.inputs[0], "Div", "Mul")
+    scaled = operators.producer(erf.inputs[0], "Div", "Mul")
     factor = 2.0**0.5 if scaled is not None and scaled.op_type == "Div" else 0.5**0.5
     return scaled.inputs[0] if scaled is not None and _is_constant(scaled.inputs[1], factor) else None
 
 
 def _tanh_argument(tanh: ir.Node) -> ir.Value | None:
-    scaled = ops.producer(tanh.inputs[0], "Mul")
-    inner = ops.producer(scaled.inputs[0], "Add") if scaled is not None else None
-    cubic = ops.producer(inner.inputs[1], "Mul") if inner is not None else None
-    cube = ops.producer(cubic.inputs[0], "Pow") if cubic is not None else None
+    scaled = operators.producer(tanh.inputs[0], "Mul")
+    inner = operators.producer(scaled.inputs[0], "Add") if scaled is not None else None
+    cubic = operators.producer(inner.inputs[1], "Mul") if inner is not None else None
+    cube = operators.producer(cubic.inputs[0], "Pow") if cubic is not None else None
     if scaled is None or inner is None or cubic is None or cube is None or cube.inputs[0] is not inner.inputs[0]:
         return None
     constants = ((scaled, (2.0 / np.pi) ** 0.5), (cubic, 0.044715), (cube, 3.0))
@@ -37,16 +37,16 @@ def _tanh_argument(tanh: ir.Node) -> ir.Value | None:
 
 def _end(x: ir.Value, node: ir.Node) -> ir.Value | None:
     """Where one plus what `node` makes is multiplied with x and with one half."""
-    add = ops.readers(node.outputs[0])[0]
+    add = operators.readers(node.outputs[0])[0]
     if add.op_type != "Add" or not _is_constant(add.inputs[1], 1.0):
         return None
     value, missing = add.outputs[0], {"x", "half"}
     while missing:
-        readers = ops.readers(value)
+        readers = operators.readers(value)
         if len(readers) != 1 or readers[0].op_type != "Mul":
             return None
         other = readers[0].inputs[1 - [v is value for v in readers[0].inputs].index(True)]
-        half_x = ops.producer(other, "Mul")
+        half_x = operators.producer(other, "Mul")
         if _is_constant(other, 0.5):
             found = {"half"}
         elif other is x:
@@ -63,5 +63,5 @@ def _end(x: ir.Value, node: ir.Node) -> ir.Value | None:
 
 
 def _is_constant(value: ir.Value | None, number: float) -> bool:
-    found = ops.const_scalar(value)
+    found = operators.const_scalar(value)
     return found is not None and abs(found - number) <= TOLERANCE * number

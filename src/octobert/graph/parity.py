@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.errors import ModelError, ParityError
-from octobert.graph import checkpoint, ops, shapes
-from octobert.results import Parity
-from octobert.session import Feeds
+from octobert.core.errors import ModelError, ParityError
+from octobert.core.results import Parity
+from octobert.core.session import Feeds
+from octobert.graph import operators
+from octobert.graph.capture import shapes
+from octobert.models import checkpoint
 
 Batches = Sequence[Feeds]
 # Two float32 implementations of a deep encoder differ by rounding order; measured 1e-6 relative on 6 to 24 layers.
@@ -26,7 +28,9 @@ TOLERANCE = 5e-5
 def sample_batches(model: ir.Model, seed: int = 0) -> list[Feeds]:
     """Token ids for where there are no texts: rows of several lengths, padded on the right, of ids that every table has."""
     names = [str(value.name) for value in model.graph.inputs]
-    tables = [ops.const_array(n.inputs[0]) for n in model.graph if n.op_type == "Gather" and n.inputs[1].name == "input_ids"]
+    tables = [
+        operators.const_array(n.inputs[0]) for n in model.graph if n.op_type == "Gather" and n.inputs[1].name == "input_ids"
+    ]
     size = min((len(table) for table in tables if table is not None), default=100)
     generator, found = np.random.default_rng(seed), []
     for lengths in ((12,), (9, 16, 3)):
@@ -62,11 +66,11 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimiz
     """
     import onnxruntime as ort
 
-    from octobert.graph import canonical
+    from octobert.graph.capture import canonical
 
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "model.onnx"
-        ops.save(model, path)
+        operators.save(model, path)
         options = ort.SessionOptions()
         if not optimized:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

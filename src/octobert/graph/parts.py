@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from octobert.graph import ops
+from octobert.graph import operators
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Norm:
     @property
     def residual(self) -> ir.Node | None:
         """The residual add that it normalizes."""
-        return ops.producer(self.x, "Add") if linear_of(self.x) is None else None
+        return operators.producer(self.x, "Add") if linear_of(self.x) is None else None
 
 
 def linear_of(value: ir.Value | None) -> Linear | None:
     """The linear layer whose output is `value`, or None."""
-    node = ops.producer(value, "MatMul", "Add")
+    node = operators.producer(value, "MatMul", "Add")
     if node is None:
         return None
     if node.op_type == "MatMul":
         return Linear(node, None) if is_weight(node.inputs[1]) else None
-    matmul = ops.producer(node.inputs[0], "MatMul")
+    matmul = operators.producer(node.inputs[0], "MatMul")
     if matmul is None or not is_vector(node.inputs[1]) or not is_weight(matmul.inputs[1]):
         return None
     return Linear(matmul, node)
@@ -74,18 +74,18 @@ def linear_of(value: ir.Value | None) -> Linear | None:
 
 def norm_of(value: ir.Value | None) -> Norm | None:
     """The norm whose output is `value`, or None."""
-    node = ops.producer(value, "LayerNormalization", "Add")
+    node = operators.producer(value, "LayerNormalization", "Add")
     if node is None or node.op_type == "LayerNormalization":
         return None if node is None else Norm(node)
-    mul = ops.producer(node.inputs[0], "Mul")
-    scaled = mul is not None and ops.const_array(mul.inputs[0]) is None and is_vector(mul.inputs[1])
+    mul = operators.producer(node.inputs[0], "Mul")
+    scaled = mul is not None and operators.const_array(mul.inputs[0]) is None and is_vector(mul.inputs[1])
     return Norm(node, mul) if scaled and is_vector(node.inputs[1]) else None
 
 
 def norm_behind(value: ir.Value) -> Norm | None:
     """The norm that reads `value`, or None."""
-    for node in ops.consumers(value, "LayerNormalization", "Mul"):
-        ends = [node] if node.op_type == "LayerNormalization" else ops.consumers(node.outputs[0], "Add")
+    for node in operators.consumers(value, "LayerNormalization", "Mul"):
+        ends = [node] if node.op_type == "LayerNormalization" else operators.consumers(node.outputs[0], "Add")
         for end in ends:
             norm = norm_of(end.outputs[0])
             if norm is not None and norm.x is value:
@@ -100,7 +100,7 @@ def all_linears(graph: ir.Graph) -> list[Linear]:
 
 def linear_at(matmul: ir.Node) -> Linear:
     """The linear layer of a product, with its bias where nothing else reads the product."""
-    adds = [n for n in ops.consumers(matmul.outputs[0], "Add") if linear_of(n.outputs[0])]
+    adds = [n for n in operators.consumers(matmul.outputs[0], "Add") if linear_of(n.outputs[0])]
     only = len(matmul.outputs[0].uses()) == 1 and len(adds) == 1
     return Linear(matmul, adds[0] if only else None)
 
@@ -112,5 +112,5 @@ def is_weight(value: ir.Value | None) -> bool:
 
 def is_vector(value: ir.Value | None) -> bool:
     """Whether a value is a constant with one axis."""
-    constant = ops.const_array(value)
+    constant = operators.const_array(value)
     return constant is not None and constant.ndim == 1

@@ -19,9 +19,10 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from octobert.errors import PlanError
-from octobert.graph import half, ops
-from octobert.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, QuantPlan, Site, middle_of
+from octobert.core.errors import PlanError
+from octobert.core.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, QuantPlan, Site, middle_of
+from octobert.graph import operators
+from octobert.graph.passes import float16
 
 # Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
@@ -164,14 +165,14 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
             node.replace_input_with(site.input, pairs[key])
     _write_dynamic_(graph, nodes, dynamic)
     set_opset_(model, plan)
-    ops.clean_(model)
+    operators.clean_(model)
 
 
 def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, parts: FloatType) -> tuple[np.ndarray, np.ndarray]:
     """Integers and scales of a weight, with a scale that was chosen for it, and that the type of the float parts can hold."""
     array, name = value.const_value.numpy(), str(value.name)
     scale = scales[name] if name in scales else weight_scale(array, quantizer)
-    return quantize_weight(array, quantizer, half.rounded_scale(scale, parts))
+    return quantize_weight(array, quantizer, float16.rounded_scale(scale, parts))
 
 
 def set_opset_(model: ir.Model, plan: QuantPlan) -> None:
@@ -185,7 +186,7 @@ def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np
     groups: dict[str, list[tuple[str, np.ndarray]]] = {}
     for site, quantizer in plan.quantized:
         if quantizer.shared is not None and site.is_weight and site.node in nodes:
-            array = ops.const_array(nodes[site.node].inputs[site.input])
+            array = operators.const_array(nodes[site.node].inputs[site.input])
             if array is not None:
                 groups.setdefault(quantizer.shared, []).append((site.value, weight_scale(array, quantizer)))
     return {value: np.max([s for _, s in group], axis=0) for group in groups.values() for value, _ in group}
@@ -204,7 +205,7 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
     quantized: dict[str, list[ir.Value]] = {}
     for site in sites:
         matmul = nodes[site.node]
-        dequantize = ops.producer(matmul.inputs[1], "DequantizeLinear")
+        dequantize = operators.producer(matmul.inputs[1], "DequantizeLinear")
         if dequantize is None:
             raise PlanError(
                 "a dynamic activation needs an 8-bit weight beside it", where=site.node, fix="quantize both or none"
@@ -216,10 +217,10 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
         integers, scale, zero = quantized[site.value]
         name = str(matmul.outputs[0].name)
         weight, weight_scales = dequantize.inputs[0], dequantize.inputs[1]
-        product = ops.make_node("MatMulInteger", [integers, weight, zero], f"{name}.integer", dtype=ir.DataType.INT32)
-        floats = ops.make_node("Cast", product.outputs, f"{name}.cast", {"to": ir.DataType.FLOAT})
-        both = ops.make_node("Mul", [scale, weight_scales], f"{name}.scales")
-        result = ops.make_node("Mul", [floats.outputs[0], both.outputs[0]], f"{name}.dequantized")
+        product = operators.make_node("MatMulInteger", [integers, weight, zero], f"{name}.integer", dtype=ir.DataType.INT32)
+        floats = operators.make_node("Cast", product.outputs, f"{name}.cast", {"to": ir.DataType.FLOAT})
+        both = operators.make_node("Mul", [scale, weight_scales], f"{name}.scales")
+        result = operators.make_node("Mul", [floats.outputs[0], both.outputs[0]], f"{name}.dequantized")
         nodes_new = [product, floats, both, result]
         ir.convenience.replace_nodes_and_values(graph, matmul, [matmul], nodes_new, [matmul.outputs[0]], [result.outputs[0]])
 
@@ -235,11 +236,11 @@ def _write_activation_(
 def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
     """QuantizeLinear and DequantizeLinear of an activation, with their constants; the nodes are not in the graph yet."""
     scale, zero = activation_parameters(quantizer)
-    scale_value = ops.initializer(graph, f"{name}.scale", np.array(scale))
-    zero_value = ops.initializer(graph, f"{name}.zero_point", np.array(zero))
+    scale_value = operators.initializer(graph, f"{name}.scale", np.array(scale))
+    zero_value = operators.initializer(graph, f"{name}.zero_point", np.array(zero))
     integer = ir.DataType.from_numpy(zero.dtype)
-    quantize = ops.make_node("QuantizeLinear", [value, scale_value, zero_value], f"{name}.quantized", dtype=integer)
-    dequantize = ops.make_node("DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized")
+    quantize = operators.make_node("QuantizeLinear", [value, scale_value, zero_value], f"{name}.quantized", dtype=integer)
+    dequantize = operators.make_node("DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized")
     return [quantize, dequantize]
 
 
@@ -253,22 +254,22 @@ def _write_weight_(
     graph: ir.Graph, node: ir.Node, name: str, quantizer: Quantizer, integers: np.ndarray, scale: np.ndarray
 ) -> ir.Value:
     dtype, zero = numpy_type(quantizer), middle_of(quantizer.dtype)
-    scale_value = ops.initializer(graph, f"{name}.scale", scale)
-    zero_value = ops.initializer(graph, f"{name}.zero_point", np.full_like(scale, zero, dtype=dtype))
+    scale_value = operators.initializer(graph, f"{name}.scale", scale)
+    zero_value = operators.initializer(graph, f"{name}.zero_point", np.full_like(scale, zero, dtype=dtype))
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
     nodes: list[ir.Node] = []
     if quantizer.pair:
         # Not the weight as it was, but what its integers stand for: whoever quantizes that gets these very integers, however
         # it rounds halves, and though QuantizeLinear knows nothing of narrower limits (`least: mse`, 7 bits, symmetric int8).
         exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)
-        weight = ops.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
+        weight = operators.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
         inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(dtype)
-        nodes.append(ops.make_node("QuantizeLinear", inputs, f"{name}.quantized", attributes, dtype=integer))
+        nodes.append(operators.make_node("QuantizeLinear", inputs, f"{name}.quantized", attributes, dtype=integer))
         weight = nodes[0].outputs[0]
     else:
         stored = integers if not zero else (integers.astype(np.int16) + zero).astype(dtype)
-        weight = ops.initializer(graph, f"{name}.quantized", stored)
-    nodes.append(ops.make_node("DequantizeLinear", [weight, scale_value, zero_value], f"{name}.dequantized", attributes))
+        weight = operators.initializer(graph, f"{name}.quantized", stored)
+    nodes.append(operators.make_node("DequantizeLinear", [weight, scale_value, zero_value], f"{name}.dequantized", attributes))
     graph.insert_before(node, nodes)
     return nodes[-1].outputs[0]
 
@@ -277,12 +278,12 @@ def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, sc
     """table[ids] as int8 rows times their own scale; the result takes the place of the float Gather."""
     table, ids = gather.inputs
     name, output = str(table.name), gather.outputs[0]
-    rows = ops.initializer(graph, f"{name}.quantized", integers)
-    row_scales = ops.initializer(graph, f"{name}.scale", scale.reshape(-1, 1))
-    picked = ops.make_node("Gather", [rows, ids], f"{name}.rows", {"axis": 0}, dtype=ir.DataType.INT8)
-    floats = ops.make_node("Cast", picked.outputs, f"{name}.rows_float", {"to": ir.DataType.FLOAT})
-    scales = ops.make_node("Gather", [row_scales, ids], f"{name}.row_scales", {"axis": 0})
-    product = ops.make_node("Mul", [floats.outputs[0], scales.outputs[0]], f"{name}.dequantized")
+    rows = operators.initializer(graph, f"{name}.quantized", integers)
+    row_scales = operators.initializer(graph, f"{name}.scale", scale.reshape(-1, 1))
+    picked = operators.make_node("Gather", [rows, ids], f"{name}.rows", {"axis": 0}, dtype=ir.DataType.INT8)
+    floats = operators.make_node("Cast", picked.outputs, f"{name}.rows_float", {"to": ir.DataType.FLOAT})
+    scales = operators.make_node("Gather", [row_scales, ids], f"{name}.row_scales", {"axis": 0})
+    product = operators.make_node("Mul", [floats.outputs[0], scales.outputs[0]], f"{name}.dequantized")
     graph.insert_before(gather, [picked, floats, scales, product])
     ir.convenience.replace_all_uses_with(output, product.outputs[0])
 

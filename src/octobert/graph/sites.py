@@ -23,13 +23,13 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from octobert.encoder import LINEAR_PARTS, NORM_PARTS, Encoder, part_of
-from octobert.errors import ModelError
-from octobert.graph import ops, parts
-from octobert.plan import OUTPUT, Site
+from octobert.core.errors import ModelError
+from octobert.core.family import LINEAR_PARTS, NORM_PARTS, EncoderFamily, part_of
+from octobert.core.plan import OUTPUT, Site
+from octobert.graph import operators, parts
 
 
-def layer_count(graph: ir.Graph, encoder: Encoder) -> int:
+def layer_count(graph: ir.Graph, encoder: EncoderFamily) -> int:
     """How many encoder layers the graph has."""
     names = {node.name for node in graph}
     count = 0
@@ -58,7 +58,7 @@ def node_named(nodes: dict[str, ir.Node], name: str) -> ir.Node:
     return nodes[name]
 
 
-def find_sites(graph: ir.Graph, encoder: Encoder) -> tuple[Site, ...]:
+def find_sites(graph: ir.Graph, encoder: EncoderFamily) -> tuple[Site, ...]:
     """All sites in graph order of their modules.
 
     Raises:
@@ -82,32 +82,32 @@ def find_sites(graph: ir.Graph, encoder: Encoder) -> tuple[Site, ...]:
             sites.append(_site(linear.matmul, 0, "head.input", "head", module, None))
             sites.append(_site(linear.matmul, 1, "head.weight", "head", module, None))
     for node in graph:
-        is_lookup = node.op_type == "Gather" and ops.const_array(node.inputs[0]) is not None
+        is_lookup = node.op_type == "Gather" and operators.const_array(node.inputs[0]) is not None
         if is_lookup and node.inputs[1].is_graph_input() and node.inputs[1].name == "input_ids":
             module = str(node.inputs[0].name).removesuffix(".weight")
             sites.append(_site(node, 0, "embedding.weight", "embeddings", module, None))
     return tuple(sites)
 
 
-def layer_linears(nodes: dict[str, ir.Node], encoder: Encoder, index: int) -> dict[str, str]:
+def layer_linears(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int) -> dict[str, str]:
     """role → module path of the linear layers that an encoder layer has."""
     paths = {role: encoder.part(index, role) for role in encoder.roles(*LINEAR_PARTS)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
-def layer_norms(nodes: dict[str, ir.Node], encoder: Encoder, index: int) -> dict[str, str]:
+def layer_norms(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int) -> dict[str, str]:
     """role → module path of the norms that an encoder layer has."""
     paths = {role: encoder.part(index, role) for role in encoder.roles(*NORM_PARTS)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
-def activation_node(nodes: dict[str, ir.Node], encoder: Encoder, index: int, role: str) -> ir.Node | None:
+def activation_node(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int, role: str) -> ir.Node | None:
     """The node that makes what the second layer of a feed-forward reads, if the layer has that feed-forward."""
     path = encoder.part(index, role)
     return nodes.get(f"{path}.gated") or nodes.get(path)
 
 
-def _layer_sites(nodes: dict[str, ir.Node], encoder: Encoder, index: int, branches: set[str]) -> Iterator[Site]:
+def _layer_sites(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int, branches: set[str]) -> Iterator[Site]:
     for role, path in layer_linears(nodes, encoder, index).items():
         part, matmul = part_of(role), linear_node(nodes, path)
         yield _site(matmul, 0, "linear.input", part, path, index)

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from octobert.encoder import NORM_PARTS, Encoder, part_of
-from octobert.graph import ops, sites
+from octobert.core.family import NORM_PARTS, EncoderFamily, part_of
+from octobert.graph import operators, sites
 
 UNSMOOTHED = "unsmoothed"
 Kind = Literal["norm", "value", "activation", "scores"]
@@ -74,12 +74,12 @@ class Left:
     reason: str
 
 
-def groups(graph: ir.Graph, encoder: Encoder) -> list[Group]:
+def groups(graph: ir.Graph, encoder: EncoderFamily) -> list[Group]:
     """All groups, layer by layer."""
     return find(graph, encoder)[0]
 
 
-def find(graph: ir.Graph, encoder: Encoder) -> tuple[list[Group], list[Left]]:
+def find(graph: ir.Graph, encoder: EncoderFamily) -> tuple[list[Group], list[Left]]:
     """All groups, layer by layer, and what belongs to none."""
     nodes = {str(node.name): node for node in graph}
     left: list[Left] = []
@@ -93,14 +93,14 @@ def find(graph: ir.Graph, encoder: Encoder) -> tuple[list[Group], list[Left]]:
     found = []
     for (kind, constants), places in together.items():
         inside = {node for place in places for _, node in _constants(nodes, kind, place)}
-        if all(node in inside for constant in constants for node in ops.readers(constant)):
+        if all(node in inside for constant in constants for node in operators.readers(constant)):
             found.append(Group(kind, tuple(places)))
         else:
             left += [Left(kind, p.source, "other layers share its weights, and do not read the like") for p in places]
     return found, left
 
 
-def _choices(nodes: Nodes, encoder: Encoder, index: int) -> Iterator[tuple[Kind, Place | Left]]:
+def _choices(nodes: Nodes, encoder: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Left]]:
     """The places of one layer, in the order of the layer."""
     linears = sites.layer_linears(nodes, encoder, index)
     attention = encoder.part(index, "attention")
@@ -137,7 +137,7 @@ def _choices(nodes: Nodes, encoder: Encoder, index: int) -> Iterator[tuple[Kind,
 def _leads(node: ir.Node, target: ir.Node) -> bool:
     """Whether all that a node makes ends in another node, with no more than its layout changed on the way."""
     while True:
-        readers = ops.readers(node.outputs[0])
+        readers = operators.readers(node.outputs[0])
         if len(readers) != 1 or node.outputs[0].is_graph_output():
             return False
         node = readers[0]
@@ -205,8 +205,8 @@ def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray)
     others = [(node, index) for node, index in output.uses() if node not in inside]
     if not others and not output.is_graph_output():
         return
-    back = ops.initializer(graph, f"{place.source}.smoothing", (1.0 / down).astype(np.float32))
-    mul = ops.make_node("Mul", [output, back], f"{place.source}.{UNSMOOTHED}")
+    back = operators.initializer(graph, f"{place.source}.smoothing", (1.0 / down).astype(np.float32))
+    mul = operators.make_node("Mul", [output, back], f"{place.source}.{UNSMOOTHED}")
     graph.insert_after(norm, [mul])
     for node, index in others:
         node.replace_input_with(index, mul.outputs[0])
@@ -220,10 +220,10 @@ def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray)
 def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> None:
     """One Mul behind the activation; it takes the activation's name, which is where readers and planners look."""
     output, name = node.outputs[0], str(node.name)
-    scale = ops.initializer(graph, f"{name}.smoothing", down.astype(np.float32))
+    scale = operators.initializer(graph, f"{name}.smoothing", down.astype(np.float32))
     readers = list(output.uses())
     node.name = output.name = f"{name}.{UNSMOOTHED}"
-    mul = ops.make_node("Mul", [output, scale], name)
+    mul = operators.make_node("Mul", [output, scale], name)
     graph.insert_after(node, [mul])
     for reader, index in readers:
         reader.replace_input_with(index, mul.outputs[0])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from octobert.recipe import Recipe, as_yaml
+from octobert.config.recipe import Recipe, as_yaml
+from octobert.core.results import Report
 from octobert.report import summary
 from octobert.report.terminal import quantizer_text
-from octobert.results import Report
 
 
 def page(report: Report) -> str:

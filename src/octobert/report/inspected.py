@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.table import Table
 
-from octobert.inspection import Inspection, Operator, Profile
+from octobert.core.profile import Inspection, Operator, Profile
 
 _FLOAT = "float ms"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octobert.measure import Comparison, Footprint, Latency, Score
-from octobert.recipe import BASELINES
-from octobert.results import Report, Search
+from octobert.config.recipe import BASELINES
+from octobert.core.measurements import Comparison, Footprint, Latency, Score
+from octobert.core.results import Report, Search
 
 _BESIDE = 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octobert.capability import Capabilities, kind_of
+from octobert.core.capability import Capabilities, kind_of
 
 _INTRODUCTION = """# Targets
 

@@ -6,11 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from octobert.inspection import Lint
-from octobert.plan import Quantizer, QuantPlan
+from octobert.core.plan import Quantizer, QuantPlan
+from octobert.core.profile import Lint
+from octobert.core.results import Finetuned, Report, Search, Sensitivity, Sweep
+from octobert.inference.settings import Tuned
 from octobert.report import summary
-from octobert.results import Finetuned, Report, Search, Sensitivity, Sweep
-from octobert.tuned import Tuned
 
 
 def render(report: Report) -> RenderableType:
@@ -125,7 +125,7 @@ def tuned_table(found: Tuned) -> Table:
         table.add_column(name, justify="left" if name == "settings" else "right")
     for one in sorted(found.tried, key=lambda t: t.ratio or float("inf")):
         setting = one.setting
-        settings = ", ".join(f"{name} {value}" for name, value in setting.knobs.items()) or "defaults"
+        settings = ", ".join(f"{name} {value}" for name, value in setting.runtime_options.items()) or "defaults"
         table.add_row(
             f"{one.ratio:.3f}" if one.ratio is not None else "",
             str(setting.streams),

@@ -1,1 +1,1 @@
-"""Targets: one file each, what a runtime accepts and how to open a model on it."""
+"""Targets: one file each, what a runtime accepts and how a model is written for it; sessions are in runtimes/."""

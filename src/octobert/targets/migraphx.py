@@ -6,11 +6,11 @@ quantization. What is not quantized is explicit float16. Compiled models are kep
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.plan import ATTENTION, HEAD, LINEAR
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _ort
-from octobert.targets._fixed import FixedSession
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import ATTENTION, HEAD, LINEAR
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.targets.runtimes import files, ort
+from octobert.targets.runtimes.static_shape import FixedSession
 
 PROVIDER = "MIGraphXExecutionProvider"
 
@@ -32,25 +32,25 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-KNOBS = {**_ort.KNOBS, "migraphx_exhaustive_tune": ("0", "1")}
+RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "migraphx_exhaustive_tune": ("0", "1")}
 
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.probe(PROVIDER, "pip install onnxruntime-migraphx")
+    return ort.probe(PROVIDER, "pip install onnxruntime-migraphx")
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed."""
-    _files.put_fixed(quantized, folder, form)
+    files.put_fixed(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     kept = {"migraphx_model_cache_dir": options.cache} if options.cache else {}
-    return FixedSession(_ort.OrtSession(path, options, PROVIDER, kept, whole=True))
+    return FixedSession(ort.OrtSession(path, options, PROVIDER, kept, whole=True))

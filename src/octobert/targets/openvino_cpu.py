@@ -8,10 +8,10 @@ beside 8-bit products and costs accuracy.
 
 from pathlib import Path
 
-from octobert.capability import INTEGER_UNITS, Capabilities, Probe
-from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _openvino
+from octobert.core.capability import INTEGER_UNITS, Capabilities, Probe
+from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.targets.runtimes import files, openvino
 
 DEVICE = "CPU"
 
@@ -33,24 +33,24 @@ CAPABILITIES = Capabilities(
     formats=("onnx", "openvino"),
     status="run here",
 )
-KNOBS = _openvino.KNOBS
+RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS
 
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _openvino.probe(DEVICE)
+    return openvino.probe(DEVICE)
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The IR beside the ONNX file."""
-    _openvino.convert(_files.put(quantized, folder, form), model_file(folder))
+    openvino.convert(files.put(quantized, folder, form), model_file(folder))
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _openvino.model_file(package)
+    return openvino.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file."""
-    return _openvino.OpenvinoSession(path, options, DEVICE)
+    return openvino.OpenvinoSession(path, options, DEVICE)

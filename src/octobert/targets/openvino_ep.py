@@ -6,9 +6,10 @@ of its own. What suits `openvino-cpu` suits it; the file it opens is the ONNX fi
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _ort, openvino_cpu
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.targets import openvino_cpu
+from octobert.targets.runtimes import files, ort
 
 PROVIDER = "OpenVINOExecutionProvider"
 
@@ -26,17 +27,17 @@ CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.probe(PROVIDER, "pip install onnxruntime-openvino, in an environment without onnxruntime")
+    return ort.probe(PROVIDER, "pip install onnxruntime-openvino, in an environment without onnxruntime")
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file itself."""
-    _files.put(quantized, folder, form)
+    files.put(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
@@ -45,4 +46,4 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     settings |= {"cache_dir": options.cache} if options.cache else {}
     settings |= {"num_of_threads": str(options.threads)} if options.threads else {}
     # onnxruntime's own optimizer would round biases to int32 before OpenVINO sees them.
-    return _ort.OrtSession(path, options, PROVIDER, settings, optimize=False, whole=True)
+    return ort.OrtSession(path, options, PROVIDER, settings, optimize=False, whole=True)

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Session, SessionOptions
-from octobert.targets import _openvino, openvino_cpu
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.core.session import Session, SessionOptions
+from octobert.targets import openvino_cpu
+from octobert.targets.runtimes import openvino
 
 DEVICE = "GPU"
 
@@ -33,9 +34,9 @@ export, model_file = openvino_cpu.export, openvino_cpu.model_file
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _openvino.probe(DEVICE)
+    return openvino.probe(DEVICE)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file."""
-    return _openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE)
+    return openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE)

@@ -5,12 +5,12 @@
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.graph import encapsulation
-from octobert.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _openvino
-from octobert.targets._fixed import FixedSession
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.graph.passes import epcontext
+from octobert.targets.runtimes import files, openvino
+from octobert.targets.runtimes.static_shape import FixedSession
 
 DEVICE = "NPU"
 
@@ -36,20 +36,20 @@ CAPABILITIES = Capabilities(
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _openvino.probe(DEVICE)
+    return openvino.probe(DEVICE)
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed, the IR, and the ONNX file that carries it."""
-    _openvino.convert(_files.put_fixed(quantized, folder, form), model_file(folder))
-    encapsulation.encapsulate(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
+    openvino.convert(files.put_fixed(quantized, folder, form), model_file(folder))
+    epcontext.encapsulate(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _openvino.model_file(package)
+    return openvino.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file."""
-    return FixedSession(_openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE))
+    return FixedSession(openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE))

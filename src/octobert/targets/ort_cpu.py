@@ -6,12 +6,12 @@ LayerNorm fused in float. That fusion exists for uint8 activations; on x86 int8 
 
 from pathlib import Path
 
-from octobert.capability import INTEGER_UNITS, Capabilities, Probe
-from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _ort
+from octobert.core.capability import INTEGER_UNITS, Capabilities, Probe
+from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.targets.runtimes import files, ort
 
-PROVIDER = _ort.CPU
+PROVIDER = ort.CPU
 
 CAPABILITIES = Capabilities(
     name="ort-cpu",
@@ -33,24 +33,24 @@ CAPABILITIES = Capabilities(
     formats=("onnx",),
     status="run here",
 )
-KNOBS = _ort.KNOBS
+RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
 
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.probe(PROVIDER)
+    return ort.probe(PROVIDER)
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file itself."""
-    _files.put(quantized, folder, form)
+    files.put(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
-    return _ort.OrtSession(path, options, PROVIDER)
+    return ort.OrtSession(path, options, PROVIDER)

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octobert.capability import Capabilities, Probe
-from octobert.graph import fusing, half, ops, parity, qordered
-from octobert.plan import EMBEDDING, LINEAR, OUTPUTS
-from octobert.session import Feeds, Form, Session, SessionOptions
-from octobert.targets import _files, _ort
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
+from octobert.core.session import Feeds, Form, Session, SessionOptions
+from octobert.graph import operators, parity
+from octobert.graph.passes import float16, fusion, qordered
+from octobert.targets.runtimes import files, ort
 
 PROVIDER = "CUDAExecutionProvider"
 
@@ -37,12 +38,16 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-KNOBS = {**_ort.KNOBS, "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"), "use_tf32": ("1", "0")}
+RUNTIME_OPTIONS = {
+    **ort.RUNTIME_OPTIONS,
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+    "use_tf32": ("1", "0"),
+}
 
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.probe(PROVIDER, "pip install onnxruntime-gpu")
+    return ort.probe(PROVIDER, "pip install onnxruntime-gpu")
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
@@ -51,17 +56,17 @@ def export(quantized: Path, folder: Path, form: Form) -> None:
     Raises:
         PlanError, ModelError, TargetError: the graph does not take the fused form.
     """
-    _files.put(quantized, folder, form)
+    files.put(quantized, folder, form)
     model = ir.load(quantized)
     if any(node.op_type == "QuantizeLinear" for node in model.graph):
         qordered.rewrite_(model)
         model = qordered.fuse(model)
     else:
         unfused = model.clone()
-        fusing.fuse_(model)
-        fusing.check(model, unfused, parity.sample_batches(unfused))
-        half.halve_(model, form.float_parts)
-    ops.save(model, model_file(folder))
+        fusion.fuse_(model)
+        fusion.check(model, unfused, parity.sample_batches(unfused))
+        float16.halve_(model, form.float_parts)
+    operators.save(model, model_file(folder))
 
 
 def model_file(package: Path) -> Path:
@@ -74,7 +79,7 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     return PaddedSession(path, options, PROVIDER)
 
 
-class PaddedSession(_ort.OrtSession):
+class PaddedSession(ort.OrtSession):
     """A session that pads sequences to a multiple of `qordered.MULTIPLE`, and cuts outputs of one value a token back."""
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:

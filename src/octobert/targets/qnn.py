@@ -12,12 +12,12 @@ import json
 import platform
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.graph import contrib, gemm
-from octobert.plan import WHOLE
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _ort
-from octobert.targets._fixed import FixedSession
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import WHOLE
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.graph.passes import contrib, gemm
+from octobert.targets.runtimes import files, ort
+from octobert.targets.runtimes.static_shape import FixedSession
 
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime_qnn"
@@ -59,22 +59,22 @@ CAPABILITIES = Capabilities(
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.plugin_probe(PACKAGE, "pip install onnxruntime-qnn")
+    return ort.plugin_probe(PACKAGE, "pip install onnxruntime-qnn")
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed, its linear layers as Gemm and GELU as one operator, and the options of a session."""
-    path = _files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
+    path = files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
     (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     chosen = PROVIDER_OPTIONS | (SIMULATED if platform.machine() == "x86_64" else {})
-    devices = _ort.plugin_devices(PACKAGE, PROVIDER)
-    return FixedSession(_ort.OrtSession(path, options, PROVIDER, chosen, devices=devices, whole=True))
+    devices = ort.plugin_devices(PACKAGE, PROVIDER)
+    return FixedSession(ort.OrtSession(path, options, PROVIDER, chosen, devices=devices, whole=True))

@@ -9,10 +9,10 @@ the profile of shapes, and the same profile as options of ONNX Runtime's provide
 import json
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _ort
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.targets.runtimes import files, ort
 
 PROVIDER = "TensorrtExecutionProvider"
 OPTIONS = "provider_options.json"
@@ -39,19 +39,19 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-KNOBS = {**_ort.KNOBS, "trt_builder_optimization_level": ("3", "5"), "trt_cuda_graph_enable": ("0", "1")}
+RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "trt_builder_optimization_level": ("3", "5"), "trt_cuda_graph_enable": ("0", "1")}
 
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.probe(PROVIDER, "pip install onnxruntime-gpu tensorrt")
+    return ort.probe(PROVIDER, "pip install onnxruntime-gpu tensorrt")
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file, a call of `trtexec` that builds an engine, and options for ONNX Runtime's provider."""
     assert form.shape is not None
-    shape, path = form.shape, _files.put(quantized, folder, form)
-    inputs = _files.inputs_of(path)
+    shape, path = form.shape, files.put(quantized, folder, form)
+    inputs = files.inputs_of(path)
     ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
     shapes = {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}
     options = {f"trt_profile_{end}_shapes": text for end, text in shapes.items()}
@@ -64,10 +64,10 @@ def export(quantized: Path, folder: Path, form: Form) -> None:
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     given = json.loads((path.parent / OPTIONS).read_text())
-    return _ort.OrtSession(path, options, PROVIDER, {**given, "trt_engine_cache_path": options.cache or str(path.parent)})
+    return ort.OrtSession(path, options, PROVIDER, {**given, "trt_engine_cache_path": options.cache or str(path.parent)})

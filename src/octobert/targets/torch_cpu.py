@@ -7,10 +7,10 @@ the target is for those who deploy in PyTorch, and for seeing what a GPU will an
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _torch
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.targets.runtimes import files, torch
 
 DEVICE = "cpu"
 COMPILED = False
@@ -35,20 +35,20 @@ CAPABILITIES = Capabilities(
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _torch.probe(DEVICE)
+    return torch.probe(DEVICE)
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file itself."""
-    _files.put(quantized, folder, form)
+    files.put(quantized, folder, form)
 
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file; it is compiled if `options.compile` says so, or says nothing and `COMPILED` does."""
     compiled = COMPILED if options.compile is None else options.compile
-    return _torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)
+    return torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)

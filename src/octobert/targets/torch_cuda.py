@@ -7,9 +7,10 @@ first batch waits for that. Everything else 8-bit is rounded and computed in flo
 
 from pathlib import Path
 
-from octobert.capability import Capabilities, Probe
-from octobert.session import Session, SessionOptions
-from octobert.targets import _torch, torch_cpu
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.session import Session, SessionOptions
+from octobert.targets import torch_cpu
+from octobert.targets.runtimes import torch
 
 DEVICE = "cuda"
 COMPILED = True
@@ -28,10 +29,10 @@ export, model_file = torch_cpu.export, torch_cpu.model_file
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _torch.probe(DEVICE)
+    return torch.probe(DEVICE)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file; it is compiled if `options.compile` says so, or says nothing and `COMPILED` does."""
     compiled = COMPILED if options.compile is None else options.compile
-    return _torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)
+    return torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)

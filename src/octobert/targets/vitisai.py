@@ -9,12 +9,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from octobert.capability import Capabilities, Probe
-from octobert.graph import contrib
-from octobert.plan import WHOLE
-from octobert.session import Form, Session, SessionOptions
-from octobert.targets import _files, _ort
-from octobert.targets._fixed import FixedSession
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.plan import WHOLE
+from octobert.core.session import Form, Session, SessionOptions
+from octobert.graph.passes import contrib
+from octobert.targets.runtimes import files, ort
+from octobert.targets.runtimes.static_shape import FixedSession
 
 PROVIDER = "VitisAIExecutionProvider"
 
@@ -42,12 +42,12 @@ CAPABILITIES = Capabilities(
 
 def probe() -> Probe:
     """Whether this target can run on this machine."""
-    return _ort.probe(PROVIDER, "install AMD's Ryzen AI software")
+    return ort.probe(PROVIDER, "install AMD's Ryzen AI software")
 
 
 def export(quantized: Path, folder: Path, form: Form) -> None:
     """The ONNX file with its shape fixed, in ONNX Runtime's own operators where ONNX has none, and its metadata."""
-    _files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, contrib.pairs_, _describe_)
+    files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, contrib.pairs_, _describe_)
 
 
 def _describe_(model: ir.Model) -> None:
@@ -59,10 +59,10 @@ def _describe_(model: ir.Model) -> None:
 
 def model_file(package: Path) -> Path:
     """The file of a packaged directory that this target opens."""
-    return _files.model_file(package)
+    return files.model_file(package)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
     kept = {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
-    return FixedSession(_ort.OrtSession(path, options, PROVIDER, kept, whole=True))
+    return FixedSession(ort.OrtSession(path, options, PROVIDER, kept, whole=True))

@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from octobert.errors import DataError
-from octobert.plan import Noun
-from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, need_columns, output_error, place_of, shares, text_of
+from octobert.core.errors import DataError
+from octobert.core.frozen import FrozenModel
+from octobert.data.rows import Row
+from octobert.data.tokenization import Asked, Frame, Text, TextEncoder, TokenOffsets, split
+from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _squad
-from octobert.texts import Asked, Frame, Pieces, Text, TextEncoder, split
-from octobert.windows import NOWHERE, stride_within, windows
+from octobert.tasks._task import Fidelity, Metric, Outputs, check_texts, need_columns, output_error, place_of, shares, text_of
 
 # What the reference workflows use; each shrinks where the model's own length is less.
 MAX_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 384, 128, 64
 _OTHERS = 4
 
 
-class WindowOptions(Noun):
+class WindowOptions(FrozenModel):
     """Args:
     max_length: tokens of a window, the question and special tokens included; 384 at most when absent.
     doc_stride: tokens from the start of a window to that of the next; 128 when absent.
@@ -313,11 +314,11 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
     raise DataError("the answers cannot be read", where=place, got=repr(cell)[:100], expected=expected)
 
 
-def _visible(context: str, pieces: Pieces) -> Pieces:
+def _visible(context: str, pieces: TokenOffsets) -> TokenOffsets:
     """Tokens of white space alone stand for nothing that could be answered."""
     seen = np.cumsum([0, *(not character.isspace() for character in context)])
     empty = seen[pieces.spans[:, 1]] == seen[pieces.spans[:, 0]]
-    return Pieces(pieces.ids, np.where(empty[:, None], NOWHERE, pieces.spans))
+    return TokenOffsets(pieces.ids, np.where(empty[:, None], NOWHERE, pieces.spans))
 
 
 def _distinct(context: str, scored: list[tuple[float, int, int]], keep: int) -> tuple[Span, ...]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from octobert.errors import DataError
-from octobert.task import (
-    ROW_NUMBER,
+from octobert.core.errors import DataError
+from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.tokenization import Asked, Text
+from octobert.tasks._task import (
     Fidelity,
     Metric,
     Outputs,
-    Row,
     WholeTexts,
     first_column,
     need_columns,
@@ -24,7 +24,6 @@ from octobert.task import (
     shares,
     text_of,
 )
-from octobert.texts import Asked, Text
 
 
 def accuracy(items: np.ndarray) -> float:

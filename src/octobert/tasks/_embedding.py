@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from octobert.errors import DataError
-from octobert.task import Fidelity, Metric, Outputs, Row, WholeTexts, need_columns, output_error, place_of, text_of
-from octobert.texts import Asked, Text
+from octobert.core.errors import DataError
+from octobert.data.rows import Row
+from octobert.data.tokenization import Asked, Text
+from octobert.tasks._task import Fidelity, Metric, Outputs, WholeTexts, need_columns, output_error, place_of, text_of
 
 Form = Literal["pairs", "retrieval", "texts"]
 MRR_DEPTH = 10

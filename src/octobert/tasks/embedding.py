@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from octobert.plan import Noun
+from octobert.core.frozen import FrozenModel
 from octobert.tasks._embedding import Embedding
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, MRR@10 and recall on query→document, or fidelity to float"
 
 
-class Options(Noun):
+class Options(FrozenModel):
     """Give the columns of one form; by default, pairs `sentence1`, `sentence2`, `score`.
 
     Args:

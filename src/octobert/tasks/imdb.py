@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from octobert.plan import Noun
+from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
@@ -16,7 +16,7 @@ DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
-class Options(Noun):
+class Options(FrozenModel):
     """Args:
     max_length: tokens of a review; the model's own limit when absent.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from octobert.plan import Noun
+from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
@@ -12,7 +12,7 @@ DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
 CLASSES = (("not_equivalent",), ("equivalent",))
 
 
-class Options(Noun):
+class Options(FrozenModel):
     """Args:
     max_length: tokens of a pair; the model's own limit when absent.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from octobert.plan import Noun
+from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "SST-2: negative or positive; accuracy"
@@ -12,7 +12,7 @@ DESCRIPTION = "SST-2: negative or positive; accuracy"
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
-class Options(Noun):
+class Options(FrozenModel):
     """Args:
     max_length: tokens of a sentence; the model's own limit when absent.
     """

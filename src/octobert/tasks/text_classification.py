@@ -6,15 +6,15 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from octobert.errors import DataError
-from octobert.plan import Noun
+from octobert.core.errors import DataError
+from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, check_labels
 
 DESCRIPTION = "classify one text or a pair; any labels; accuracy, F1, macro-F1, Matthews"
 _TEXT = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence"), ("text",), ("sentence",))
 
 
-class Options(Noun):
+class Options(FrozenModel):
     """Args:
     text: the text column, or two for pairs; found by the usual names when absent.
     label: the label column; found by the usual names when absent.

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from octobert.errors import DataError, did_you_mean
-from octobert.plan import Noun
-from octobert.task import Fidelity, Metric, Outputs, Row, check_texts, first_column, output_error, place_of, shares
+from octobert.core.errors import DataError, did_you_mean
+from octobert.core.frozen import FrozenModel
+from octobert.data.rows import Row
+from octobert.data.tokenization import Asked, Text, TextEncoder, TokenOffsets, split
+from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
-from octobert.texts import Asked, Pieces, Text, TextEncoder, split
-from octobert.windows import NOWHERE, stride_within, windows
+from octobert.tasks._task import Fidelity, Metric, Outputs, check_texts, first_column, output_error, place_of, shares
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
@@ -25,7 +26,7 @@ OUTSIDE = "O"
 IGNORED = -100
 
 
-class Options(Noun):
+class Options(FrozenModel):
     """Args:
     words: the column with lists of words; found by the usual names when absent.
     tags: the column with lists of tags, likewise.
@@ -252,7 +253,7 @@ def _words(text: str) -> Iterator[str]:
         yield word
 
 
-def _aligned(words: Sequence[str], pieces: Pieces) -> Pieces:
+def _aligned(words: Sequence[str], pieces: TokenOffsets) -> TokenOffsets:
     """Tokens with the word that each begins; tokens inside a word begin none."""
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
     text = " ".join(words)
@@ -264,7 +265,7 @@ def _aligned(words: Sequence[str], pieces: Pieces) -> Pieces:
         word = int(np.searchsorted(starts, start, side="right")) - 1
         if end > start and word > last:
             spans[index], last = (word, word + 1), word
-    return Pieces(pieces.ids, spans)
+    return TokenOffsets(pieces.ids, spans)
 
 
 def _shown(tags: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""The recipe: its models, how it is loaded and changed, and the training settings inside it."""

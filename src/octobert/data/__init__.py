@@ -1,0 +1,1 @@
+"""Rows and texts: sources, file readers, sampling, tokenization, and windows over long texts."""

@@ -1,0 +1,166 @@
+"""What is no plain table, SQuAD's nested JSON, CoNLL's columns, folders of texts: rows, or an error with its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octobert.core.errors import DataError
+from octobert.data.rows import Row
+
+# Files of one token a line; some data sets have the split's name for a suffix.
+COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", ".valid", ".test", ".testa", ".testb")
+_DOCUMENT = "-DOCSTART-"
+# The folder of aclImdb's reviews that have no class.
+_UNLABELLED = "unsup"
+_CONLL_2003 = ("tokens", "pos_tags", "chunk_tags", "ner_tags")
+
+
+def decoded(path: Path) -> str:
+    """The text of a file, without a byte order mark.
+
+    Raises:
+        DataError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise unreadable(error) from error
+    except UnicodeDecodeError as error:
+        raise DataError("the file is not UTF-8", where=str(path), got=str(error), fix="convert it to UTF-8") from error
+
+
+def unreadable(error: OSError) -> DataError:
+    """The error that says which file the system does not give."""
+    return DataError("the file cannot be read", where=str(error.filename), got=error.strerror, fix="check its permissions")
+
+
+def texts_in(folder: Path) -> list[Path]:
+    """The texts of a folder that holds a folder of them for each class, as `pos/1.txt`, in order; none in any other folder."""
+    return sorted(file for file in folder.glob("[!.]*/[!.]*.txt") if file.parent.name != _UNLABELLED)
+
+
+def text_folder(folder: Path) -> list[Row]:
+    """One row a text: its folder's name for a label, its place for an id, and a rating where its name has one, as in aclImdb.
+
+    Raises:
+        DataError: fewer than two classes have texts, or a file is empty or cannot be read.
+    """
+    files = texts_in(folder)
+    classes = sorted({file.parent.name for file in files})
+    if len(classes) < 2:
+        raise DataError(
+            "the folder has no texts of two classes",
+            where=str(folder),
+            got=f"{', '.join(classes) or 'no folder'} with .txt files in it",
+            expected="a folder for each class, such as neg and pos",
+            fix="put every class's texts into a folder of its name",
+        )
+    return [_text_row(folder.name, file) for file in files]
+
+
+def _text_row(split: str, file: Path) -> Row:
+    text, label = decoded(file), file.parent.name
+    if not text.strip():
+        raise DataError("the text is empty", where=str(file), fix="remove the file or fill it in")
+    row = {"id": f"{split}/{label}/{file.stem}", "label": label, "text": text}
+    rated = re.fullmatch(r"\d+_(\d+)", file.stem)
+    return {**row, "rating": int(rated[1])} if rated else row
+
+
+def squad(path: Path) -> list[Row] | None:
+    """The questions of an official SQuAD file, 1.1 or 2.0; None where the file is something else.
+
+    Returns:
+        rows of id, title, context, question, answers [{"text", "answer_start"}], is_impossible.
+
+    Raises:
+        DataError: it is of that form, but a part is missing.
+    """
+    try:
+        whole = json.loads(decoded(path))
+    except ValueError:
+        return None  # one object a line
+    articles = whole.get("data") if isinstance(whole, dict) else None
+    if not isinstance(articles, list) or not all(isinstance(a, dict) and "paragraphs" in a for a in articles):
+        return None  # some other data set
+    return [row for number, article in enumerate(articles, start=1) for row in _questions(path, number, article)]
+
+
+def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[Row]:
+    place = f'{path}, article {number} ("{article.get("title", "")}")'
+    for index, paragraph in enumerate(_part(article, "paragraphs", list, place), start=1):
+        where = f"{place}, paragraph {index}"
+        context = _part(paragraph, "context", str, where)
+        for count, question in enumerate(_part(paragraph, "qas", list, where), start=1):
+            here = f"{where}, question {count}"
+            text = _part(question, "question", str, here)
+            answers = _part(question, "answers", list, here) if question.get("answers") is not None else []
+            yield {
+                "id": question.get("id"),
+                "title": article.get("title"),
+                "context": context,
+                "question": text,
+                "answers": [{"text": _part(a, "text", str, here), "answer_start": a.get("answer_start")} for a in answers],
+                "is_impossible": bool(question.get("is_impossible", False)),
+            }
+
+
+def _part(whole: Any, name: str, kind: type, where: str) -> Any:
+    value = whole.get(name) if isinstance(whole, Mapping) else None
+    if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
+        got = "nothing" if value is None else repr(value)[:60]
+        raise DataError(f'there is no "{name}"', where=where, got=got, expected=f"a {kind.__name__}", fix="correct the file")
+    return value
+
+
+def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
+    """The sentences of a file with one token a line, columns between tabs or spaces, an empty line after each sentence.
+
+    Args:
+        columns: names; by default `tokens`, the four of CoNLL-2003 where there are four, and `tags` for the last.
+
+    Raises:
+        DataError: a line with another number of columns.
+    """
+    text = decoded(path)
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    split = "\t" if any("\t" in line for line in lines) else None
+    fields = [[f.strip() for f in line.split(split)] if line.strip() else [] for line in lines]
+    widths = Counter(len(f) for f in fields if f and f[0] != _DOCUMENT)
+    width = widths.most_common(1)[0][0] if widths else 0
+    if width < 2 or (columns and len(columns) != width):
+        expected = (
+            f"columns {', '.join(columns)}" if columns else "a word and its tag on every line, an empty line between sentences"
+        )
+        raise DataError("the file is no column file", where=str(path), got=f"{width} columns", expected=expected)
+    names = tuple(columns) or (_CONLL_2003 if width == len(_CONLL_2003) else _names(width))
+    return list(_sentences(path, fields, names))
+
+
+def _names(width: int) -> tuple[str, ...]:
+    return ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
+
+
+def _sentences(path: Path, fields: Sequence[list[str]], names: Sequence[str]) -> Iterator[Row]:
+    sentence: list[list[str]] = []
+    for number, own in enumerate([*fields, []], start=1):
+        if own and own[0] == _DOCUMENT:
+            continue
+        if own and len(own) == len(names):
+            sentence.append(own)
+        elif own and not own[0].startswith("#"):
+            raise DataError(
+                "the line has another number of columns than the others",
+                where=f"{path}, line {number}",
+                got=str(len(own)),
+                expected=str(len(names)),
+                fix="correct the line",
+            )
+        elif not own and sentence:
+            yield {name: [token[i] for token in sentence] for i, name in enumerate(names)}
+            sentence = []

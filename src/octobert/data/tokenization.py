@@ -1,0 +1,260 @@
+"""Texts to token ids and into batches, with the `tokenizers` library alone; calibration, evaluation and prediction share it.
+
+Rows are never padded further than the longest of their batch, and batches hold rows of similar length.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert.core.errors import ModelError
+from octobert.core.family import family_of
+from octobert.core.session import Feeds
+
+# One text, two that form a pair, or the words of one.
+Text = tuple[str, ...]
+# transformers writes this for "no limit".
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One tokenized row: ids and segment ids of equal length, and whether the text was cut to fit."""
+
+    ids: np.ndarray
+    types: np.ndarray
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model is asked: texts, and for each of them the rows of tokens that the model reads, one or several windows."""
+
+    texts: Sequence[Text]
+    rows: Sequence[Sequence[Encoded]]
+
+    @functools.cached_property
+    def flat(self) -> list[Encoded]:
+        """All rows, in the order of their texts."""
+        return [row for rows in self.rows for row in rows]
+
+    @functools.cached_property
+    def _tokens(self) -> list[int]:
+        """Tokens of all texts before each, and of all."""
+        return [0, *itertools.accumulate(sum(map(len, rows)) for rows in self.rows)]
+
+    def one(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[Asked, dict[str, np.ndarray]]:
+        """One of the texts, with its part of outputs [tokens of all rows, …]."""
+        part = slice(*self._tokens[index : index + 2])
+        return Asked([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
+
+
+@dataclass(frozen=True)
+class TokenOffsets:
+    """The tokens of one text alone, uncut, without special tokens.
+
+    Args:
+        ids: [tokens].
+        spans: [tokens, 2] the characters of the text that each token stands for.
+    """
+
+    ids: np.ndarray
+    spans: np.ndarray
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens around one text, or around a pair: [CLS] … [SEP] … [SEP] in BERT.
+
+    Args:
+        special: ids before the first text, between the two (pairs only), and after the last.
+        special_types: their segment ids.
+        types: segment id of each text.
+    """
+
+    special: tuple[np.ndarray, ...]
+    special_types: tuple[np.ndarray, ...]
+    types: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many special tokens there are."""
+        return sum(map(len, self.special))
+
+
+class TextEncoder:
+    """The tokenizer of a model folder.
+
+    Args:
+        folder: holds `tokenizer.json`, and `config.json` for the padding id.
+        max_length: tokens of a row, special ones included; longer texts are cut.
+
+    Raises:
+        ModelError: no tokenizer, or a length that the model does not have positions for.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None = None) -> None:
+        from tokenizers import Tokenizer
+
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(
+                "there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there"
+            )
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the Rust library raises plain Exception for every malformed file
+            raise ModelError("tokenizer.json cannot be read", where=str(path), got=str(error)[:200]) from error
+        check_length(max_length, folder)
+        self.max_length = max_length or min(longest(folder), _trained_length(folder))
+        self.pad_id = int(_json(folder / "config.json").get("pad_token_id") or 0)
+        # Exports often carry fixed padding and truncation inside tokenizer.json; both belong to the batch, not the file.
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(self.max_length)
+        # Truncation is a state of the tokenizer, and several threads may ask.
+        self._lock = threading.Lock()
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Tokenize rows of one text, or of two that form a pair."""
+        inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
+        with self._lock:
+            found = self._tokenizer.encode_batch(inputs)
+        return [
+            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing)) for e in found
+        ]
+
+    def pieces(self, texts: Sequence[str]) -> list[TokenOffsets]:
+        """The tokens of texts, with their places in the texts."""
+        with self._lock:
+            self._tokenizer.no_truncation()
+            try:
+                found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            finally:
+                self._tokenizer.enable_truncation(self.max_length)
+        return [
+            TokenOffsets(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in found
+        ]
+
+    def frame(self, texts: int) -> Frame:
+        """The special tokens that this tokenizer puts around one text or two, read off an example."""
+        example = self._tokenizer.encode("a", "a" if texts == 2 else None)
+        ids, types, owners = (
+            np.array(a) for a in (example.ids, example.type_ids, [-1 if o is None else o for o in example.sequence_ids])
+        )
+        edges = [0]
+        for text in range(texts):
+            inside = np.flatnonzero(owners == text)
+            edges += [int(inside[0]), int(inside[-1]) + 1]
+        edges.append(len(ids))
+        gaps = [slice(edges[i], edges[i + 1]) for i in range(0, len(edges), 2)]
+        segments = tuple(int(types[edges[2 * text + 1]]) for text in range(texts))
+        return Frame(tuple(ids[gap] for gap in gaps), tuple(types[gap] for gap in gaps), segments)
+
+
+def check_length(max_length: int | None, folder: Path) -> None:
+    """Refuse a length that the model has no positions for.
+
+    Raises:
+        ModelError: with the limit.
+    """
+    limit = longest(folder)
+    if max_length is not None and max_length > limit:
+        raise ModelError(
+            "the sequence is longer than the model allows",
+            where="max_length",
+            got=str(max_length),
+            expected=f"at most {limit}",
+            fix=f"set it to {limit} or less",
+        )
+
+
+def longest(folder: Path) -> int:
+    """The most tokens that a model has positions for."""
+    config = _json(folder / "config.json")
+    family = family_of(str(config.get("model_type")))
+    return int(config.get("max_position_embeddings", 512)) - (family.position_offset if family else 0)
+
+
+def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
+    """One batch: input_ids, attention_mask, token_type_ids, int64 [B, S], padded on the right to `length` or the longest."""
+    width = max(length, *(len(row) for row in rows))
+    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    mask, types = np.zeros_like(ids), np.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row.ids
+        mask[index, : len(row)] = 1
+        types[index, : len(row)] = row.types
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> Iterator[list[int]]:
+    """Indices of rows, longest first, grouped so that rows × longest stays within `max_tokens` (at least one row each)."""
+    order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
+    group: list[int] = []
+    for index in order:
+        width = len(rows[group[0]]) if group else 0
+        if group and (len(group) == max_rows or (len(group) + 1) * width > max_tokens):
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
+
+
+def split(outputs: np.ndarray, rows: Sequence[Encoded]) -> list[np.ndarray]:
+    """Outputs [tokens of all rows, …] row by row."""
+    return np.split(outputs, np.cumsum([len(row) for row in rows])[:-1])
+
+
+def save_tokenizer(source: Path, folder: Path) -> None:
+    """Put `tokenizer.json` and `tokenizer_config.json` of a model into a folder; a slow tokenizer is converted.
+
+    Raises:
+        ModelError: there is no tokenizer.
+    """
+    import shutil
+
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+    if (folder / "tokenizer.json").is_file():
+        return
+    # Without a vocabulary transformers makes up an empty one, and every word becomes unknown.
+    vocabularies = [source / "vocab.txt", source / "vocab.json", *source.glob("*.model")]
+    if not any(path.is_file() for path in vocabularies):
+        what = "there is no tokenizer beside the model"
+        raise ModelError(what, where=str(source), expected="tokenizer.json", fix="save the model's tokenizer into that folder")
+    try:
+        from transformers import AutoTokenizer
+
+        AutoTokenizer.from_pretrained(source).backend_tokenizer.save(str(folder / "tokenizer.json"))
+    except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
+        raise ModelError(
+            "the tokenizer beside the model cannot be converted",
+            where=str(source),
+            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}",
+            expected="tokenizer.json",
+            fix="save the fast tokenizer (tokenizer.json) into that folder",
+        ) from error
+
+
+def _trained_length(folder: Path) -> int:
+    stated = _json(folder / "sentence_bert_config.json").get("max_seq_length")
+    stated = stated or _json(folder / "tokenizer_config.json").get("model_max_length")
+    return int(stated) if stated and float(stated) < _NO_LIMIT else _NO_LIMIT
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,1 +1,0 @@
-"""Encoder families: one file a family, the names of its parts."""

@@ -1,0 +1,1 @@
+"""Evaluation: what is compared, scores and paired comparisons, interleaved latency, runtime tuning."""

@@ -1,0 +1,338 @@
+"""Any float ONNX graph of a supported encoder becomes the canonical one, which every later step is written against.
+
+Canonical means: opset 18, int64 inputs `input_ids`, `attention_mask` and (where the family has segments) `token_type_ids`
+with dynamic batch and sequence; linear layers as MatMul + Add; LayerNormalization as one operator; attention as MatMul →
+Mul (scale) → Add (each term of positions) → Add (mask) → Softmax → MatMul over [B, H, S, K]; the padding mask as one bounded
+additive constant; no NaN guards; names from the module paths of the family. What positions do to Q, K and the scores is kept
+as it was. Semantics are kept, which `graph.parity` then checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from octobert.core.errors import ModelError
+from octobert.core.family import EncoderFamily
+from octobert.graph import operators
+from octobert.graph.capture import folding, lowering, structure
+from octobert.graph.capture.attention import Attention, Operand, Term
+
+OPSET = 18
+# What a padded key adds to its score. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero
+# below -104, so this is as good as minus infinity in float, fits fp16, and keeps a row of padding finite.
+MASK_VALUE = -1.0e4
+INPUT_ALIASES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def prepare_(model: ir.Model) -> None:
+    """Bring a raw graph to the point where its structure can be read: opset, inputs, linear layers, norms.
+
+    Raises:
+        ModelError: quantized already, in half precision, of an opset that cannot be converted, or with inputs that are not
+            an encoder's.
+    """
+    _refuse_quantized(model)
+    common.InlinePass()(model)
+    common.RemoveInitializersFromInputsPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    lowering.lower_fused_(model.graph)
+    lowering.order_gelu_(model.graph)
+    _refuse_foreign(model)
+    _refuse_half(model.graph)
+    _set_opset_(model)
+    _name_inputs_(model.graph)
+    _gemm_to_matmul_(model.graph)
+    _bias_second_(model.graph)
+    _fuse_layer_norms_(model.graph)
+    common.CommonSubexpressionEliminationPass()(model)
+    operators.clean_(model)
+    folding.fold_linears_(model)
+
+
+def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: list[int], encoder: EncoderFamily) -> None:
+    """Write every attention in canonical form, with shared masks.
+
+    Args:
+        layers: the structure of `model`, from `structure.find_layers`.
+        heads: number of attention heads of each layer.
+    """
+    graph = model.graph
+    mask_input = next((v for v in graph.inputs if v.name == "attention_mask"), None)
+    masks = _Masks(graph, mask_input, windowed=encoder.windowed)
+    for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
+        attention = layer.attention
+        masking = [t for t in attention.terms if mask_input is not None and operators.follows(t.value, mask_input)]
+        others = [t for t in attention.terms if t not in masking]
+        if not masking or any(t.condition for t in others):
+            raise ModelError(
+                "the attention has a term octobert does not know",
+                where=f"node {attention.softmax.name}",
+                got="scores that are not masked by attention_mask",
+                expected="scores = Q·Kᵀ × scale + terms of positions + mask(attention_mask)",
+                fix="models without an attention mask are not supported",
+            )
+        _rebuild_one_(graph, attention, head_count, encoder.part(index, "attention"), others, masks.of(masking))
+    operators.clean_(model)
+
+
+def _refuse_quantized(model: ir.Model) -> None:
+    marks = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "MatMulNBits")
+    found = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in marks})
+    if found:
+        raise ModelError(
+            "the model is quantized already", got=", ".join(found), expected="a float model", fix="give the float ONNX file"
+        )
+
+
+def _refuse_foreign(model: ir.Model) -> None:
+    foreign = sorted(
+        {f"{node.domain}.{node.op_type}" for node in model.graph.all_nodes() if node.domain not in ("", "ai.onnx")}
+    )
+    if foreign:
+        raise ModelError(
+            "the model has operators of a runtime's own",
+            got=", ".join(foreign[:5]),
+            expected=f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
+            fix="give the file as it was exported",
+        )
+
+
+def _refuse_half(graph: ir.Graph) -> None:
+    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    found = next((v for v in graph.initializers.values() if v.const_value is not None and v.const_value.dtype in half), None)
+    if found is not None and found.const_value.size > 1:
+        raise ModelError(
+            "the model's weights are in half precision",
+            where=str(found.name),
+            got=str(found.const_value.dtype),
+            expected="float32, which scales are computed from and the result is compared with",
+            fix="export the model in float32",
+        )
+
+
+def _set_opset_(model: ir.Model) -> None:
+    """Bring the graph to `OPSET`: older graphs by the official converter, newer ones by relabelling.
+
+    Gelu has been lowered by now. Other operators of encoders differ between 18 and later opsets only in accepted types and in
+    attributes that say how to treat float8; the graph is run, and compared with its original, afterwards.
+    """
+    version = model.opset_imports.get("", 0)
+    if version < OPSET:
+        from onnxscript import version_converter
+
+        version_converter.convert_version(model, target_version=OPSET, fallback=True)
+    elif version > OPSET:
+        for node in model.graph:
+            node.version = None
+            if node.op_type == "Cast":
+                for attribute in set(node.attributes) - {"to"}:
+                    node.attributes.pop(attribute)
+        model.opset_imports[""] = OPSET
+    if model.opset_imports.get("") != OPSET:
+        raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"opset {OPSET}, or near it")
+
+
+def _name_inputs_(graph: ir.Graph) -> None:
+    for value in graph.inputs:
+        value.name = INPUT_ALIASES.get(value.name, value.name)
+    unknown = [v.name for v in graph.inputs if v.name not in INPUTS]
+    if unknown or "input_ids" not in [v.name for v in graph.inputs]:
+        raise ModelError(
+            "the inputs are not those of an encoder",
+            got=", ".join(str(v.name) for v in graph.inputs),
+            expected="input_ids, attention_mask and perhaps token_type_ids",
+        )
+    for value in list(graph.inputs):
+        value.shape = ir.Shape(["batch", "sequence"])
+        if value.dtype != ir.DataType.INT64:
+            cast = ir.node("Cast", [value], {"to": value.dtype}, name=f"{value.name}.cast")
+            cast.outputs[0].type = ir.TensorType(value.dtype)
+            ir.convenience.replace_all_uses_with(value, cast.outputs[0])
+            cast.replace_input_with(0, value)
+            graph.insert_before(graph[0], cast)
+            value.type = ir.TensorType(ir.DataType.INT64)
+
+
+def _gemm_to_matmul_(graph: ir.Graph) -> None:
+    """Gemm and MatMul with a transposed constant become MatMul over [in, out] (+ Add), so a linear layer has one form."""
+    for node in list(graph):
+        if node.op_type == "Gemm" and operators.const_array(node.inputs[1]) is not None:
+            attributes = {a.name: a.value for a in node.attributes.values()}
+            if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
+                continue
+            weight = operators.const_array(node.inputs[1])
+            if attributes.get("transB", 0):
+                weight = np.ascontiguousarray(weight.T)
+            _replace_by_linear_(graph, node, weight, node.inputs[2] if len(node.inputs) > 2 else None)
+        elif node.op_type == "MatMul":
+            transpose = operators.producer(node.inputs[1], "Transpose")
+            weight = operators.const_array(transpose.inputs[0]) if transpose is not None else None
+            if weight is not None and weight.ndim == 2:
+                name = f"{node.inputs[1].name}.constant"
+                array = np.ascontiguousarray(weight.T)
+                node.replace_input_with(1, operators.shared_initializer(graph, name, array))
+
+
+def _replace_by_linear_(graph: ir.Graph, gemm: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> None:
+    name = gemm.outputs[0].name
+    matrix = operators.initializer(graph, f"{name}.weight_in_out", weight)
+    matmul = operators.make_node("MatMul", [gemm.inputs[0], matrix], f"{name}.matmul")
+    nodes = [matmul]
+    if bias is not None:
+        nodes.append(operators.make_node("Add", [matmul.outputs[0], bias], f"{name}.biased"))
+    operators.replace_(graph, gemm, nodes)
+
+
+def _bias_second_(graph: ir.Graph) -> None:
+    """`Add(bias, x)` becomes `Add(x, bias)`, and the same for scalars under Mul."""
+    for node in graph:
+        if node.op_type not in ("Add", "Mul") or operators.const_array(node.inputs[0]) is None:
+            continue
+        first, second = node.inputs
+        if operators.const_array(second) is None:
+            node.replace_input_with(0, second)
+            node.replace_input_with(1, first)
+
+
+def _fuse_layer_norms_(graph: ir.Graph) -> None:
+    """(x - mean) / sqrt(var + eps) * gamma (+ beta), as exporters before opset 17 write it, becomes LayerNormalization."""
+    for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
+        gamma = operators.const_array(gamma_mul.inputs[1])
+        div = operators.producer(gamma_mul.inputs[0], "Div")
+        if div is None or gamma is None or gamma.ndim != 1:
+            continue
+        sub = operators.producer(div.inputs[0], "Sub")
+        sqrt = operators.producer(div.inputs[1], "Sqrt")
+        eps_add = operators.producer(sqrt.inputs[0], "Add") if sqrt is not None else None
+        epsilon = operators.const_scalar(eps_add.inputs[1]) if eps_add is not None else None
+        mean = operators.producer(sub.inputs[1], "ReduceMean") if sub is not None else None
+        if sub is None or mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
+            continue
+        last, inputs = gamma_mul, [sub.inputs[0], gamma_mul.inputs[1]]
+        readers = operators.readers(gamma_mul.outputs[0])
+        beta = operators.const_array(readers[0].inputs[1]) if len(readers) == 1 and readers[0].op_type == "Add" else None
+        if beta is not None and beta.ndim == 1:
+            last = readers[0]
+            inputs.append(last.inputs[1])
+        name = f"{last.outputs[0].name}.norm"
+        norm = operators.make_node("LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon})
+        norm.metadata_props.update(div.metadata_props)
+        ir.convenience.replace_nodes_and_values(graph, last, [last], [norm], [last.outputs[0]], [norm.outputs[0]])
+
+
+class _Masks:
+    """Masks of one graph, each made once: [B, 1, 1, S], or [B, 1, S, S] where they hold a window."""
+
+    def __init__(self, graph: ir.Graph, mask: ir.Value | None, *, windowed: bool) -> None:
+        self._graph = graph
+        self._mask = mask
+        self._windowed = windowed
+        self._made: dict[ir.Value | None, ir.Value] = {}
+
+    def of(self, terms: list[Term]) -> ir.Value:
+        """What is added to the scores in the place of an attention's own masking terms."""
+        assert self._mask is not None
+        if self._windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
+            raise ModelError(
+                "the attention masks are not of a known form",
+                where=str(terms[0].value.name),
+                expected="one mask, which holds padding and window, added to the scores",
+                fix="export the model with eager attention",
+            )
+        key = terms[0].value if self._windowed else None
+        if key not in self._made:
+            name = f"attention_mask.bias{_nth(len(self._made))}"
+            if key is None:
+                self._made[key] = _padding(self._graph, self._mask, name)
+            else:
+                _bound_(self._graph, key, self._mask)
+                node = key.producer()
+                assert node is not None
+                node.name = key.name = name
+                node.metadata_props.clear()
+                self._made[key] = key
+        return self._made[key]
+
+
+def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
+    """Constants that a mask is made of: none further below zero than `MASK_VALUE`."""
+    for one in operators.ancestors(value):
+        node = one.producer()
+        for index, constant in enumerate(node.inputs if node is not None and operators.follows(one, mask) else ()):
+            array = operators.const_array(constant)
+            if node is not None and array is not None and array.dtype == np.float32 and array.size and array.min() < MASK_VALUE:
+                bounded = np.maximum(array, np.float32(MASK_VALUE))
+                node.replace_input_with(index, operators.shared_initializer(graph, "attention_mask.bound", bounded))
+
+
+def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
+    """attention_mask [B, S] of ones and zeros → [B, 1, 1, S] of 0 and `MASK_VALUE`."""
+    axes = operators.initializer(graph, "attention_mask.axes", np.array([1, 2], dtype=np.int64))
+    one = operators.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
+    bound = operators.initializer(graph, "attention_mask.bound", np.array(MASK_VALUE, dtype=np.float32))
+    unsqueeze = operators.make_node("Unsqueeze", [mask, axes], "attention_mask.unsqueezed", dtype=ir.DataType.INT64)
+    cast = operators.make_node("Cast", unsqueeze.outputs, "attention_mask.float", {"to": ir.DataType.FLOAT})
+    absent = operators.make_node("Sub", [one, cast.outputs[0]], "attention_mask.absent")
+    bias = operators.make_node("Mul", [absent.outputs[0], bound], name)
+    graph.insert_before(graph[0], [unsqueeze, cast, absent, bias])
+    return bias.outputs[0]
+
+
+def _rebuild_one_(
+    graph: ir.Graph,
+    attention: Attention,
+    heads: int,
+    name: str,
+    terms: list[Term],
+    mask: ir.Value,
+) -> None:
+    width = attention.width
+    split = operators.shared_initializer(graph, f"heads.{heads}x{width // heads}", np.array([0, 0, heads, width // heads]))
+    context_width = int(attention.output.weight.const_value.shape[0])
+    merge = operators.shared_initializer(graph, f"heads.merged.{context_width}", np.array([0, 0, context_width]))
+    scale = operators.initializer(graph, f"{name}.scale", np.array(attention.scale, dtype=np.float32))
+    nodes: list[ir.Node] = []
+
+    def add(op_type: str, inputs: list[ir.Value], output: str, **attributes: object) -> ir.Value:
+        nodes.append(operators.make_node(op_type, inputs, f"{name}.{output}", attributes))
+        return nodes[-1].outputs[0]
+
+    def heads_of(operand: Operand, output: str, perm: list[int]) -> ir.Value:
+        if operand.heads is not None:
+            return operand.heads
+        return add("Transpose", [add("Reshape", [operand.linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
+
+    query = heads_of(attention.operands[0], "query", [0, 2, 1, 3])
+    key = heads_of(attention.operands[1], "key", [0, 2, 3, 1])
+    value = heads_of(attention.operands[2], "value", [0, 2, 1, 3])
+    scores = add("Mul", [add("MatMul", [query, key], "scores"), scale], "scaled_scores")
+    for index, term in enumerate(terms):
+        scores = add("Add", [scores, _placed(graph, term, f"{name}.position", add)], f"positioned_scores{_nth(index)}")
+    probs = add("Softmax", [add("Add", [scores, mask], "masked_scores")], "probs", axis=-1)
+    context = add("MatMul", [probs, value], "context_heads")
+    merged = add("Reshape", [add("Transpose", [context], "context_split", perm=[0, 2, 1, 3]), merge], "context")
+    graph.insert_before(attention.output.matmul, nodes)
+    attention.output.matmul.replace_input_with(0, merged)
+
+
+def _placed(graph: ir.Graph, term: Term, name: str, add: Callable[..., ir.Value]) -> ir.Value:
+    """A term of positions as it is added to scores [B, H, S, S]: in their scale and shape, repeated over no axis."""
+    value = term.value
+    expand = operators.producer(value, "Expand")
+    if expand is not None and term.shape is None:
+        value = expand.inputs[0]  # type: ignore[assignment]
+    if term.shape is not None:
+        value = add("Reshape", [value, term.shape], "position_heads")
+    if term.scale != 1.0:
+        factor = operators.initializer(graph, f"{name}_scale", np.array(term.scale, dtype=np.float32))
+        value = add("Mul", [value, factor], "scaled_position")
+    return value
+
+
+def _nth(index: int) -> str:
+    return f"_{index}" if index else ""

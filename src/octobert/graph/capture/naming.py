@@ -1,0 +1,188 @@
+"""Give every node, value and weight of a canonical graph the name of the module it came from.
+
+After this, `encoder.part(3, "query")` is the name of a node, of its output value, and the stem of its weights
+(`….weight` as [in, out], `….bias`). Everything outside the layers takes the module path that the exporter noted, or keeps
+its old name where there is none.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from octobert.core.errors import ModelError
+from octobert.core.family import EncoderFamily
+from octobert.graph import operators, parts
+from octobert.graph.capture import structure
+from octobert.graph.capture.attention import Attention
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def name_(model: ir.Model, layers: list[structure.Layer], encoder: EncoderFamily) -> None:
+    """Rename the whole graph in place, and drop the exporter's notes.
+
+    Raises:
+        ModelError: a layer has a part that the family has no name for.
+    """
+    graph = model.graph
+    named = _Names(graph)
+    for index, layer in enumerate(layers):
+        _check_parts(layer, encoder)
+        for role, linear in layer.linears.items():
+            named.linear_(linear, encoder.part(index, role), encoder.module(index, role))
+        for role, norm in layer.norms.items():
+            named.norm_(norm, encoder.part(index, role), encoder.module(index, role))
+            named.residual_(norm, encoder.part(index, role))
+        for role, feed_forward in layer.feed_forwards.items():
+            named.activation_(feed_forward, encoder.part(index, role))
+        named.heads_(layer.attention, encoder.part(index, "attention"))
+    first = next(one for node in graph if (one := parts.norm_of(node.outputs[0])) is not None)
+    named.norm_(first, encoder.embeddings_norm)
+    last = parts.norm_behind(layers[-1].output)
+    if encoder.final_norm and last is not None:
+        named.norm_(last, encoder.final_norm)
+        named.residual_(last, encoder.final_norm)
+    named.rest_(encoder)
+    common.ClearMetadataAndDocStringPass()(model)
+    operators.clean_(model)
+
+
+def _check_parts(layer: structure.Layer, encoder: EncoderFamily) -> None:
+    missing = [role for role in (*layer.linears, *layer.norms, *layer.feed_forwards) if role not in encoder.parts]
+    if missing:
+        raise ModelError(
+            f"the layers have a part that {encoder.model_types[0]} encoders have not",
+            where=f"node {layer.attention.softmax.name}",
+            got=", ".join(missing),
+            expected=", ".join(encoder.parts),
+            fix="put the config.json of the model beside it, which says what family it is of",
+        )
+
+
+class _Names:
+    """Renames parts of one graph; remembers which nodes and initializers are done."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.done: set[ir.Node] = set()
+        # Name → the initializer that a part was given under it.
+        self.owned: dict[str, ir.Value] = {}
+        outputs = {v.name for v in graph.outputs}
+        self.taken = outputs | {v.name for v in graph.inputs}
+
+    def node_(self, node: ir.Node, name: str) -> None:
+        node.name = name
+        output = node.outputs[0]
+        if not output.is_graph_output():
+            output.name = self._free(name)
+        self.done.add(node)
+
+    def linear_(self, linear: parts.Linear, path: str, module: str | None = None) -> None:
+        """Name a linear layer; its weights go by the module path, which layers that share them have in common."""
+        stem = module or path
+        if linear.add is not None:
+            self.node_(linear.matmul, f"{path}.matmul")
+            self.node_(linear.add, path)
+            self._own_(linear.add, 1, f"{stem}.bias")
+        else:
+            self.node_(linear.matmul, path)
+        self._own_(linear.matmul, 1, f"{stem}.weight")
+
+    def norm_(self, norm: parts.Norm, path: str, module: str | None = None) -> None:
+        """Name a norm; its weights go by the module path, as those of a linear layer."""
+        stem = module or path
+        self.node_(norm.node, path)
+        if norm.mul is not None:
+            self.node_(norm.mul, f"{path}.mul")
+            self._own_(norm.mul, 1, f"{stem}.weight")
+            self._own_(norm.node, 1, f"{stem}.bias")
+            return
+        self._own_(norm.node, 1, f"{stem}.weight")
+        if len(norm.node.inputs) > 2 and norm.node.inputs[2] is not None:
+            self._own_(norm.node, 2, f"{stem}.bias")
+
+    def residual_(self, norm: parts.Norm, path: str) -> None:
+        """Name the residual add that a norm reads, if it reads one."""
+        if norm.residual is not None:
+            self.node_(norm.residual, f"{path}.input")
+
+    def activation_(self, feed_forward: structure.FeedForward, path: str) -> None:
+        """Name what lies between two linear layers: the activation by its module, and what a gate makes of it."""
+        inside = operators.ancestors(feed_forward.down.x) - operators.ancestors(feed_forward.up.y)
+        nodes = [n for n in self.graph if n.outputs[0] in inside]
+        ends = {feed_forward.down.x: path}
+        if feed_forward.gated:
+            ends[feed_forward.down.x] = f"{path}.gated"
+            # Of the two factors, the gate comes straight from the linear layer's split.
+            factors = [v for v in feed_forward.down.x.producer().inputs if operators.producer(v, "Split", "Slice") is None]
+            ends |= dict.fromkeys(factors, path)
+        for node in nodes:
+            end = ends.get(node.outputs[0])
+            self.node_(node, end or self._free(f"{path}.{node.op_type.lower()}", reserve=False))
+
+    def heads_(self, attention: Attention, path: str) -> None:
+        """Name what enters the products where it was kept as it was; elsewhere it was made with its name."""
+        for part, operand in zip(("query", "key", "value"), attention.operands, strict=True):
+            node = operand.heads.producer() if operand.heads is not None else None
+            if node is not None:
+                self.node_(node, f"{path}.{part}_heads")
+
+    def rest_(self, encoder: EncoderFamily) -> None:
+        for linear in parts.all_linears(self.graph):
+            path = _module_path(linear.matmul, encoder) or _stem(linear, encoder)
+            if linear.matmul not in self.done and path:
+                self.linear_(linear, path)
+        for node in self.graph:
+            path = _module_path(node, encoder)
+            if node not in self.done and (path or not node.name):
+                stem = path or str(node.outputs[0].name)
+                self.node_(node, self._free(f"{stem}.{node.op_type.lower()}", reserve=False))
+        for name, value in list(self.graph.initializers.items()):
+            if name.startswith(f"{encoder.prefix}."):
+                value.name = self._free(encoder.strip_prefix(name))
+
+    def _own_(self, node: ir.Node, index: int, name: str) -> None:
+        """Give a part its own copy of an initializer (exporters merge equal ones), under its own name.
+
+        Parts of one name are one module, applied again: they go on sharing what they shared.
+        """
+        value = node.inputs[index]
+        assert value is not None
+        if name in self.owned and np.array_equal(operators.const_array(self.owned[name]), operators.const_array(value)):
+            node.replace_input_with(index, self.owned[name])
+            return
+        if value.name != name:
+            if len(value.uses()) == 1 and not value.is_graph_output():
+                value.name = self._free(name)
+            else:
+                value = operators.initializer(self.graph, self._free(name), value.const_value.numpy())
+                node.replace_input_with(index, value)
+        self.owned[name] = value
+
+    def _free(self, name: str, *, reserve: bool = True) -> str:
+        candidate, count = name, 0
+        while candidate in self.taken or candidate in self.graph.initializers:
+            count += 1
+            candidate = f"{name}_{count}"
+        if reserve:
+            self.taken.add(candidate)
+        return candidate
+
+
+def _module_path(node: ir.Node, encoder: EncoderFamily) -> str:
+    """The innermost module that the exporter noted for a node, without the base model's prefix; empty if there is none."""
+    noted = node.metadata_props.get(_SCOPES)
+    if not noted:
+        return ""
+    scopes = [s for s in ast.literal_eval(noted)[:-1] if s and not s.startswith("_")]
+    return encoder.strip_prefix(scopes[-1]) if scopes else ""
+
+
+def _stem(linear: parts.Linear, encoder: EncoderFamily) -> str:
+    """The module path of a linear layer from the name of its bias (`classifier.bias`), which exporters keep."""
+    name = str(linear.bias.name) if linear.bias is not None else ""
+    return encoder.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""

@@ -1,0 +1,196 @@
+"""Encapsulation: an ONNX file of one EPContext node that stands for an OpenVINO IR, for ONNX Runtime's OpenVINO provider.
+
+The provider gives the IR to OpenVINO as it is. Release 1.24 takes the node for an IR only where the file that the node names
+is called as the ONNX file is, and lies beside it: `model.onnx`, `model.xml`, `model.bin`. The IR cannot be embedded in the
+node: there is no place for the weights, and the provider takes what is embedded for a blob that it compiled itself. The
+version of OpenVINO in the node is information; it has to match for compiled blobs only.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+from xml.etree import ElementTree
+
+import onnx_ir as ir
+
+from octobert.core.errors import ModelError
+from octobert.graph import operators
+
+Device = Literal["CPU", "GPU", "NPU"]
+
+SOURCE = "OpenVINOExecutionProvider"
+_OP_TYPE = "EPContext"
+_IR_VERSION = 10
+# The domains that ONNX Runtime itself writes into such files, in versions that every release with EPContext knows.
+_OPSETS = {
+    "com.microsoft.nchwc": 1,
+    "": 11,
+    "ai.onnx.ml": 5,
+    "com.ms.internal.nhwc": 11,
+    "ai.onnx.training": 1,
+    "ai.onnx.preview.training": 1,
+    "com.microsoft.experimental": 1,
+    "com.microsoft": 1,
+    "org.pytorch.aten": 1,
+}
+# Types of inputs and outputs of encoders, as the IR calls them.
+_TYPES = {
+    "I64": ir.DataType.INT64,
+    "I32": ir.DataType.INT32,
+    "FP32": ir.DataType.FLOAT,
+    "FP16": ir.DataType.FLOAT16,
+    "BF16": ir.DataType.BFLOAT16,
+}
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of an IR: -1 in `shape` is a dynamic axis."""
+
+    name: str
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+
+
+def encapsulate(xml: Path, out: Path, *, device: Device, sdk_version: str | None = None) -> None:
+    """Write an ONNX file that stands for an IR.
+
+    Args:
+        xml: the IR; its weights lie beside it in the `.bin`.
+        out: the `.onnx` to write; the IR is copied beside it under its name, unless it is there already.
+        device: what the file is for. The provider is told by its own options where it runs.
+        sdk_version: OpenVINO's; by default the one that is written in the IR.
+
+    Raises:
+        ModelError: the IR is not whole, or has inputs that ONNX has no types for.
+    """
+    inputs, outputs, version = read_ports(xml)
+    beside = out.with_suffix(".xml")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if beside.resolve() != xml.resolve():
+        shutil.copyfile(xml, beside)
+        shutil.copyfile(xml.with_suffix(".bin"), beside.with_suffix(".bin"))
+    node = ir.Node(
+        operators.MICROSOFT,
+        _OP_TYPE,
+        [_value(port) for port in inputs],
+        [
+            ir.AttrInt64("embed_mode", 0),
+            ir.AttrString("ep_cache_context", beside.name),
+            ir.AttrString("ep_sdk_version", sdk_version or version),
+            ir.AttrInt64("main_context", 1),
+            ir.AttrInt64("max_size", 0),
+            ir.AttrString("source", SOURCE),
+            ir.AttrString("DeviceClass", device),
+        ],
+        outputs=[_value(port) for port in outputs],
+        name="ContextNode",
+    )
+    graph = ir.Graph(node.inputs, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model")
+    operators.save(ir.Model(graph, ir_version=_IR_VERSION), out)
+
+
+def check(path: Path) -> None:
+    """Hold an encapsulated file against what the provider asks of it.
+
+    Raises:
+        ModelError: it is no such file, the IR is not beside it, or the two have other inputs or outputs.
+    """
+    graph = ir.load(path).graph
+    nodes = [f"{node.domain}.{node.op_type}" for node in graph]
+    if nodes != [f"{operators.MICROSOFT}.{_OP_TYPE}"]:
+        raise ModelError(
+            "the file is not an encapsulated model",
+            where=str(path),
+            got=f"{len(nodes)} nodes: {', '.join(nodes[:3])}",
+            expected="one EPContext node",
+        )
+    attributes = {a.name: a.value for a in graph[0].attributes.values()}
+    xml = path.with_suffix(".xml")
+    wanted: dict[str, object] = {"embed_mode": 0, "ep_cache_context": xml.name, "main_context": 1, "source": SOURCE}
+    for name, value in wanted.items():
+        if attributes.get(name) != value:
+            fix = "encapsulate again instead of renaming files" if name == "ep_cache_context" else "encapsulate again"
+            raise ModelError(
+                "the provider would refuse the file",
+                where=str(path),
+                got=f"{name} = {attributes.get(name)}",
+                expected=str(value),
+                fix=fix,
+            )
+    if attributes.get("DeviceClass") not in get_args(Device):
+        raise ModelError(
+            "the file is for an unknown device",
+            where=str(path),
+            got=str(attributes.get("DeviceClass")),
+            expected=", ".join(get_args(Device)),
+        )
+    inputs, outputs, _ = read_ports(xml)
+    for ours, theirs in ((graph.inputs, inputs), (graph.outputs, outputs)):
+        got = [_port(value) for value in ours]
+        if got != theirs:
+            raise ModelError(
+                "the file and its IR differ in inputs or outputs",
+                where=str(path),
+                got=_described(got),
+                expected=_described(theirs),
+                fix="encapsulate again",
+            )
+
+
+def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:
+    """Inputs, outputs and OpenVINO's version of an IR, from its `.xml` alone.
+
+    Raises:
+        ModelError: a file is missing, is no IR, or has ports that ONNX has no types for.
+    """
+    for path in (xml, xml.with_suffix(".bin")):
+        if not path.is_file():
+            raise ModelError("a file of the IR is missing", where=str(path), fix="keep .xml and .bin together")
+    try:
+        root = ElementTree.parse(xml).getroot()
+    except ElementTree.ParseError as error:
+        raise ModelError("the IR is not whole", where=str(xml), got=str(error), fix="convert the model again") from error
+    layers = root.findall("layers/layer")
+    if root.tag != "net" or not layers:
+        raise ModelError("the file is not an IR", where=str(xml), got=f"<{root.tag}>", expected="<net> with layers")
+    inputs = [_read(xml, layer, layer.find("output/port")) for layer in layers if layer.get("type") == "Parameter"]
+    outputs = [_read(xml, layer, layer.find("input/port")) for layer in layers if layer.get("type") == "Result"]
+    version = root.find("rt_info/info[@name='OpenVINO Runtime']")
+    return inputs, outputs, _short((version.get("value") or "") if version is not None else "")
+
+
+def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | None) -> Port:
+    """A port of the IR; its name is the first of its tensor's names, which a Result has by itself."""
+    dtype = _TYPES.get(port.get("precision") or "") if port is not None else None
+    if port is None or dtype is None:
+        raise ModelError(
+            "an input or output of the IR has no type that encoders have",
+            where=f"{xml}, layer {layer.get('name')}",
+            got=str(port.get("precision") if port is not None else None),
+            expected=", ".join(_TYPES),
+        )
+    names = port.get("names") or layer.get("output_names") or layer.get("name") or ""
+    return Port(names.split(",")[0], dtype, tuple(int(dim.text or -1) for dim in port.findall("dim")))
+
+
+def _short(version: str) -> str:
+    """2026.4.1 of 2026.4.1-20426-87b1d5b5d3e-releases/2026/4."""
+    return version.split("-")[0]
+
+
+def _value(port: Port) -> ir.Value:
+    shape = ir.Shape([size if size >= 0 else None for size in port.shape])
+    return ir.Value(name=port.name, type=ir.TensorType(port.dtype), shape=shape)
+
+
+def _port(value: ir.Value) -> Port:
+    shape = tuple(size if isinstance(size, int) else -1 for size in value.shape) if value.shape is not None else ()
+    return Port(str(value.name), value.dtype, shape)
+
+
+def _described(ports: list[Port]) -> str:
+    return ", ".join(f"{port.name} {port.dtype.name.lower()} {list(port.shape)}" for port in ports)

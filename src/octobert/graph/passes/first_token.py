@@ -1,0 +1,272 @@
+"""Compute the first token only, where a head reads nothing else of the last layer.
+
+A classification head, or an embedding taken from the first token, reads one row of the last hidden state. In the last layer
+that leaves one query, one row of scores, one row of every linear layer but those of keys and values: the other rows are
+never read. Nothing is approximated; what is left is computed as before.
+
+The graph is read backwards from where the first token is taken: an operator all of whose readers want its first row only is
+*thin*, and where a thin operator reads a value that others want whole, a Slice goes in between. What operators do with rows
+is known for those of encoders; any other ends the region, and is computed whole. In: a canonical graph with dynamic shapes,
+float or with its 8-bit operators written, before anything is fused. Scales that are computed as the model runs
+(DynamicQuantizeLinear) are then those of the one row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.graph import operators
+from octobert.graph.capture import shapes
+
+# Axis of each input on which one row is enough; None where it is wanted whole.
+Needs = list[int | None]
+Layout = tuple[int | str, ...]
+
+_PRODUCTS = ("MatMul", "MatMulInteger")
+_ELEMENTWISE = frozenset(
+    (
+        "Add",
+        "And",
+        "Cast",
+        "Clip",
+        "Div",
+        "Erf",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "Pow",
+        "Relu",
+        "Sigmoid",
+        "Sqrt",
+        "Sub",
+        "Tanh",
+        "Where",
+    )
+)
+
+
+def slice_first_token_(model: ir.Model) -> int:
+    """Leave out what heads that read the first token never read, in place.
+
+    Returns:
+        how many matrix products have one row a text left; 0 where the graph reads all tokens.
+    """
+    graph = model.graph
+    starts = [node for node in graph if _takes_first(node)]
+    if not starts:
+        return 0
+    region = _Region(model)
+    products = [node for node in region.thin if node.op_type in _PRODUCTS]
+    if products:
+        region.cut_()
+        operators.clean_(model)
+    return len(products)
+
+
+def _takes_first(node: ir.Node) -> bool:
+    """Whether a node reads the first entry of axis 1 alone: `x[:, 0]`."""
+    if node.op_type == "Gather":
+        return node.attributes.get_int("axis", 0) == 1 and operators.const_scalar(node.inputs[1]) == 0
+    if node.op_type == "Slice":
+        bounds = [operators.const_array(v) for v in node.inputs[1:]]
+        wanted = ([0], [1], [1], [1])
+        return len(bounds) >= 3 and all(
+            b is not None and b.reshape(-1).tolist() == w for b, w in zip(bounds, wanted, strict=False)
+        )
+    return False
+
+
+class _Region:
+    """The part of a graph of which only first rows are read.
+
+    Attributes:
+        thin: its operators, and of each the axes of its inputs.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+        moving = _moving(model.graph)
+        self._layouts = shapes.measure(model, moving)
+        self.thin: dict[ir.Node, Needs] = {}
+        asked: dict[ir.Value, list[int | None]] = defaultdict(list)
+        for value in model.graph.outputs:
+            asked[value].append(None)
+        for node in reversed(list(model.graph)):
+            needs: Needs | None = None
+            # The scale of a DynamicQuantizeLinear has no rows.
+            made = node.outputs[:1] if node.op_type == "DynamicQuantizeLinear" else node.outputs
+            axes = {axis for value in made for axis in asked[value]}
+            axis = axes.pop() if len(axes) == 1 else None
+            if _takes_first(node) and self.layout(node.inputs[0])[1:2] == ("sequence",):
+                needs = self._first_input(node, 1)
+            elif axis is not None and self.layout(node.outputs[0])[axis] == "sequence":
+                needs = self._needs(node, axis)
+                if needs is not None:
+                    self.thin[node] = needs
+            for read, need in zip(node.inputs, needs or [None] * len(node.inputs), strict=True):
+                if read is not None:
+                    asked[read].append(need)
+
+    def layout(self, value: ir.Value | None) -> Layout:
+        """A value's measured shape; of a constant, its own."""
+        if value is None:
+            return ()
+        if str(value.name) in self._layouts:
+            return self._layouts[str(value.name)]
+        array = operators.const_array(value)
+        if array is not None:
+            return tuple(array.shape)
+        return tuple(s if isinstance(s, int) else "unknown" for s in value.shape) if value.shape is not None else ()
+
+    def cut_(self) -> None:
+        """Put a Slice where a thin operator reads a value that is made whole, and adapt what says sizes."""
+        cuts: dict[tuple[ir.Value, int], ir.Value] = {}
+        for node, needs in reversed(self.thin.items()):
+            if node.op_type == "Reshape":
+                self._resize_(node, needs[0])
+            for index, axis in enumerate(needs):
+                value = node.inputs[index]
+                if axis is not None and value is not None and value.producer() not in self.thin:
+                    node.replace_input_with(index, self._first_row(value, axis, cuts))
+
+    def _first_row(self, value: ir.Value, axis: int, cuts: dict[tuple[ir.Value, int], ir.Value]) -> ir.Value:
+        """The first row of a value. It is cut before a pair, so that operators still read a DequantizeLinear."""
+        if (value, axis) in cuts:
+            return cuts[value, axis]
+        producer = value.producer()
+        name = f"{value.name}.first"
+        new: ir.Node
+        if producer is not None and producer.op_type in operators.PAIR and operators.const_array(producer.inputs[0]) is None:
+            inputs = [self._first_row(producer.inputs[0], axis, cuts), *producer.inputs[1:]]
+            attributes = dict(producer.attributes)
+            new = ir.Node(producer.domain, producer.op_type, inputs, attributes.values(), num_outputs=1, name=name)
+        else:
+            bounds = [
+                operators.shared_initializer(self._graph, f"first.{what}", np.array([n], dtype=np.int64))
+                for what, n in (("start", 0), ("end", 1), (f"axis_{axis}", axis))
+            ]
+            new = ir.node("Slice", [value, *bounds], num_outputs=1, name=name)
+        new.outputs[0].name, new.outputs[0].type = name, value.type
+        layout = self.layout(value)
+        new.outputs[0].shape = ir.Shape([1 if i == axis else size for i, size in enumerate(layout)])
+        if producer is None:
+            self._graph.insert_before(self._graph[0], new)
+        else:
+            self._graph.insert_after(producer if new.op_type == "Slice" else new.inputs[0].producer(), new)  # type: ignore[arg-type]
+        cuts[value, axis] = new.outputs[0]
+        return new.outputs[0]
+
+    def _resize_(self, node: ir.Node, axis: int | None) -> None:
+        """Say one row where a Reshape's target says how many."""
+        before, after = self.layout(node.inputs[0]), self.layout(node.outputs[0])
+        row = next(i for i in range(len(after)) if axis is not None and _same_axis(before, axis, after, i))
+        sizes = operators.const_array(node.inputs[1])
+        if sizes is None:
+            concat = node.inputs[1].producer()  # type: ignore[union-attr]
+            assert concat is not None
+            one = operators.shared_initializer(self._graph, "first.end", np.array([1], dtype=np.int64))
+            inputs = [one if i == row else value for i, value in enumerate(concat.inputs)]
+            new = operators.make_node("Concat", inputs, f"{node.name}.first_sizes", {"axis": 0}, dtype=ir.DataType.INT64)
+            self._graph.insert_before(node, new)
+            node.replace_input_with(1, new.outputs[0])
+        elif sizes[row] not in (0, 1):
+            target = [1 if i == row else int(size) for i, size in enumerate(sizes)]
+            name = f"shape.{'x'.join(map(str, target))}"
+            node.replace_input_with(1, operators.shared_initializer(self._graph, name, np.array(target, dtype=np.int64)))
+
+    def _needs(self, node: ir.Node, axis: int) -> Needs | None:
+        """What one row of a node's output takes of its inputs; None where that is not known."""
+        if node.op_type in _ELEMENTWISE:
+            rank = len(self.layout(node.outputs[0]))
+            return [self._aligned(value, axis, rank) for value in node.inputs]
+        rule = _RULES.get(node.op_type)
+        return rule(self, node, axis) if rule is not None else None
+
+    def _aligned(self, value: ir.Value | None, axis: int, rank: int) -> int | None:
+        """The axis of an input that becomes `axis` of an output of that rank when it is broadcast."""
+        layout = self.layout(value)
+        own = axis - (rank - len(layout))
+        return own if own >= 0 and layout[own] != 1 else None
+
+    def _product(self, node: ir.Node, axis: int) -> Needs | None:
+        rank, rest = len(self.layout(node.outputs[0])), [None] * (len(node.inputs) - 2)
+        first, second = (self._aligned(value, axis, rank) for value in node.inputs[:2])
+        if axis == rank - 1:
+            return [None, second, *rest]
+        return [first, None if axis == rank - 2 else second, *rest]
+
+    def _along_last(self, node: ir.Node, axis: int) -> Needs | None:
+        """Operators that work along the last axis, which is then not that of rows."""
+        rank = len(self.layout(node.outputs[0]))
+        if node.attributes.get_int("axis", -1) % rank != rank - 1 or axis == rank - 1:
+            return None
+        return self._first_input(node, axis)
+
+    def _first_input(self, node: ir.Node, axis: int) -> Needs:
+        """Operators whose other inputs are numbers or names of channels."""
+        return [axis, *[None] * (len(node.inputs) - 1)]
+
+    def _transposed(self, node: ir.Node, axis: int) -> Needs | None:
+        return [node.attributes.get_ints("perm")[axis]] if "perm" in node.attributes else None
+
+    def _reshaped(self, node: ir.Node, axis: int) -> Needs | None:
+        sizes, concat = operators.const_array(node.inputs[1]), operators.producer(node.inputs[1], "Concat")
+        if sizes is not None:
+            known = 0 not in sizes or not node.attributes.get_int("allowzero", 0)
+        else:
+            known = concat is not None and len(concat.inputs) == len(self.layout(node.outputs[0]))
+        before, after = self.layout(node.inputs[0]), self.layout(node.outputs[0])
+        row = next((i for i in range(len(before)) if _same_axis(before, i, after, axis)), None)
+        return [row, None] if row is not None and known else None
+
+    def _sliced(self, node: ir.Node, axis: int) -> Needs | None:
+        axes = operators.const_array(node.inputs[3]) if len(node.inputs) > 3 else None
+        rank = len(self.layout(node.outputs[0]))
+        if axes is None or axis in {int(one) % rank for one in axes}:
+            return None
+        return self._first_input(node, axis)
+
+    def _along_another(self, node: ir.Node, axis: int) -> Needs | None:
+        """Concat, GatherElements and Split along another axis: a row is a row of everything that is put together or apart."""
+        along = node.attributes.get_int("axis", 0) % len(self.layout(node.outputs[0]))
+        if along == axis:
+            return None
+        return self._first_input(node, axis) if node.op_type == "Split" else [axis] * len(node.inputs)
+
+
+_RULES: dict[str, Callable[[_Region, ir.Node, int], Needs | None]] = {
+    **dict.fromkeys(_PRODUCTS, _Region._product),
+    **dict.fromkeys(("Softmax", "LayerNormalization"), _Region._along_last),
+    **dict.fromkeys((*operators.PAIR, "DynamicQuantizeLinear"), _Region._first_input),
+    "Transpose": _Region._transposed,
+    "Reshape": _Region._reshaped,
+    "Slice": _Region._sliced,
+    **dict.fromkeys(("Concat", "GatherElements", "Split"), _Region._along_another),
+}
+
+
+def _moving(graph: ir.Graph) -> list[ir.Value]:
+    """The values that depend on an input; others are constants, weights among them."""
+    moving = set(graph.inputs)
+    for node in graph:
+        if any(v in moving for v in node.inputs):
+            moving.update(node.outputs)
+    return [v for node in graph for v in node.outputs if v in moving and (v.uses() or v.is_graph_output())]
+
+
+def _same_axis(before: Layout, i: int, after: Layout, j: int) -> bool:
+    """Whether a Reshape carries axis `i` over into axis `j` whole: equally much stands in front of them, or behind."""
+    if before[i] != "sequence" or after[j] != "sequence":
+        return False
+    return _size(before[:i]) == _size(after[:j]) or _size(before[i + 1 :]) == _size(after[j + 1 :])
+
+
+def _size(part: Layout) -> tuple[int, list[str]]:
+    names = sorted(size for size in part if isinstance(size, str))
+    return (math.prod(size for size in part if isinstance(size, int)), names)

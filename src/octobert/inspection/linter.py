@@ -1,0 +1,305 @@
+"""The linter: any Q/DQ ONNX file, ours or not, held against a target's table: what is refused, what runs in float, and why.
+
+In: a file and `Capabilities`. Out: findings, each with the operators it is about and what to change. Nothing is run; what
+really happened after compiling is another question (`inspection`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.core.capability import Capabilities, kind_of
+from octobert.core.errors import ModelError
+from octobert.core.plan import LIMITS, DType, FloatType, middle_of
+from octobert.core.profile import Finding, Lint, Severity
+from octobert.graph import operators
+
+_PRODUCTS = ("MatMul", "Gemm")
+# What only moves numbers: it runs in whatever type they have.
+_MOVES = (
+    "Reshape",
+    "Transpose",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Slice",
+    "Split",
+    "Concat",
+    "Gather",
+    "Identity",
+    "Expand",
+    "Cast",
+)
+_ONNX = ("", "ai.onnx")
+_FLOATS = {ir.DataType.FLOAT: "float32", ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
+_DTYPES: dict[ir.DataType, DType] = {
+    ir.DataType.INT8: "int8",
+    ir.DataType.UINT8: "uint8",
+    ir.DataType.INT16: "int16",
+    ir.DataType.UINT16: "uint16",
+    ir.DataType.FLOAT8E4M3FN: "float8e4m3",
+}
+# ONNX files are protobuf messages, which end here.
+_PROTOBUF_BYTES = 2**31
+
+
+def lint(path: Path, capabilities: Capabilities) -> Lint:
+    """Hold a file against a target's table.
+
+    Raises:
+        ModelError: no ONNX file, or weights that should lie beside it are not there.
+    """
+    graph = _load(path)
+    found: list[Finding] = [*_about_file(path, graph, capabilities)]
+    broken: dict[tuple[Severity, str, str, str | None], list[str]] = defaultdict(list)
+    for severity, rule, text, node, fix in _about_nodes(graph, capabilities):
+        broken[severity, rule, text, fix].append(node)
+    products = [node for node in graph if node.op_type in _PRODUCTS and node.domain in _ONNX]
+    integer = [node for node in products if _why_float(node, capabilities) is None]
+    found += [
+        Finding(severity=severity, rule=rule, text=text, nodes=tuple(names[:5]), count=len(names), fix=fix)
+        for (severity, rule, text, fix), names in broken.items()
+    ]
+    order = get_args(Severity)
+    found.sort(key=lambda finding: order.index(finding.severity))
+    return Lint(file=str(path), target=capabilities.name, products=len(products), integer=len(integer), findings=tuple(found))
+
+
+def _load(path: Path) -> ir.Graph:
+    if not path.is_file():
+        raise ModelError("there is no such file", where=str(path), fix="check the path")
+    try:
+        graph = ir.load(path).graph
+    except Exception as error:  # protobuf and onnx_ir raise errors of their own for what is no ONNX file
+        raise ModelError("the file is no ONNX model", where=str(path), got=str(error).strip().splitlines()[-1][:200]) from error
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
+            raise ModelError(
+                "the model's weights are not beside it", where=str(tensor.path), fix="copy the .data file to the model's folder"
+            )
+    return graph
+
+
+def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[Finding]:
+    opset = graph.opset_imports.get("", 0)
+    low, high = target.opset
+    if not low <= opset <= high:
+        text = f"the file is of opset {opset}, and {target.name} takes {low} to {high}"
+        yield Finding(severity="refused", rule="opset", text=text, fix=f"export it with opset {min(high, max(low, opset))}")
+    inputs = [v for v in graph.inputs if v.name not in graph.initializers]
+    free = [str(v.name) for v in inputs if v.shape is None or any(not isinstance(size, int) for size in v.shape)]
+    if free and target.shapes == "fixed":
+        text = f"{target.name} compiles one shape, and these inputs have free axes"
+        fix = "fix batch and sequence (octobert does, by the recipe's shape)"
+        yield Finding(severity="refused", rule="shape", text=text, nodes=tuple(free), count=len(free), fix=fix)
+    elif free and target.shapes == "profiles":
+        text = "axes are free: the engine needs a profile of least, usual and largest shapes"
+        yield Finding(severity="note", rule="shape", text=text, nodes=tuple(free), count=len(free))
+    if path.stat().st_size >= _PROTOBUF_BYTES:
+        text = "the file is 2 GiB or more, which protobuf does not read"
+        yield Finding(severity="refused", rule="size", text=text, fix="save its weights as external data")
+
+
+_Broken = tuple[Severity, str, str, str, str | None]
+
+
+def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]:
+    for node in graph:
+        name = str(node.name or (node.outputs[0].name if node.outputs else node.op_type))
+        if node.op_type in target.refuses:
+            yield "refused", "operator", f"{target.name} does not compute {node.op_type}", name, "quantize statically"
+        elif node.domain not in (*_ONNX, *target.domains):
+            text = f"{target.name} does not know {node.domain}.{node.op_type}"
+            yield "refused", "domain", text, name, "export plain ONNX operators"
+        elif node.op_type == "DequantizeLinear":
+            yield from ((*one[:3], name, one[3]) for one in _about_dequantize(node, target))
+        elif node.op_type in _PRODUCTS:
+            why = _why_float(node, target)
+            if why is not None:
+                yield "float", "product", f"{node.op_type} runs in float: {why[0]}", name, why[1]
+        elif target.whole_graph and not _is_integer(node, target):
+            text = f"{node.op_type} runs in float: it does not stand between quantized values"
+            yield "float", "operator", text, name, None
+    yield from _about_constants(graph, target)
+
+
+_Rule = tuple[Severity, str, str, str | None]
+
+
+def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
+    """What is wrong with one pair, or with one weight."""
+    source = node.inputs[0]
+    assert source is not None
+    weight = _weight_behind(node)
+    if source.dtype == ir.DataType.INT32:
+        if not target.int32_bias:
+            text = f"{target.name} does not take biases that are int32 behind DequantizeLinear"
+            yield "refused", "bias", text, "leave biases float (onnxruntime: QuantizeBias: False)"
+        return
+    dtype = _DTYPES.get(_pair_type(node))  # type: ignore[arg-type]
+    scale, zero = operators.const_array(node.inputs[1]), _zero_point(node)
+    if scale is not None and not (np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)):
+        yield "refused", "scale", "a scale is zero, negative or no number", "calibrate again"
+        return
+    if dtype is None:
+        if _pair_type(node) is not None:
+            yield "refused", "type", f"{target.name} does not take values of type {_pair_type(node)}", "quantize to 8 bits"
+        return
+    symmetric = _is_symmetric(dtype, zero)
+    if weight is None:
+        yield from _about_activation(dtype, symmetric, scale, target)
+        return
+    if not _feeds(node, _PRODUCTS):
+        return
+    if dtype not in target.weights or not symmetric:
+        kind, wanted = kind_of(dtype, symmetric), " or ".join(target.weights)
+        yield (
+            "refused",
+            "weight",
+            f"{target.name} takes symmetric {wanted} weights, not {kind}",
+            f"quantize weights to {wanted}",
+        )
+    if scale is not None and scale.size > 1:
+        yield from _about_channels(node, scale, target)
+    if target.weight_form == "pair" and operators.const_array(source) is not None:
+        text = f"weights are integers; {target.name} folds float weights behind a pair itself"
+        yield "note", "weight-form", text, "weight_form: pair (onnxruntime: AddQDQPairToWeight)"
+
+
+def _about_activation(dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities) -> Iterator[_Rule]:
+    kind = kind_of(dtype, symmetric)
+    expected = " or ".join(kind_of(*one) for one in target.activations)
+    if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
+        text = f"{target.name} takes {expected} activations, not {kind}"
+        yield "refused", "activation", text, f"quantize activations to {expected}"
+    if scale is not None and target.least_range:
+        low, high = LIMITS[dtype]
+        if float(scale.max()) * (high - low) < target.least_range:
+            text = f"a range is narrower than {target.name}'s least, {target.least_range:g}"
+            yield "refused", "range", text, f"widen it (onnxruntime: MinimumRealRange {target.least_range:g})"
+
+
+def _about_channels(node: ir.Node, scale: np.ndarray, target: Capabilities) -> Iterator[_Rule]:
+    """Scales by channel of a weight; channels are the axis of outputs, which a Gemm may have first."""
+    if target.weight_axis is None:
+        yield "refused", "channels", f"{target.name} takes one scale a weight", "per_channel: false"
+        return
+    if node.attributes.get("block_size") is not None and node.attributes["block_size"].as_int():
+        yield "float", "channels", f"{target.name} dequantizes weights with scales by block", "per_channel: true"
+        return
+    found = node.attributes.get("axis")
+    axis = found.as_int() if found is not None else 1
+    for reader, index in node.outputs[0].uses():
+        if reader.op_type not in _PRODUCTS or index != 1:
+            continue
+        swapped = reader.op_type == "Gemm" and "transB" in reader.attributes and reader.attributes["transB"].as_int()
+        wanted = 0 if swapped else target.weight_axis
+        if axis % 2 != wanted:
+            text = f"{target.name} takes scales by output channel (axis {wanted}), not axis {axis}"
+            yield "refused", "channels", text, "quantize weights by output channel"
+
+
+def _about_constants(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]:
+    """Types and numbers of constants; of a graph that came with its weights outside, only small ones are read."""
+    constants = [(str(v.name), v.const_value) for v in graph.initializers.values() if v.const_value is not None]
+    constants += [
+        (str(n.outputs[0].name), n.attributes["value"].as_tensor())
+        for n in graph
+        if n.op_type == "Constant" and "value" in n.attributes
+    ]
+    taken: tuple[FloatType, ...] = (*target.float_parts, "float32")
+    for name, tensor in constants:
+        kind = _FLOATS.get(tensor.dtype)
+        if kind is None and tensor.dtype == ir.DataType.DOUBLE:
+            yield "refused", "type", f"{target.name} does not take float64", name, "export in float32"
+        elif kind is not None and kind not in taken:
+            text = f"{target.name} takes float parts of type {' or '.join(taken)}, not {kind}"
+            yield "refused", "type", text, name, "float_parts: float32"
+        elif kind is not None and tensor.size <= 64:
+            lowest = float(np.min(tensor.numpy().astype(np.float32), initial=0.0))
+            if lowest < target.lowest_constant:
+                text = f"a constant below {target.lowest_constant:g} is minus infinity to {target.name}"
+                yield "refused", "constant", text, name, "mask with -1e4 instead"
+
+
+def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | None:
+    """Why a product is not computed in integers, and what would help; None where it is."""
+    sides = [operators.producer(value, "DequantizeLinear") for value in node.inputs[:2]]
+    if all(side is None for side in sides):
+        return "neither side is quantized", None
+    if not target.pairs:
+        return f"{target.name} has integer operators of its own, and computes none between pairs", "placement: auto"
+    if any(side is None for side in sides):
+        side = sides[0] or sides[1]
+        which = "weight" if side is not None and _weight_behind(side) is not None else "activation"
+        return f"only its {which} is quantized", None
+    for side in sides:
+        assert side is not None
+        dtype, zero = _DTYPES.get(_pair_type(side)), _zero_point(side)  # type: ignore[arg-type]
+        if dtype is None:
+            return f"a side of type {_pair_type(side)}", None
+        symmetric = _is_symmetric(dtype, zero)
+        if _weight_behind(side) is None and not _accepts(target.activations, dtype, symmetric):
+            wanted = " or ".join(kind_of(*pair) for pair in target.activations)
+            return f"{kind_of(dtype, symmetric)} activations are dequantized first", f"quantize them to {wanted}"
+    return None
+
+
+def _is_integer(node: ir.Node, target: Capabilities) -> bool:
+    """Whether a unit for whole graphs computes an operator in integers, or has nothing to compute."""
+    if (
+        node.op_type in (*operators.PAIR, *_MOVES, "Constant", "Shape")
+        or not node.outputs
+        or node.outputs[0].dtype not in (*_FLOATS, None)
+    ):
+        return True
+    computed = [v for v in node.inputs if v is not None and operators.const_array(v) is None]
+    inputs = all(operators.producer(v, "DequantizeLinear") for v in computed)
+    outputs = all(reader.op_type == "QuantizeLinear" for reader, _ in node.outputs[0].uses())
+    return node.op_type in target.integer_operators and inputs and (outputs or node.outputs[0].is_graph_output())
+
+
+def _weight_behind(node: ir.Node) -> ir.Value | None:
+    """The constant that a DequantizeLinear makes floats of, whether it is stored as integers or as floats."""
+    value = node.inputs[0]
+    quantize = operators.producer(value, "QuantizeLinear")
+    value = quantize.inputs[0] if quantize is not None else value
+    return value if operators.const_array(value) is not None else None
+
+
+def _pair_type(node: ir.Node) -> ir.DataType | None:
+    """The type of a DequantizeLinear's input: its own, or that of the zero point."""
+    source = node.inputs[0]
+    for value in (source, node.inputs[2] if len(node.inputs) > 2 else None):
+        if value is not None and value.dtype is not None:
+            return value.dtype
+        array = operators.const_array(value)
+        if array is not None:
+            return ir.DataType.from_numpy(array.dtype)
+    return ir.DataType.UINT8
+
+
+def _zero_point(node: ir.Node) -> np.ndarray | None:
+    """The zero point of a pair; without one it is 0."""
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    return np.zeros(1, dtype=np.int8) if value is None else operators.const_array(value)
+
+
+def _is_symmetric(dtype: DType, zero: np.ndarray | None) -> bool:
+    return zero is not None and bool(np.all(zero.astype(np.float32) == middle_of(dtype)))
+
+
+def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:
+    """Whether a type is among those accepted; where zero points are free, they may be in the middle too."""
+    return (dtype, False) in pairs or (symmetric and (dtype, True) in pairs)
+
+
+def _feeds(node: ir.Node, op_types: Iterable[str]) -> bool:
+    return any(reader.op_type in op_types for reader, _ in node.outputs[0].uses())

@@ -1,0 +1,1 @@
+"""Profilers: one file for each runtime."""

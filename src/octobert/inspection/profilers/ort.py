@@ -1,0 +1,217 @@
+"""ONNX Runtime: its optimized graph, and the time of every node by its own profiler.
+
+The profile has names, times and types; how nodes hang together is read from the optimized graph, which the session writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from octobert.core.errors import ModelError, TargetError
+from octobert.core.plan import middle_of
+from octobert.core.profile import Kind, Operand, Product, Profile, split
+from octobert.core.session import Feeds
+from octobert.inspection import answers, places
+
+# Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
+_INTEGER_PRODUCTS = frozenset(
+    ("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "MatMulInteger", "QGemm", "QAttention")
+)
+_FLOAT_PRODUCTS = frozenset(("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulNBits"))
+_CONVERSIONS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
+# `accuracy_level` of MatMulNBits at which activations are rounded to int8 for the product.
+_INT8_LEVEL = 4
+_KERNEL_TIME = "_kernel_time"
+# What fusions put around the name of the first node that they fuse.
+_FUSED = re.compile(r"^fused |/\w*Fusion\w*/?$")
+_TYPES = {"float": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
+# Operators between a value and its dequantization that move numbers and do not change them.
+_MOVES = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Gather", "Slice", "Split"))
+
+
+def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
+    """Run a model and take its profile.
+
+    Raises:
+        TargetError: the runtime cannot open or run it.
+        ModelError: the model reads what an encoder has no input for.
+    """
+    import onnx
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = ort.SessionOptions()
+        settings.log_severity_level = 3
+        settings.intra_op_num_threads = threads
+        settings.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
+        settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
+        try:
+            session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+            known = fitting(feeds, [i.name for i in session.get_inputs()], path)
+            for _ in range(warmup + runs):
+                session.run(None, known)
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        except ModelError:
+            raise
+        except Exception as error:  # onnxruntime has no public base class for its errors
+            got = str(error).strip().splitlines()[-1][:300]
+            raise TargetError("onnxruntime cannot open and run the model", where=str(path), got=got) from error
+        graph = onnx.load(settings.optimized_model_filepath, load_external_data=False).graph
+    whole = [e for e in events if e["name"] == "model_run"][warmup:]
+    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]]
+    found = places.operators(_ran(graph, nodes), family)
+    between = [e["dur"] - sum(n["dur"] for n in nodes if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole]
+    return Profile(precision="f32", runs=runs, split=split(found, max(0.0, min(between) / 1000)), operators=found)
+
+
+def fitting(feeds: Feeds, inputs: Iterable[str], path: Path) -> Feeds:
+    """The feeds that a model reads.
+
+    Raises:
+        ModelError: it reads others.
+    """
+    unknown = [name for name in inputs if name not in feeds]
+    if unknown:
+        raise ModelError(
+            "the model has inputs that encoders have not", where=str(path), got=", ".join(unknown), expected=", ".join(feeds)
+        )
+    return {name: feeds[name] for name in inputs}
+
+
+def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
+    """Every node once, in the order of the first run."""
+    nodes = {node.name: node for node in graph.node}
+    makers = {output: node.name for node in graph.node for output in node.output}
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    first: dict[str, dict[str, Any]] = {}
+    for event in events:
+        name = event["name"].removesuffix(_KERNEL_TIME)
+        times[name].append(event["dur"])
+        first.setdefault(name, event["args"])
+    found = []
+    for name, facts in first.items():
+        node, op_type = nodes.get(name), facts["op_name"]
+        integer = op_type in _INTEGER_PRODUCTS or op_type.startswith(("QLinear", "QOrdered"))
+        integer |= op_type == "MatMulNBits" and node is not None and _attribute(node, "accuracy_level") == _INT8_LEVEL
+        found.append(
+            places.Ran(
+                name=name,
+                type=op_type,
+                kernel="",
+                kind=_kind(op_type),
+                precision="int8" if integer else _precision(facts),
+                integer=integer,
+                ms=min(times[name]) / 1000,
+                covers=(_FUSED.sub("", name), *(node.output if node is not None else ())),
+                reads=tuple(makers[i] for i in (node.input if node is not None else ()) if i in makers),
+            )
+        )
+    return found
+
+
+def _kind(op_type: str) -> Kind:
+    if op_type in _INTEGER_PRODUCTS or op_type in _FLOAT_PRODUCTS:
+        return "product"
+    return "conversion" if op_type in _CONVERSIONS else "other"
+
+
+def _precision(facts: Mapping[str, Any]) -> str:
+    """By the types of what an operator reads and writes; indices and shapes beside numbers do not count."""
+    types = [t for key in ("input_type_shape", "output_type_shape") for one in facts.get(key, ()) for t in one]
+    known = {_TYPES[t] for t in types if t in _TYPES}
+    return known.pop() if len(known) == 1 else "mixed" if known else (types or ["none"])[-1]
+
+
+def _attribute(node: Any, name: str) -> int:
+    return next((a.i for a in node.attribute if a.name == name), 0)
+
+
+def products(path: Path) -> tuple[Product, ...]:
+    """The matrix products of an ONNX file that have an 8-bit or 16-bit input."""
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    constants = {one.name: one for one in graph.initializer}
+    makers = {output: node for node in graph.node for output in node.output}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for node in graph.node:
+        for value in node.input:
+            readers[value].append(node.name)
+    found: list[Product] = []
+    # Product → the 8-bit value that its first input is made of.
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        names = {"name": node.name, "readers": tuple(readers[node.output[0]])}
+        if node.op_type == "MatMulInteger":
+            maker = makers.get(node.input[0])
+            dynamic = maker is not None and maker.op_type == "DynamicQuantizeLinear"
+            second = constants.get(node.input[1])
+            weight = Operand(dtype=_dtype(second.data_type) if second is not None else "int8", symmetric=True)
+            taken = Operand(dtype="uint8", symmetric=False)
+            found.append(Product(**names, inputs=(taken, weight), dynamic=dynamic, weight=second is not None))
+        elif node.op_type in ("MatMul", "Gemm"):
+            pair = (_operand(node.input[0], makers, constants), _operand(node.input[1], makers, constants))
+            dequantize = makers.get(node.input[0])
+            if dequantize is not None and dequantize.op_type == "DequantizeLinear":
+                sources[node.name] = dequantize.input[0]
+            if any(pair):
+                found.append(Product(**names, inputs=pair, weight=_is_constant(node.input[1], makers, constants)))
+    return _with_siblings(found, sources)
+
+
+def _with_siblings(found: list[Product], sources: Mapping[str, str]) -> tuple[Product, ...]:
+    counts = Counter(sources.values())
+    return tuple(
+        one.model_copy(update={"siblings": counts[sources[one.name]] - 1}) if one.name in sources else one for one in found
+    )
+
+
+def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> Operand | None:
+    """What a DequantizeLinear before an input says of it."""
+    from onnx import numpy_helper
+
+    node = makers.get(value)
+    while node is not None and node.op_type in _MOVES:
+        node = makers.get(node.input[0])
+    if node is None or node.op_type != "DequantizeLinear":
+        return None
+    zero = constants.get(node.input[2]) if len(node.input) > 2 else None
+    if zero is None:
+        # Without a zero point it is 0; the type is that of the integers.
+        held = constants.get(node.input[0])
+        return Operand(dtype=_dtype(held.data_type) if held is not None else "uint8", symmetric=held is not None)
+    array = numpy_helper.to_array(zero)
+    return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
+
+
+def _is_constant(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
+    """Whether nothing but constants leads to a value."""
+    if value in constants or not value:
+        return True
+    node = makers.get(value)
+    return node is not None and all(_is_constant(one, makers, constants) for one in node.input)
+
+
+def _dtype(number: int) -> str:
+    import onnx
+
+    return str(onnx.helper.tensor_dtype_to_np_dtype(number))
+
+
+def why(product: Product, features: frozenset[str]) -> str | None:
+    """Why ONNX Runtime computes a product in float, as far as the file shows it."""
+    left, right = product.inputs
+    if left is None or right is None or answers.written(product) is not None:
+        return answers.written(product)
+    if left.dtype == "int8" and "avx2" in features:
+        takes = "ONNX Runtime on x86 computes only uint8 ones in integers"
+        if product.siblings:
+            return f"several of them read one int8 activation; {takes}, and turns int8 ones into those only for a single reader"
+        return f"their activations are int8, and {takes}"
+    return None

@@ -1,0 +1,1 @@
+"""Encoder families: one file each, the module names of its parts."""

@@ -1,0 +1,13 @@
+"""BERT and everything saved as one: MiniLM, TinyBERT, multilingual BERT, BGE, E5, GTE."""
+
+from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+
+FAMILY = EncoderFamily(
+    model_types=("bert",),
+    prefix="bert",
+    layer="encoder.layer.{}",
+    parts=BERT_PARTS,
+    embeddings_norm="embeddings.LayerNorm",
+    position_offset=0,
+    tiny_config=lambda: dict(TINY),
+)

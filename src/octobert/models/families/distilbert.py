@@ -1,0 +1,31 @@
+"""DistilBERT: half the layers, other names, no segments, and no pooler."""
+
+from octobert.core.family import EncoderFamily
+
+FAMILY = EncoderFamily(
+    model_types=("distilbert",),
+    prefix="distilbert",
+    layer="transformer.layer.{}",
+    parts={
+        "query": "attention.q_lin",
+        "key": "attention.k_lin",
+        "value": "attention.v_lin",
+        "attention": "attention",
+        "attention_output": "attention.out_lin",
+        "attention_norm": "sa_layer_norm",
+        "ffn_up": "ffn.lin1",
+        "activation": "ffn.activation",
+        "ffn_down": "ffn.lin2",
+        "ffn_norm": "output_layer_norm",
+    },
+    embeddings_norm="embeddings.LayerNorm",
+    position_offset=0,
+    tiny_config=lambda: {
+        "vocab_size": 120,
+        "dim": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "max_position_embeddings": 64,
+    },
+)

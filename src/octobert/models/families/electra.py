@@ -1,0 +1,16 @@
+"""ELECTRA: BERT's layers behind an optional projection from a narrower embedding."""
+
+from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+
+FAMILY = EncoderFamily(
+    model_types=("electra",),
+    prefix="electra",
+    layer="encoder.layer.{}",
+    parts=BERT_PARTS,
+    embeddings_norm="embeddings.LayerNorm",
+    position_offset=0,
+    tiny_config=lambda: {
+        **TINY,
+        "embedding_size": 16,
+    },
+)

@@ -1,0 +1,27 @@
+"""MPNet: BERT's layers with a bias by relative position, which all layers add to their scores; no segments."""
+
+from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+
+FAMILY = EncoderFamily(
+    model_types=("mpnet",),
+    prefix="mpnet",
+    layer="encoder.layer.{}",
+    parts={
+        **BERT_PARTS,
+        "query": "attention.attn.q",
+        "key": "attention.attn.k",
+        "value": "attention.attn.v",
+        "attention": "attention.attn",
+        "attention_output": "attention.attn.o",
+        "attention_norm": "attention.LayerNorm",
+    },
+    embeddings_norm="embeddings.LayerNorm",
+    position_offset=2,
+    tiny_config=lambda: {
+        **TINY,
+        "max_position_embeddings": 66,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+)

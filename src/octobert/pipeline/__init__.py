@@ -1,0 +1,1 @@
+"""The pipeline: a recipe becomes steps, steps become artifacts in a store, artifacts become packages."""

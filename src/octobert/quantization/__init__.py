@@ -1,0 +1,1 @@
+"""Quantization: observing activations, calibrators, graph transforms, methods, placements, weight corrections, search."""

@@ -1,0 +1,16 @@
+"""Everything that was seen fits: the exact minimum and maximum. Nothing is clipped; one outlier sets the scale."""
+
+from __future__ import annotations
+
+from octobert.core.frozen import FrozenModel
+from octobert.core.ranges import Interval, TensorStatistics
+
+
+class Options(FrozenModel):
+    """No options."""
+
+
+def interval(statistics: TensorStatistics, options: Options) -> Interval:
+    """The interval from minimum to maximum."""
+    low, high = statistics.minimum, statistics.maximum
+    return Interval(low=low, high=high, bound=max(abs(low), abs(high)))

@@ -1,0 +1,25 @@
+"""A moving average of the rows' minima and maxima, as PyTorch's observers keep; by definition the order of rows matters."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from octobert.core.frozen import FrozenModel
+from octobert.core.ranges import Interval, TensorStatistics
+
+
+class Options(FrozenModel):
+    """Args:
+    constant: weight of each new row; `MovingAverageMinMaxObserver` has 0.01.
+    """
+
+    constant: float = Field(default=0.01, gt=0, le=1)
+
+
+def interval(statistics: TensorStatistics, options: Options) -> Interval:
+    """The averages after the last row; the first row starts them."""
+    average = statistics.extremes[0].astype("float64")
+    for row in statistics.extremes[1:]:
+        average += options.constant * (row - average)
+    low, high = float(average[0]), float(average[1])
+    return Interval(low=low, high=high, bound=max(abs(low), abs(high)))

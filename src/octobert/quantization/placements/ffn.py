@@ -1,0 +1,9 @@
+"""The two feed-forward layers only: two thirds of the arithmetic, and nothing of attention."""
+
+from octobert.core.placement import ATTENTION_FLOAT, HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
+
+PLACEMENT = Placement(
+    description="inputs and weights of the two feed-forward layers; everything else float",
+    kinds=("linear.input@ffn_*", "linear.weight@ffn_*"),
+    because={**ATTENTION_FLOAT, **RESIDUAL_FLOAT, **HEAD_FLOAT, **OUTPUTS_FLOAT},
+)

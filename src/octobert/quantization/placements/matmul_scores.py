@@ -1,0 +1,12 @@
+"""The linear layers and Q·Kᵀ; probs·V stays float. What OpenVINO fuses best: its attention kernel takes 8-bit Q and K."""
+
+from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
+from octobert.core.plan import LINEAR
+
+_PROBS = "probabilities are one-sided and near zero, and 8 bits there gain no time"
+
+PLACEMENT = Placement(
+    description="inputs and weights of the linear layers, and both inputs of Q·Kᵀ",
+    kinds=(*LINEAR, "scores.query", "scores.key"),
+    because={"context.probs": _PROBS, "context.value": _PROBS, **RESIDUAL_FLOAT, **HEAD_FLOAT, **OUTPUTS_FLOAT},
+)

@@ -1,0 +1,13 @@
+"""NVIDIA's QDQBERT: linear layers, both attention products and both inputs of each residual add; 20 quantizers a layer.
+
+Source: `BertLayer` of QDQBERT (transformers 4), where embeddings, LayerNorm, softmax, GELU, pooler and heads stay float.
+"""
+
+from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, Placement
+from octobert.core.plan import ATTENTION, LINEAR, RESIDUAL
+
+PLACEMENT = Placement(
+    description="QDQBERT's 20 quantizers a layer: linear inputs and weights, Q, K, probabilities, V, inputs of residual adds",
+    kinds=(*LINEAR, *ATTENTION, *RESIDUAL),
+    because={**HEAD_FLOAT, **OUTPUTS_FLOAT},
+)

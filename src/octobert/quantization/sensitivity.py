@@ -1,0 +1,127 @@
+"""Which quantized values hurt: each alone, in one session whose quantizers are switched on one by one.
+
+Two figures a value: its own signal-to-noise ratio, and what the model's outputs lose when only this value is quantized. Errors
+of single values add up well enough to rank them, which is what a search needs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.core.plan import Quantizer, QuantPlan, Site
+from octobert.core.ranges import TensorStatistics
+from octobert.core.results import Sensitivity, SiteSensitivity
+from octobert.data.tokenization import Encoded, batches, feeds_of
+from octobert.graph import operators, qdq
+from octobert.graph.passes import switches as switched
+
+_TOKENS_PER_BATCH = 1024
+
+
+def measure(
+    model: ir.Model,
+    plan: QuantPlan,
+    rows: Sequence[Encoded],
+    pad_id: int,
+    statistics: Mapping[str, TensorStatistics],
+    progress: Callable[[int, int], None],
+    scales: qdq.Scales | None = None,
+) -> Sensitivity:
+    """Measure every quantized value.
+
+    Args:
+        model: the float graph; it is edited.
+        rows: calibration rows.
+        statistics: of activations, for their signal-to-noise ratio.
+        scales: of weights, where refiners chose them.
+    """
+    import onnxruntime as ort
+
+    quantizers = dict(plan.quantized)
+    nodes = {str(node.name): node for node in model.graph}
+    weights = {site.value: operators.const_array(nodes[site.node].inputs[site.input]) for site in quantizers if site.is_weight}
+    outputs = [str(v.name) for v in model.graph.outputs]
+    sites = switched.write_(model, plan, scales)
+    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+        path = Path(folder) / "switched.onnx"
+        operators.save(model, path)
+        settings = ort.SessionOptions()
+        settings.log_severity_level = 3
+        session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    names = {one.name for one in session.get_inputs()}
+    feeds = []
+    for group in batches(rows, max_tokens=_TOKENS_PER_BATCH):
+        batch = feeds_of([rows[i] for i in group], pad_id)
+        feeds.append({name: batch[name] for name in names if name != switched.SWITCHES})
+    off = np.zeros(len(sites), dtype=bool)
+    reference = _run(session, outputs, feeds, off)
+    together = _error(_run(session, outputs, feeds, ~off), reference)
+    harms = []
+    for number, found in enumerate(sites):
+        on = off.copy()
+        on[number] = True
+        error = _error(_run(session, outputs, feeds, on), reference)
+        site = found[0]
+        noise = _signal_to_noise(site, quantizers[site], statistics, weights)
+        harms.append(
+            SiteSensitivity(
+                value=site.value,
+                role=site.role,
+                part=site.part,
+                module=site.module,
+                layer=site.layer,
+                signal_to_noise_db=noise,
+                output_error=error,
+            )
+        )
+        progress(number + 1, len(sites))
+    return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(harms, key=lambda h: -h.output_error)))
+
+
+def _run(session: Any, outputs: list[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:
+    """All outputs of real rows, [rows, ...] flattened to two axes; token outputs are taken where there are tokens."""
+    found = []
+    for batch in feeds:
+        mask = batch["attention_mask"].astype(bool)
+        for output in session.run(outputs, {**batch, switched.SWITCHES: switches}):
+            per_token = output.ndim >= 2 and output.shape[:2] == mask.shape
+            found.append((output[mask] if per_token else output).reshape(-1))
+    return np.concatenate(found).astype(np.float64)
+
+
+def _error(outputs: np.ndarray, reference: np.ndarray) -> float:
+    """Mean squared error relative to the variance of the reference."""
+    return float(np.mean((outputs - reference) ** 2) / max(float(reference.var()), 1e-30))
+
+
+def _signal_to_noise(
+    site: Site, quantizer: Quantizer, statistics: Mapping[str, TensorStatistics], weights: Mapping[str, np.ndarray | None]
+) -> float | None:
+    """In dB, of the value itself."""
+    weight = weights.get(site.value)
+    if weight is not None:
+        noise = float(np.mean((qdq.dequantized_weight(weight, quantizer) - weight) ** 2))
+        return decibels(float(np.mean(weight.astype(np.float64) ** 2)), noise)
+    if quantizer.dynamic or site.value not in statistics:
+        return None
+    return activation_snr(statistics[site.value], quantizer)
+
+
+def activation_snr(statistics: TensorStatistics, quantizer: Quantizer) -> float:
+    """Signal-to-noise ratio of a quantized activation in dB, from the histogram."""
+    values, counts = statistics.points()
+    noise = float(np.dot((values - qdq.rounded_activation(values, quantizer)) ** 2, counts))
+    return decibels(float(np.dot(values**2, counts)), noise)
+
+
+def decibels(signal: float, noise: float) -> float:
+    """10 log10 of a ratio of powers, at most 200: a value that is exact has no finite ratio."""
+    if signal <= 0 or noise <= signal * 1e-20:
+        return 200.0
+    return float(10 * np.log10(signal / noise))

@@ -1,1 +1,0 @@
-"""A finished model at work: load a packaged directory and predict; needs neither torch nor transformers."""

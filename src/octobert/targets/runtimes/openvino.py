@@ -1,0 +1,119 @@
+"""OpenVINO: probe it, convert an ONNX file to its IR, open either on a device, run."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert.core.capability import Probe
+from octobert.core.errors import TargetError
+from octobert.core.session import Feeds, RuntimeOption, SessionOptions
+
+# What may be set otherwise for speed, the default first.
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
+    "PERFORMANCE_HINT": ("LATENCY", "THROUGHPUT"),
+    "ENABLE_CPU_PINNING": (True, False),
+    "ENABLE_HYPER_THREADING": (False, True),
+    "SCHEDULING_CORE_TYPE": ("ANY_CORE", "PCORE_ONLY"),
+}
+INSTALL = "pip install 'octobert[openvino]'"
+
+
+def model_file(package: Path) -> Path:
+    """The IR of a package."""
+    return package / "openvino" / "openvino_model.xml"
+
+
+def probe(device: str) -> Probe:
+    """Whether openvino is installed and sees a device."""
+    if importlib.util.find_spec("openvino") is None:
+        return Probe(available=False, missing="the package openvino is not installed", install=INSTALL)
+    import openvino
+
+    version = openvino.__version__.split("-")[0]
+    devices = openvino.Core().available_devices
+    if not any(name.split(".")[0] == device for name in devices):
+        missing = f"openvino sees no {device} device (it sees {', '.join(devices) or 'none'})"
+        return Probe(available=False, version=version, missing=missing)
+    return Probe(available=True, version=version)
+
+
+def convert(onnx_path: Path, xml_path: Path) -> None:
+    """ONNX → IR, weights kept as they are (no fp16 compression, which would change the float parts)."""
+    import openvino
+
+    xml_path.parent.mkdir(parents=True, exist_ok=True)
+    model = openvino.Core().read_model(str(onnx_path))
+    try:
+        openvino.save_model(model, str(xml_path), compress_to_fp16=False)
+    except RuntimeError as error:
+        # OpenVINO reports a failed write as "basic_ios::clear: iostream error", without the reason.
+        if "iostream" not in str(error):
+            raise
+        raise OSError(errno.ENOSPC, "the IR could not be written whole", str(xml_path)) from error
+
+
+def has_bf16(device: str = "CPU") -> bool:
+    """Whether the device computes in bfloat16 natively."""
+    import openvino
+
+    return "BF16" in openvino.Core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+
+
+def settings_of(options: SessionOptions) -> dict[str, Any]:
+    """The properties that a model is compiled with."""
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
+    # By default OpenVINO quantizes float activations beside 8-bit weights to 8 bits as it runs, whatever the model says.
+    settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
+    if options.cache:
+        settings["CACHE_DIR"] = options.cache
+    if options.log:
+        settings["LOG_LEVEL"] = "LOG_DEBUG"
+    if options.streams > 1:
+        settings["NUM_STREAMS"] = options.streams
+    if options.threads:
+        settings["INFERENCE_NUM_THREADS"] = options.threads * options.streams
+    settings.update(options.runtime_options)
+    return settings
+
+
+class OpenvinoSession:
+    """An IR or an ONNX file compiled for one device, with the float precision that was asked for.
+
+    OpenVINO's default is the fastest float type of the CPU, which silently is bf16 on recent ones; here it is always set.
+    """
+
+    def __init__(self, path: Path, options: SessionOptions, device: str) -> None:
+        import openvino
+
+        core = openvino.Core()
+        try:
+            compiled: Any = core.compile_model(str(path), device, settings_of(options))
+        except RuntimeError as error:
+            raise TargetError(
+                "openvino cannot compile the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
+            ) from error
+        self.streams, self.prepares_shapes = options.streams, True
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(self.streams):
+            self._free.put(compiled.create_infer_request())
+        self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
+        self.outputs = tuple(port.get_any_name() for port in compiled.outputs)
+        self.shape = tuple(size.get_length() if size.is_static else -1 for size in compiled.inputs[0].get_partial_shape())
+        self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
+            repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
+        )
+        self.threads = max(1, int(compiled.get_property("INFERENCE_NUM_THREADS")) // self.streams)
+
+    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        request = self._free.get()
+        try:
+            request.infer({name: feeds[name] for name in self.inputs})
+            return {name: np.array(request.get_output_tensor(i).data) for i, name in enumerate(self.outputs)}
+        finally:
+            self._free.put(request)

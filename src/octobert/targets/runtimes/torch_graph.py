@@ -1,0 +1,311 @@
+"""An ONNX graph as a PyTorch module: what `torch-cpu` and `torch-cuda` run. Needs torch, and nothing of transformers.
+
+`to_torch` writes a straight line of calls (torch.fx) of the functions in `torch_ops`, weights as buffers; torch.compile takes
+it whole, batch and sequence dynamic. Linear layers that read Quantize/DequantizeLinear on both sides become
+
+    int8 x · int8 W → int32 − zero point · column sums of W → · scale of x · scales of W
+
+The integers of a value are made once for all who read it. uint8 is kept as int8, 128 less, zero point included. Every other
+Quantize/Dequantize pair, those of attention's products too, is simulated: rounded, and computed in float. Graphs that are float
+work as well, and those that `half` made float16.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import fx
+
+from octobert.core.errors import ModelError
+from octobert.core.plan import LIMITS
+from octobert.graph import operators, qdq
+from octobert.graph.passes import float16
+from octobert.targets.runtimes import torch_operators
+
+_TYPES = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.DOUBLE: torch.float64,
+    ir.DataType.INT64: torch.int64,
+    ir.DataType.INT32: torch.int32,
+    ir.DataType.INT8: torch.int8,
+    ir.DataType.UINT8: torch.uint8,
+    ir.DataType.BOOL: torch.bool,
+}
+# What is 1-d, integer, and longer is no size: positions, or ids.
+_LONGEST_SIZE = 8
+
+
+def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: bool = True) -> fx.GraphModule:
+    """A module that takes the graph's inputs in order and returns a tuple of its outputs.
+
+    Args:
+        model: a canonical graph, float or with Quantize/DequantizeLinear.
+        dtype: of the float parts. For float16 and bfloat16 the same parts stay float32 as in `half`; softmax is float32 inside.
+            A graph that `half` made float16 stays what it is with float32, and can become bfloat16.
+        int_mm: compute integer products by `torch._int_mm`; else in float32, block by block, to the same integers.
+
+    Raises:
+        ModelError: an operator, an attribute or a type that this module does not know.
+
+    Example:
+        >>> module = to_torch(onnx_ir.load("model_quantized.onnx"))                      # doctest: +SKIP
+        >>> (logits,) = module(ids, mask, types)                                         # doctest: +SKIP
+    """
+    if dtype is not torch.float32 and not is_half(model):
+        model = ir.from_proto(ir.to_proto(model))
+        float16.halve_(model)
+    return _Writer(model, torch.float16 if dtype is torch.float32 else dtype, int_mm=int_mm).module()
+
+
+def is_half(model: ir.Model) -> bool:
+    """Whether float parts of a graph are float16."""
+    return any(node.op_type == "Cast" and node.attributes["to"].value == ir.DataType.FLOAT16 for node in model.graph) or any(
+        value.dtype == ir.DataType.FLOAT16 for value in model.graph.initializers.values()
+    )
+
+
+class _Writer:
+    """One graph on its way: ONNX value → node of the fx graph, tuple or number."""
+
+    def __init__(self, model: ir.Model, half_type: torch.dtype, *, int_mm: bool) -> None:
+        self._source = model.graph
+        self._types = {**_TYPES, ir.DataType.FLOAT16: half_type}
+        self._units = int_mm
+        self._root, self._graph = torch.nn.Module(), fx.Graph()
+        self._values: dict[ir.Value, Any] = {}
+        self._scales: dict[ir.Value, fx.Node] = {}
+        # Weight and scale of the input: what several layers may share.
+        self._weights: dict[tuple[ir.Value, ir.Value | None], tuple[fx.Node, fx.Node | None, fx.Node]] = {}
+
+    def module(self) -> fx.GraphModule:
+        for value in self._source.inputs:
+            self._values[value] = self._graph.placeholder(str(value.name))
+        first = self._values[self._source.inputs[0]]
+        self._device = self._call(getattr, first, "device")
+        for node in self._source:
+            # Those are written where they are read: an integer product reads the integers only.
+            if node.op_type not in (*operators.PAIR, "Constant"):
+                self._write(node)
+        self._graph.output(tuple(self._value(value) for value in self._source.outputs))
+        self._graph.eliminate_dead_code()
+        return fx.GraphModule(self._root, self._graph).eval()
+
+    def _write(self, node: ir.Node) -> None:
+        layer = _Linear.of(node)
+        if layer is not None:
+            self._values[node.outputs[0]] = self._linear(layer)
+            return
+        function = torch_operators.OPERATORS.get(node.op_type)
+        if function is None or node.domain not in ("", "ai.onnx"):
+            raise ModelError(
+                "PyTorch has no form of an operator here",
+                where=f"node {node.name}",
+                got=node.op_type,
+                fix="choose an ONNX Runtime or OpenVINO target",
+            )
+        accepted = inspect.signature(function).parameters
+        options = {name: self._attribute(node, attribute) for name, attribute in node.attributes.items()}
+        for name in options:
+            if name not in accepted:
+                raise ModelError(
+                    "PyTorch has no form of an attribute here", where=f"node {node.name}", got=f"{node.op_type}.{name}"
+                )
+        if "device" in accepted:
+            options["device"] = self._device
+        result = self._call(function, *(self._value(one) for one in node.inputs), **options)
+        if len(node.outputs) == 1:
+            self._values[node.outputs[0]] = result
+            return
+        for index, output in enumerate(node.outputs):
+            self._values[output] = self._call(operator.getitem, result, index)
+
+    def _attribute(self, node: ir.Node, attribute: ir.Attr) -> Any:
+        if node.op_type == "Cast" and attribute.name == "to":
+            return self._type(ir.DataType(attribute.value), node)
+        return tuple(attribute.value) if isinstance(attribute.value, (list, tuple)) else attribute.value
+
+    def _type(self, dtype: ir.DataType, node: ir.Node) -> torch.dtype:
+        if dtype not in self._types:
+            raise ModelError("PyTorch has no form of a type here", where=f"node {node.name}", got=dtype.name)
+        return self._types[dtype]
+
+    def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> fx.Node:
+        return self._graph.call_function(function, arguments, options)
+
+    def _value(self, value: ir.Value | None) -> Any:
+        """What stands for a value; constants and dequantized integers are written when they are first read."""
+        if value is None:
+            return None
+        if value not in self._values:
+            array = operators.const_array(value)
+            if array is not None:
+                self._values[value] = self._constant(str(value.name), array, value.dtype)
+            else:
+                self._values[value] = self._scaled(value)
+        return self._values[value]
+
+    def _constant(self, name: str, array: np.ndarray, dtype: ir.DataType | None) -> Any:
+        if array.dtype == np.int64 and array.ndim <= 1 and array.size <= _LONGEST_SIZE:
+            return tuple(array.tolist()) if array.ndim else int(array)
+        tensor = torch.from_numpy(np.array(array))
+        return self._buffer(name, tensor.to(self._types[dtype]) if dtype == ir.DataType.FLOAT16 else tensor)
+
+    def _buffer(self, name: str, tensor: torch.Tensor) -> fx.Node:
+        stem = re.sub(r"\W", "_", name)
+        stem = stem if stem[:1].isalpha() else f"c_{stem}"
+        free, count = stem, 0
+        while hasattr(self._root, free):
+            count += 1
+            free = f"{stem}_{count}"
+        self._root.register_buffer(free, tensor)
+        return self._graph.get_attr(free)
+
+    # --- 8 bits
+
+    def _scaled(self, value: ir.Value) -> Any:
+        """The output of a QuantizeLinear (its integers) or of a DequantizeLinear (the floats that they stand for)."""
+        node = value.producer()
+        weight, quantized = _Weight.of(node), _Activation.of(node)
+        if node.op_type == "DequantizeLinear" and weight is not None:
+            return self._buffer(str(value.name), torch.from_numpy(weight.floats).to(self._type(node.inputs[1].dtype, node)))
+        if quantized is None:
+            fix = "quantize activations by one constant scale each"
+            raise ModelError("PyTorch has no form of these integers here", where=f"node {node.name}", got=node.op_type, fix=fix)
+        scale, zero = self._scale(quantized.node.inputs[1]), quantized.zero_point
+        integers = self._value(node.inputs[0])
+        if node.op_type == "QuantizeLinear":
+            return self._call(torch_operators.quantize, integers, scale, zero, quantized.limits, quantized.dtype)
+        return self._call(torch_operators.dequantize, integers, scale, zero, self._type(node.inputs[1].dtype, node))
+
+    def _scale(self, value: ir.Value) -> fx.Node:
+        """The scale of an activation, float32 whatever the file has."""
+        if value not in self._scales:
+            number = torch.tensor(operators.const_scalar(value), dtype=torch.float32)
+            self._scales[value] = self._buffer(f"{value.name}.float32", number)
+        return self._scales[value]
+
+    def _linear(self, layer: _Linear) -> fx.Node:
+        quantized, weight = layer.activation, layer.weight
+        key = (weight.value, quantized.node.inputs[1])
+        if key not in self._weights:
+            self._weights[key] = self._stored(layer)
+        integers, dtype = self._value(quantized.node.outputs[0]), self._type(layer.dtype, quantized.node)
+        options = {"width": weight.integers.shape[1], "dtype": dtype, "units": self._units}
+        return self._call(torch_operators.integer_linear, integers, *self._weights[key], **options)
+
+    def _stored(self, layer: _Linear) -> tuple[fx.Node, fx.Node | None, fx.Node]:
+        """Buffers of a linear layer: integers, what the zero point adds, scales."""
+        name, integers, zero = str(layer.weight.value.name), layer.weight.integers, layer.activation.zero_point
+        added = [(0, -size % torch_operators.INT_MM_MULTIPLE) for size in integers.shape]
+        # Columns lie in one piece: what NVIDIA's 8-bit products read.
+        columns = np.ascontiguousarray(np.pad(integers, added).T)
+        shift = -zero * integers.sum(axis=0, dtype=np.int32)
+        scale = np.array(operators.const_scalar(layer.activation.node.inputs[1]) * layer.weight.scale, dtype=np.float32)
+        return (
+            self._buffer(f"{name}.integers", torch.from_numpy(columns).t()),
+            self._buffer(f"{name}.shift", torch.from_numpy(shift)) if zero else None,
+            self._buffer(f"{name}.scales", torch.from_numpy(scale)),
+        )
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """A QuantizeLinear with one constant scale, and its integers as they are kept here: uint8 128 less, 16 bits as int32."""
+
+    node: ir.Node
+    zero_point: int
+    limits: tuple[int, int]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(node: ir.Node | None) -> _Activation | None:
+        """What quantizes the output of a QuantizeLinear or DequantizeLinear."""
+        if node is not None and node.op_type == "DequantizeLinear":
+            # The scale and the zero point behind the pair are those before it.
+            quantize = operators.producer(node.inputs[0], "QuantizeLinear")
+            node = quantize if quantize is not None and quantize.inputs[1:] == node.inputs[1:] else None
+        if node is None or operators.const_scalar(node.inputs[1]) is None:
+            return None
+        zero = operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else np.uint8(0)
+        if zero is None or zero.size != 1 or zero.dtype.name not in LIMITS:
+            return None
+        name, lowest, highest = zero.dtype.name, *LIMITS[zero.dtype.name]
+        less = 128 if name == "uint8" else 0
+        limits = (lowest - less, highest - less)
+        return _Activation(node, int(zero) - less, limits, torch.int8 if name in ("int8", "uint8") else torch.int32)
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """Constant integers with a zero point of 0, in the file as such or as floats behind a pair."""
+
+    value: ir.Value
+    integers: np.ndarray
+    scale: np.ndarray
+    axis: int
+
+    @staticmethod
+    def of(node: ir.Node | None) -> _Weight | None:
+        """What a DequantizeLinear reads, where it is constant."""
+        if node is None or node.op_type != "DequantizeLinear":
+            return None
+        scale, zero = (
+            operators.const_array(node.inputs[1]),
+            operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else None,
+        )
+        quantize = operators.producer(node.inputs[0], "QuantizeLinear")
+        value = node.inputs[0] if quantize is None else quantize.inputs[0]
+        array = operators.const_array(value)
+        if scale is None or array is None or (zero is not None and zero.any()):
+            return None
+        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+        axis = axis % array.ndim if array.ndim else 0
+        scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
+        if quantize is not None:
+            name = zero.dtype.name if zero is not None else "uint8"
+            spread = qdq.spread(scale, array.ndim, axis if scale.ndim else None)
+            array = np.clip(np.rint(array / spread), *LIMITS[name]).astype(name)
+        return _Weight(value, array, scale, axis)
+
+    @property
+    def floats(self) -> np.ndarray:
+        """What the integers stand for."""
+        return self.integers * qdq.spread(self.scale, self.integers.ndim, self.axis if self.scale.ndim else None)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A MatMul of 8-bit activations with an 8-bit matrix, and the type of its result."""
+
+    activation: _Activation
+    weight: _Weight
+    dtype: ir.DataType
+
+    @staticmethod
+    def of(node: ir.Node) -> _Linear | None:
+        """What a MatMul multiplies, where both sides have 8 bits and scales that can be taken out of the sum."""
+        if node.op_type != "MatMul":
+            return None
+        (left, dtype), (right, _) = (_dequantizing(value) for value in node.inputs)
+        activation, weight = _Activation.of(left), _Weight.of(right)
+        if activation is None or weight is None or left is None or dtype is None:
+            return None
+        fits = weight.integers.dtype == np.int8 and weight.integers.ndim == 2 and (not weight.scale.ndim or weight.axis == 1)
+        return _Linear(activation, weight, dtype) if fits and activation.dtype is torch.int8 else None
+
+
+def _dequantizing(value: ir.Value) -> tuple[ir.Node | None, ir.DataType | None]:
+    """The DequantizeLinear behind a value, and the value's type, which a Cast may have changed (`half`)."""
+    cast = operators.producer(value, "Cast")
+    node = operators.producer(value if cast is None else cast.inputs[0], "DequantizeLinear")
+    if node is None:
+        return None, None
+    return node, node.inputs[1].dtype if cast is None else ir.DataType(cast.attributes["to"].as_int())

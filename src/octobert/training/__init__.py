@@ -1,0 +1,1 @@
+"""Training in PyTorch: fine-tuning, distillation, and quantization-aware training with fake quantization."""

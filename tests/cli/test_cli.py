@@ -1,0 +1,305 @@
+"""The command line: fast help, one JSON document, exit codes, and errors a user can act on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from octobert.config.recipe import as_yaml
+from octobert.core import plugins
+from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError
+from tests.conftest import TARGETS
+from tests.support.checkpoints import reduces
+
+_ON_MODELS = ("run", "quantize", "finetune", "calibrate", "evaluate", "benchmark", "tune", "predict", "inspect")
+COMMANDS = (*_ON_MODELS, "check", "fuse", "placements", "targets", "tasks", "doctor")
+HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
+
+
+def octobert(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "octobert", *map(str, arguments)], capture_output=True, text=True, **options)
+
+
+@pytest.fixture(scope="module")
+def package(finished) -> Path:
+    """A finished package for ort-cpu."""
+    return finished[1] / "ort-cpu"
+
+
+def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -> None:
+    recipe, out, report = finished
+    (tmp_path / "recipe.yaml").write_text(as_yaml(recipe))
+    done = octobert("run", tmp_path / "recipe.yaml", "--out", shutil.copytree(out, tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "Latency in ms" in done.stdout
+    assert done.stderr.count("reused") >= len(report.stages)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([c, "--help"] for c in COMMANDS), ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom octobert.cli.main import app\n"
+        f"try:\n    app({arguments!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_help_names_every_command() -> None:
+    started = time.perf_counter()
+    text = octobert("--help").stdout
+    # The bound that users were promised is 0.5 s; here only a gross mistake is caught, since test machines are slow.
+    assert time.perf_counter() - started < 5
+    for command in COMMANDS:
+        assert command in text
+
+
+@pytest.mark.parametrize("name", ["targets", "tasks", "doctor"])
+def test_lists_have_a_json_form(name: str) -> None:
+    done = octobert(name, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)
+    assert octobert(name).stdout
+
+
+def test_targets_say_what_is_missing_and_how_to_install_it() -> None:
+    code = (
+        "import sys, importlib.util as u\nreal = u.find_spec\n"
+        "u.find_spec = lambda n, *a: None if n == 'openvino' else real(n, *a)\n"
+        "from octobert.cli.main import app\napp(['targets'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "missing: the package openvino is not installed" in done.stdout
+    assert "pip install 'octobert[openvino]'" in done.stdout
+
+
+def test_predict(package) -> None:
+    done = octobert("predict", package, "the of and", "a to in", "--pair", "--json")
+    (answer,) = json.loads(done.stdout)
+    assert answer["input"] == ["the of and", "a to in"]
+    assert answer["label"] in ("different", "same")
+    lines = octobert("predict", package, "--pair", input="the of\tand a\nto\tin\n").stdout.splitlines()
+    assert len(lines) == 2
+    long = octobert("predict", package, "the " * 300)
+    assert "some texts were longer than the model takes, and were cut" in long.stderr
+    assert long.returncode == 0
+
+
+def test_inspect(package) -> None:
+    text = octobert("inspect", package).stdout
+    assert "encoder.layer.0.attention.self.query" in text
+    assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
+    assert "linear.weight        12 of 12 in 8 bits" in text
+    assert "residual adds carry the outliers" in text
+    found = {one["target"]: one for one in json.loads(octobert("inspect", package.parent, "--json").stdout)}
+    assert set(found) == set(TARGETS)
+    assert found["ort-cpu"]["ranges"]["provenance"]["samples"] == 24
+
+
+def test_inspect_shows_what_every_value_costs(package) -> None:
+    shown = octobert("inspect", package)
+    assert "What 8 bits cost, value by value" in shown.stdout
+    (manifest,) = json.loads(octobert("inspect", package, "--json").stdout)
+    values = manifest["sensitivity"]["values"]
+    quantized = {d["site"]["value"] for d in manifest["plan"]["decisions"] if d["quantizer"]}
+    assert {one["value"] for one in values} == quantized
+
+
+def test_placements_can_be_printed() -> None:
+    found = {one["name"]: one for one in json.loads(octobert("placements", "--json").stdout)}
+    assert set(found) == set(plugins.names("placements"))
+    assert found["ffn"]["kinds"] == ["linear.input@ffn_*", "linear.weight@ffn_*"]
+    one = octobert("placements", "qdqbert").stdout
+    assert "in 8 bits: linear.input, linear.weight, scores.query" in one
+    assert 'did you mean "qdqbert"' in octobert("placements", "qdqber").stderr
+
+
+def test_calibrators_side_by_side(checkpoint, pairs, out) -> None:
+    command = ("calibrate", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--out", out)
+    done = octobert(*command, "--samples", 30, "--sweep", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    usable = [one for one in found["swept"] if one["problem"] is None]
+    names = [one["calibrator"] for one in found["swept"]]
+    assert names[0] == "minmax"
+    assert {n.split()[0] for n in names} == set(plugins.names("calibrators"))
+    assert all(set(one["signal_to_noise_db"]) == set(found["ranges"]) for one in usable)
+    # mse minimizes exactly this.
+    ratios = {one["calibrator"]: sum(one["signal_to_noise_db"].values()) for one in usable}
+    assert ratios["mse"] == max(ratios.values())
+    again = octobert(*command, "--samples", 30, "--calibrate", "{percentile: {keep: 99}}")
+    assert "percentile 99" in again.stdout
+    assert "reused" in again.stderr
+    dynamic = octobert(*command, "--samples", 30, "--method", "dynamic")
+    assert dynamic.returncode == RecipeError.exit_code
+    assert "the method calibrates nothing" in dynamic.stderr
+
+
+def test_evaluate(package) -> None:
+    source = package.parents[1] / "data"
+    done = octobert("evaluate", package, "--data", source, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    measured = json.loads((package.parent / "report.json").read_text())["scores"]
+    for name in ("ort-cpu", "ort-f32"):
+        assert found["scores"][name][0]["value"] == pytest.approx(measured[name][0]["value"])
+    assert (
+        "follows ort-f32: agreement"
+        in octobert("evaluate", package, "--data", source / "validation.tsv", "--samples", 9).stdout
+    )
+
+
+def test_benchmark(package) -> None:
+    source = package.parents[1] / "data" / "validation.tsv"
+    done = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3, "--data", source, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {(one["candidate"], one["sequence"]) for one in found["latencies"]} == {
+        (c, s) for c in ("ort-f32", "ort-cpu") for s in (16, "data")
+    }
+    text = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3).stdout
+    assert "×" in text.split("int8 + f32")[1]
+
+
+def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_path) -> None:
+    done = octobert(
+        "quantize", checkpoint("bert"), "--task", "text-classification", "--data", pairs, "--out", tmp_path / "out",
+        "--max-length", 32, "--samples", 20, "--target", "ort-cpu", "--save-recipe", tmp_path / "r" / "saved.yaml", "--dry-run",
+    )  # fmt: skip
+    # The default benchmark asks for 128 tokens, which the tiny model does not have; a default gives way.
+    assert done.returncode == 0, done.stderr
+    assert "max_length: 32" in done.stderr
+    saved = yaml.safe_load((tmp_path / "r" / "saved.yaml").read_text())
+    assert saved["data"]["calibrate"]["samples"] == 20
+    assert Path(saved["model"]).is_absolute()
+    planned = octobert("run", tmp_path / "r" / "saved.yaml", "--out", tmp_path / "out", "--dry-run", "--json")
+    verdicts = json.loads(planned.stdout)
+    assert verdicts[0] == {"step": "data", "action": "run", "reason": "not in the store"}
+    assert verdicts[-1]["step"] == "package/ort-cpu"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "none.yaml"], RecipeError, "none.yaml: there is no such recipe; check the path."),
+        (["predict", "."], ModelError, "the directory holds no finished model"),
+        (["inspect", "nowhere"], ModelError, "the directory holds no finished model"),
+        (
+            ["quantize", "m", "--task", "mrcp", "--data", "d", "--out", "o"],
+            RecipeError,
+            'there is no task "mrcp"; did you mean "mrpc"?',
+        ),
+        (["quantize", "m", "--task", "{a", "--data", "d", "--out", "o"], RecipeError, "--task is not a name or YAML"),
+        (["run", "."], RecipeError, ".: the recipe cannot be read (got Is a directory)"),
+        (
+            ["quantize", "m", "--task", "mrpc", "--data", "a.csv", "--data", "b.csv", "--out", "o"],
+            RecipeError,
+            "--data gives two places for the same rows (got a.csv and b.csv)",
+        ),
+        (
+            ["quantize", "m", "--task", "mrpc", "--data", "trian=a.csv", "--out", "o"],
+            RecipeError,
+            '--data names no split "trian" (got trian=a.csv); did you mean "train"?',
+        ),
+        (
+            ["quantize", "m", "--task", "[1]", "--data", "d", "--out", "o", "--max-length", "16"],
+            RecipeError,
+            "task: write a name",
+        ),
+        (["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"], ModelError, "there is no such file or folder"),
+    ],
+)
+def test_errors_are_one_sentence_and_an_exit_code(tmp_path, arguments, code: type[OctobertError], message: str) -> None:
+    done = octobert(*arguments, cwd=tmp_path)
+    assert done.returncode == code.exit_code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_predict_suggests_the_targets_of_an_output_directory(package) -> None:
+    done = octobert("predict", package.parent, "x")
+    assert done.returncode == ModelError.exit_code
+    listed = ", ".join(str(package.parent / target) for target in TARGETS)
+    assert f"choose one of its targets: {listed}" in done.stderr
+
+
+def test_predict_with_an_odd_number_of_a_pair(package) -> None:
+    done = octobert("predict", package, "a", "b", "c", "--pair")
+    assert done.returncode == DataError.exit_code
+    assert "pairs need an even number of texts (got 3)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (b"one\n", r"stdin, line 1: the line does not hold two texts split by a tab"),
+        (b"a\tb\n\xff\tc\n", r"stdin, line 2: the text is not UTF-8"),
+        (b"a\t \n", r"input 1: the text is empty"),
+    ],
+)
+def test_bad_lines_on_stdin(package, given: bytes, message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "octobert", "predict", str(package), "--pair"], input=given, capture_output=True
+    )
+    assert done.returncode == DataError.exit_code
+    assert message in done.stderr.decode()
+
+
+@pytest.mark.parametrize("given", [None, [None], [1], [{"text": "a"}], [("a", "b", "c")], ["\udcff"], [""]])
+def test_what_is_no_text_is_refused(package, given: object) -> None:
+    import octobert as library
+
+    with pytest.raises(DataError, match=r"the (input is neither|text is)"):
+        library.load(package)(given)
+
+
+def test_interrupted_runs_say_how_to_go_on(checkpoint, pairs, tmp_path) -> None:
+    import signal
+
+    recipe = {"model": str(checkpoint("bert")), "task": "text-classification", "data": str(pairs)}
+    (tmp_path / "r.yaml").write_text(json.dumps(recipe))
+    command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "out")]
+
+    def listen() -> None:
+        # Whoever starts the tests in the background has its children ignore interrupts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=listen) as child:
+        while not list((tmp_path / "out" / ".octobert" / "store").glob("work-capture-*")):
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate()
+    assert child.returncode == 130
+    assert "interrupted; the same command resumes" in errors
+    assert not list((tmp_path / "out" / ".octobert" / "store").glob("work-*"))
+
+
+def test_errors_have_a_json_form(tmp_path) -> None:
+    done = octobert("run", tmp_path / "none.yaml", "--json")
+    assert json.loads(done.stdout)["error"]["what"] == "there is no such recipe"
+
+
+@pytest.mark.parametrize("kind", [RecipeError, DataError, PlanError])
+def test_errors_cross_processes_unchanged(kind: type[OctobertError]) -> None:
+    error = kind("it broke", where="here", got="a", expected="b", fix="do c")
+    assert str(error) == "here: it broke (got a, expected b); do c."
+    copy = OctobertError.from_json(json.loads(json.dumps(error.to_json())))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+
+
+def test_suggestions_fall_back_to_the_list() -> None:
+    from octobert.core.errors import did_you_mean
+
+    assert did_you_mean("openvino", ("ort-cpu", "openvino-cpu")) == 'did you mean "openvino-cpu"?'
+    assert did_you_mean("zzz", ("b", "a")) == "known: a, b"

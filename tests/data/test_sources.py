@@ -1,0 +1,381 @@
+"""Reading rows: every format and official layout, splits by name, and calibration rows kept apart from evaluated ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from octobert.config.recipe import Data, parse
+from octobert.core.errors import DataError
+from octobert.data import sources
+from octobert.pipeline.planner import steps_of
+from octobert.pipeline.stages import Context
+from octobert.pipeline.stages import data as stage
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+def test_the_official_mrpc_layout(tmp_path) -> None:
+    text = (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+        '1\t007\t2\t"I am sad ," he said .\tHe said " I am sad\r\n'
+        "0\t3\t4\tNA\tnull\r\n"
+    )
+    rows = sources.read_file(write(tmp_path / "msr.tsv", text))
+    assert rows[0] == {
+        "Quality": "1",
+        "#1 ID": "007",
+        "#2 ID": "2",
+        "#1 String": '"I am sad ," he said .',
+        "#2 String": 'He said " I am sad',
+    }
+    assert rows[1]["#1 String"] == "NA"
+    assert rows[1]["#2 String"] == "null"
+
+
+def test_a_tsv_with_real_quoting(tmp_path) -> None:
+    text = 'text\tlabel\n"a ""quoted"" word"\t1\n"plain"\t0\n'
+    assert [r["text"] for r in sources.read_file(write(tmp_path / "a.tsv", text))] == ['a "quoted" word', "plain"]
+
+
+def test_csv_with_commas_and_newlines_in_quotes(tmp_path) -> None:
+    rows = sources.read_file(write(tmp_path / "a.csv", 'text,label\n"one, two\nthree",1\nfour,0\n'))
+    assert [r["text"] for r in rows] == ["one, two\nthree", "four"]
+
+
+def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
+    cola = sources.read_file(write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n'))
+    assert cola[1]["sentence"] == "Rode sailors."
+    assert cola[1]["label"] == "0"
+    sts = 'main\tMSRvid\t2012\t0001\t5.000\tA man.\tOne man.\nmain\tnews\t2012\t0002\t1.2\tA dog.\tA "cat.\textra\tmore\n'
+    rows = sources.read_file(write(tmp_path / "s.tsv", sts))
+    assert [(r["score"], r["sentence1"], r["sentence2"]) for r in rows] == [
+        ("5.000", "A man.", "One man."),
+        ("1.2", "A dog.", 'A "cat.'),
+    ]
+
+
+def test_columns_can_be_named_for_a_file_without_header(tmp_path) -> None:
+    rows = sources.read_file(write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"), ("premise", "hypothesis", "label"))
+    assert rows[1] == {"premise": "q", "hypothesis": "i", "label": "entailment"}
+
+
+def test_separators_inside_a_text_do_not_end_a_line(tmp_path) -> None:
+    odd = "one\u2028two\x85three\x0bfour"
+    assert sources.read_file(write(tmp_path / "a.jsonl", json.dumps({"text": odd}, ensure_ascii=False)))[0]["text"] == odd
+    assert sources.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
+
+
+def test_more_names_than_columns(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"more columns are named than the file has \(got 3 names, expected at most 2\)"):
+        sources.read_file(write(tmp_path / "a.csv", '"x, y",1\n'), ("a", "b", "c"))
+
+
+def test_another_encoding(tmp_path) -> None:
+    (tmp_path / "a.tsv").write_bytes("text\tlabel\ncaf\xe9\t1\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"the file is not UTF-8 .*convert it to UTF-8"):
+        sources.read_file(tmp_path / "a.tsv")
+
+
+def test_a_mistyped_file_is_not_looked_for_on_the_hub() -> None:
+    with pytest.raises(DataError, match=r"nope.csv: there is no such file"):
+        sources.places(settings(source="nope.csv"))
+
+
+def test_jsonl_and_parquet(tmp_path) -> None:
+    given = [{"text": "é", "label": 1}, {"text": "b\nc", "label": 0}]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in given))
+    assert sources.read_file(path) == given
+    from datasets import Dataset
+
+    Dataset.from_list(given).to_parquet(str(tmp_path / "a.parquet"))
+    assert sources.read_file(tmp_path / "a.parquet") == given
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "", r"a\.tsv: the file is empty"),
+        ("a.tsv", "text\tlabel\n", r"the file has no rows"),
+        ("a.csv", "\n\n", r"the file has no rows"),
+        ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
+        ("a.txt", "hello", r"the file is no column file \(got 1 columns, expected a word and its tag on every line"),
+        ("a.jsonl", '{"text": "a"}\n{"text"\n', r"the file cannot be read"),
+        (
+            "a.csv",
+            "text,label\nfoo,1,\n",
+            r"line 2: the line has another number of columns than the header \(got 3, expected 2\)",
+        ),
+        ("a.parquet", "not parquet", r"the file cannot be read"),
+        (
+            "a.tsv",
+            "text\tlabel\nfine\t1\nbroken\n",
+            r"line 3: the line has another number of columns than the header \(got 1, expected 2\)",
+        ),
+    ],
+)
+def test_bad_files(tmp_path, name: str, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        sources.read_file(write(tmp_path / name, text))
+
+
+def test_a_missing_file(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"there is no such file; check the path"):
+        sources.read_file(tmp_path / "none.tsv")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            ["train.tsv", "dev.tsv", "test.tsv", "notes.txt"],
+            {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
+        ),
+        (["sts-train.tsv", "sts-dev.csv"], {"train": "sts-train.tsv", "validation": "sts-dev.csv"}),
+        (["train-00000.parquet", "validation.jsonl"], {"train": "train-00000.parquet", "validation": "validation.jsonl"}),
+    ],
+)
+def test_splits_are_recognised_by_name(tmp_path, names: list[str], expected: dict[str, str]) -> None:
+    for name in names:
+        write(tmp_path / name, "x")
+    assert {k: [f.name for f in v] for k, v in sources.find_splits(str(tmp_path)).items()} == {
+        k: [v] for k, v in expected.items()
+    }
+
+
+def reviews(folder: Path, per_class: int = 2) -> Path:
+    """aclImdb as it is unpacked, with all that is in it beside the reviews."""
+    for split in ("train", "test"):
+        for label, stars in (("pos", 9), ("neg", 2)):
+            (folder / split / label).mkdir(parents=True)
+            for number in range(per_class):
+                write(folder / split / label / f"{number}_{stars}.txt", f"{split} {label} é<br />{number}")
+            write(folder / split / f"urls_{label}.txt", "http://www.imdb.com/title/tt0453418/usercomments")
+        write(folder / split / "labeledBow.feat", "9 0:9 1:1")
+    (folder / "train" / "unsup").mkdir()
+    write(folder / "train" / "unsup" / "0_0.txt", "nobody knows")
+    write(folder / "train" / "pos" / "._0_9.txt", "what another system leaves")
+    for name in ("README", "imdb.vocab", "imdbEr.txt"):
+        write(folder / name, "the")
+    return folder
+
+
+def test_folders_of_one_text_a_file(tmp_path) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    found = sources.find_splits(str(source))
+    assert found == {"train": [source / "train"], "test": [source / "test"]}
+    rows = sources.read_file(source / "train")
+    assert rows[0] == {"id": "train/neg/0_2", "label": "neg", "text": "train neg é<br />0", "rating": 2}
+    assert [row["id"] for row in rows] == ["train/neg/0_2", "train/neg/1_2", "train/pos/0_9", "train/pos/1_9"]
+    (tmp_path / "own" / "spam").mkdir(parents=True)
+    (tmp_path / "own" / "ham").mkdir()
+    write(tmp_path / "own" / "spam" / "b.txt", "buy")
+    write(tmp_path / "own" / "ham" / "a_1.txt", "hello")
+    assert sources.read_file(tmp_path / "own") == [
+        {"id": "own/ham/a_1", "label": "ham", "text": "hello"},
+        {"id": "own/spam/b", "label": "spam", "text": "buy"},
+    ]
+
+
+def test_folders_of_texts_are_known_by_their_texts_and_classes(tmp_path) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    given = settings(train=str(source / "train"), test=str(source / "test"), evaluate="test")
+    found = sources.places(given)
+    assert (found.calibrate, found.evaluate) == (str(source / "train"), str(source / "test"))
+    before = found.content(None)
+    write(source / "train" / "unsup" / "1_0.txt", "not read")
+    assert found.content(None) == before
+    (source / "train" / "neg" / "0_2.txt").rename(source / "train" / "pos" / "0_2.txt")
+    assert [a == b for a, b in zip(found.content(None), before, strict=True)] == [False, True]
+
+
+def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    found = sources.places(settings(source=str(source)))
+    assert (Path(found.calibrate).name, Path(found.evaluate).name) == ("train", "test")
+    assert found.how == "calibrated from train, evaluated on test, as there is no validation split"
+    with pytest.raises(DataError, match=r'data\.evaluate\.from: there is no split "validation"; known: test, train'):
+        sources.places(settings(source=str(source), evaluate="validation"))
+    dev = str(write(tmp_path / "dev.csv", "x"))
+    found = sources.places(settings(source=str(source), validation=dev))
+    assert (found.evaluate, found.how) == (dev, "calibrated from train, evaluated on dev.csv")
+    for splits, expected in (
+        (["train", "test", "unsupervised"], "test"),
+        (["train", "validation", "test"], "validation"),
+        ([], "validation"),
+    ):
+        monkeypatch.setattr(sources, "hub_splits", lambda *given, splits=splits: splits)
+        found = sources.places(settings(source="stanfordnlp/imdb"))
+        assert (found.hub, found.evaluate, found.how.endswith("no validation split")) == (
+            "stanfordnlp/imdb",
+            expected,
+            expected == "test",
+        )
+
+
+def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoint) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    recipe = parse({"model": str(checkpoint("bert")), "task": "imdb", "data": str(source)})
+    step = next(step for step in steps_of(recipe) if step.stage == "data")
+    summary = stage.run(Context(tmp_path, tmp_path / "scratch", {}, step.options, step.locations, lambda *_: None))
+    assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (4, 4, 0)
+    assert summary["source"].endswith("evaluated on test, as there is no validation split")
+    judged = json.loads((tmp_path / "evaluation.json").read_text())
+    assert judged["gold"] == [0, 0, 1, 1]
+    assert judged["inputs"][0] == ["test neg é<br />0"]
+
+
+def test_bad_folders_of_texts(tmp_path) -> None:
+    source = reviews(tmp_path / "aclImdb")
+    (source / "test" / "neg" / "1_2.txt").write_bytes("caf\xe9".encode("latin-1"))
+    with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file is not UTF-8 .*convert it to UTF-8"):
+        sources.read_file(source / "test")
+    write(source / "test" / "neg" / "1_2.txt", " \n")
+    with pytest.raises(DataError, match=r"test/neg/1_2.txt: the text is empty; remove the file or fill it in"):
+        sources.read_file(source / "test")
+    gone = source / "test" / "neg" / "1_2.txt"
+    gone.unlink()
+    gone.symlink_to(tmp_path / "nowhere")
+    for read in (sources.read_file, lambda path: sources.places(settings(train=str(path), validation=str(path))).content(None)):
+        with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"):
+            read(source / "test")
+    for file in (source / "test" / "neg").iterdir():
+        file.unlink()
+    missing = r"test: the folder has no texts of two classes \(got pos with .txt files in it, expected a folder for each class"
+    with pytest.raises(DataError, match=missing):
+        sources.read_file(sources.find_splits(str(source))["test"][0])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"the folder has no texts of two classes \(got no folder with .txt files in it"):
+        sources.read_file(tmp_path / "empty")
+    with pytest.raises(
+        DataError, match=r"recognised by its name \(got an empty folder, expected .* a folder of .txt files for"
+    ):
+        sources.find_splits(str(tmp_path / "empty"))
+
+
+def settings(**given: object) -> Data:
+    return Data.model_validate(given)
+
+
+def test_two_files_for_one_split_are_an_error_only_if_that_split_is_wanted(tmp_path) -> None:
+    for name in ("train.tsv", "dev-en.tsv", "dev-de.tsv"):
+        write(tmp_path / name, "x")
+    with pytest.raises(
+        DataError, match=r"more than one file looks like the validation split \(got dev-de.tsv, dev-en.tsv\); .*validation="
+    ):
+        sources.places(settings(source=str(tmp_path)))
+    found = sources.places(settings(source=str(tmp_path), validation=str(tmp_path / "dev-en.tsv")))
+    assert found.evaluate.endswith("dev-en.tsv")
+    assert not found.alone
+
+
+def test_names_that_only_begin_like_a_split_are_not_one(tmp_path) -> None:
+    for name in ("valuable.csv", "developers.csv", "training.csv", "train.csv", "testament.txt", "eng.testb.tsv"):
+        write(tmp_path / name, "x")
+    assert set(sources.find_splits(str(tmp_path))) == {"train", "test"}
+
+
+def test_the_official_conll_files_are_splits(tmp_path) -> None:
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        write(tmp_path / name, "x")
+    found = sources.find_splits(str(tmp_path))
+    assert {split: [f.name for f in files] for split, files in found.items()} == {
+        "train": ["eng.train"],
+        "validation": ["eng.testa"],
+        "test": ["eng.testb"],
+    }
+
+
+def test_a_task_says_which_of_two_versions_it_means(tmp_path) -> None:
+    for name in ("train-v1.1.json", "dev-v1.1.json", "dev-v2.0.json"):
+        write(tmp_path / name, "{}")
+    found = sources.find_splits(str(tmp_path))
+    for word in ("v1.1", "v2.0"):
+        assert sources.pick_split(found, "validation", where="here", prefer=(word,)).name == f"dev-{word}.json"
+        assert sources.pick_split(found, "train", where="here", prefer=(word,)).name == "train-v1.1.json"
+    with pytest.raises(DataError, match="more than one file looks like the validation split"):
+        sources.pick_split(found, "validation", where="here", prefer=("json",))
+
+
+def test_rows_can_come_from_files_named_in_place(tmp_path) -> None:
+    for name in ("one.csv", "cal.csv", "train.csv", "dev.csv"):
+        write(tmp_path / name, name)
+    one = sources.places(settings(source=str(tmp_path / "one.csv")))
+    assert one.alone
+    named = sources.places(settings(source=str(tmp_path / "one.csv"), calibrate=str(tmp_path / "cal.csv"), evaluate="all"))
+    assert (named.alone, Path(named.calibrate).name, Path(named.evaluate).name) == (False, "cal.csv", "one.csv")
+    before = named.content(None)
+    write(tmp_path / "cal.csv", "changed")
+    assert named.content(None) != before
+    with pytest.raises(DataError, match=r"none.csv: there is no such file"):
+        sources.places(settings(source=str(tmp_path), evaluate=str(tmp_path / "none.csv")))
+
+
+def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
+    assert sources.places(settings(source="nyu-mll/glue", config="mrpc")).hub == "nyu-mll/glue"
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        sources.places(settings(source="./nowhere"))
+    with pytest.raises(DataError, match=r"the hub did not give it .*check the name, the split and the network"):
+        sources.read_hub("nobody/nothing", None, "train", None)
+
+
+def test_a_folder_without_a_recognised_file(tmp_path) -> None:
+    write(tmp_path / "rows.tsv", "x")
+    with pytest.raises(DataError, match=r"no file in the folder is recognised by its name \(got rows.tsv"):
+        sources.find_splits(str(tmp_path))
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        sources.find_splits(str(tmp_path / "nowhere"))
+
+
+def test_an_unknown_split() -> None:
+    with pytest.raises(DataError, match='there is no split "validatoin"; did you mean "validation"'):
+        sources.pick_split({"train": [], "validation": []}, "validatoin", where="data.evaluate.from")
+
+
+def test_leakage_is_refused_however_the_white_space_falls() -> None:
+    calibration = [sources.row_digest(("a  b", "c")), sources.row_digest(("x", "y"))]
+    evaluation = [sources.row_digest(("q", "r")), sources.row_digest((" a b", "c "))]
+    with pytest.raises(DataError, match=r"1 of 2 calibration rows are also evaluated.*evaluation row 2.*allow_leakage: true"):
+        sources.refuse_leakage(calibration, evaluation)
+    sources.refuse_leakage(calibration[1:], evaluation)
+
+
+def test_a_single_file_is_held_apart() -> None:
+    digests = [sources.row_digest((f"row {i // 2}",)) for i in range(100)]
+    first, second = sources.hold_out(digests, 20, seed=0)
+    assert sorted(first + second) == list(range(100))
+    assert len(first) == 40
+    assert not {digests[i] for i in first} & {digests[i] for i in second}
+    assert len(sources.hold_out(digests, 1000, seed=0)[0]) == 50
+
+
+def test_samples_are_reproducible_and_without_replacement() -> None:
+    assert sources.sample(100, 10, 1) == sources.sample(100, 10, 1) != sources.sample(100, 10, 2)
+    assert len(set(sources.sample(100, 10, 1))) == 10
+    assert sources.sample(5, 10, 1) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.needs_shared
+@pytest.mark.parametrize(
+    ("path", "rows", "columns"),
+    [
+        ("mrpc/train.tsv", 3668, {"Quality", "#1 String", "#2 String"}),
+        ("mrpc/validation.tsv", 408, {"Quality", "#1 String", "#2 String"}),
+        ("sst2/dev.tsv", 872, {"sentence", "label"}),
+        ("rte/dev.tsv", 277, {"sentence1", "sentence2", "label"}),
+        ("cola/dev.tsv", 1043, {"sentence", "label"}),
+        ("stsb/sts-dev.tsv", 1500, {"sentence1", "sentence2", "score"}),
+        ("imdb/test.jsonl", 3000, {"text", "label"}),
+    ],
+)
+def test_the_real_files_load_as_they_are(shared, path: str, rows: int, columns: set[str]) -> None:
+    found = sources.read_file(shared / "data" / path)
+    assert len(found) == rows
+    assert columns <= set(found[0])
+    texts = [c for c in columns if c not in ("label", "Quality", "score")]
+    assert all(str(row[c]).strip() for row in found for c in texts)

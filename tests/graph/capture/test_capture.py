@@ -1,0 +1,401 @@
+"""Capture: every family and head becomes the same canonical form, and computes what PyTorch computes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from octobert.core import plugins
+from octobert.core.errors import ModelError, ParityError
+from octobert.core.family import part_of
+from octobert.core.plan import ROLES
+from octobert.core.results import Sizes
+from octobert.graph import operators, parity, sites
+from octobert.graph.capture import canonical, capture, shapes, structure
+from octobert.models import checkpoint
+from octobert.models.checkpoint import digest as checkpoint_digest
+from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
+
+FAMILIES = plugins.names("families")
+BERT_LIKE = ("bert", "distilbert", "electra", "roberta")
+# What a module path leads to where a layer has no such part.
+ABSENT = ("NoneType", "Identity")
+# Float32 against float32; the graphs differ in the order of additions only.
+RTOL = 5e-5
+
+
+def duplicates(graph: ir.Graph) -> list[str]:
+    """Names that more than one value carries."""
+    counts = Counter(v.name for node in graph for v in node.outputs)
+    return sorted(str(name) for name, count in counts.items() if count > 1)
+
+
+def batches() -> list[dict[str, np.ndarray]]:
+    return parity_feeds()
+
+
+@pytest.mark.parametrize("head", checkpoint.HEADS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_and_head_follows_pytorch(captured, family: str, head: str) -> None:
+    result = captured(family, head)
+    assert result.parity.against == "PyTorch"
+    assert result.parity.largest_difference <= RTOL
+    assert result.parity.batches == ((3, 9), (1, 2), (2, 30))
+    assert [v.name for v in result.model.graph.outputs] == list(checkpoint.OUTPUTS[head])
+    assert result.sizes == Sizes(layers=2, heads=4, hidden=32)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_graph_is_canonical(captured, family: str) -> None:
+    result = captured(family, "sequence-classification")
+    model = result.model
+    counts = Counter(node.op_type for node in model.graph)
+    layers = structure.find_layers(model.graph)
+    assert counts["Softmax"] == len(layers) == 2
+    feed_forwards = sum(len(layer.feed_forwards) for layer in layers)
+    assert counts["Erf"] + counts["Relu"] + counts["Tanh"] >= feed_forwards
+    assert not {"Gemm", "IsNaN", "GatherND", "ReduceMean", "Dropout", "Identity"} & set(counts) - (
+        {"GatherND"} if result.encoder.windowed else set()
+    )
+    if family in BERT_LIKE:
+        assert counts["LayerNormalization"] == 5
+        assert "Where" not in counts
+        assert "Expand" not in counts or family != "distilbert"
+    assert model.opset_imports[""] == canonical.OPSET
+    assert not duplicates(model.graph)
+    for index, layer in enumerate(layers):
+        chain = layer.attention.softmax.inputs[0].producer()
+        assert chain.op_type == "Add"
+        # ModernBERT's first layer sees the whole text, its second one a window.
+        assert chain.inputs[1].name == ("attention_mask.bias_1" if family == "modernbert" and index else "attention_mask.bias")
+        for _ in range({"mpnet": 1, "deberta-v2": 1}.get(family, 0)):
+            chain = chain.inputs[0].producer()
+            assert chain.op_type == "Add"
+        assert chain.inputs[0].producer().op_type == "Mul"
+        assert chain.inputs[0].producer().inputs[0].producer().op_type == "MatMul"
+        # Four heads; DeBERTa divides by the root of three products instead of one.
+        products = 3 if family == "deberta-v2" else 1
+        assert layer.attention.scale == pytest.approx((products * layer.attention.width / 4) ** -0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_mask_is_bounded_everywhere(captured, family: str) -> None:
+    graph = captured(family, "sequence-classification").model.graph
+    arrays = [v.const_value.numpy() for v in graph.initializers.values()]
+    floats = [a for a in arrays if a.dtype == np.float32 and a.size]
+    assert min(float(a.min()) for a in floats) == canonical.MASK_VALUE
+    assert all(np.isfinite(a).all() for a in floats)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family: str) -> None:
+    result = captured(family, "sequence-classification")
+    from octobert.models.checkpoint import load_torch
+
+    torch_model = load_torch(checkpoint(family, "sequence-classification"), "sequence-classification")
+    encoder = result.encoder
+    modules = {encoder.strip_prefix(name): module for name, module in torch_model.named_modules()}
+    values = {v.name for node in result.model.graph for v in node.outputs}
+    for index in range(2):
+        # The first layer of ModernBERT has no norm of its own; MobileBERT may have more feed-forwards than it has here.
+        roles = {role for role in encoder.parts if type(modules.get(encoder.module(index, role))).__name__ not in ABSENT}
+        assert {part_of(role) for role in encoder.parts} - {part_of(role) for role in roles} <= {"attention_norm"}
+        for role in roles - {"attention"}:
+            assert encoder.part(index, role) in values, role
+        paths = {encoder.module(index, role) for role in roles}
+        layer = (encoder.shared_layer or encoder.layer).format(index)
+        assert {n for n, m in modules.items() if n.startswith(f"{layer}.") and type(m).__name__ == "Linear"} <= paths
+    assert encoder.embeddings_norm in modules
+    assert not encoder.final_norm or encoder.final_norm in modules
+    checked = 0
+    for name, value in result.model.graph.initializers.items():
+        stem, _, kind = name.rpartition(".")
+        if kind == "weight" and stem in modules and len(value.shape) == 2 and type(modules[stem]).__name__ == "Linear":
+            theirs = modules[stem].weight.detach().numpy()
+            np.testing.assert_array_equal(value.const_value.numpy(), theirs.T)
+            checked += 1
+    assert checked == sum(type(module).__name__ == "Linear" for module in modules.values())
+
+
+def test_every_site_is_found_once(captured) -> None:
+    result = captured("bert", "sequence-classification")
+    found = sites.find_sites(result.model.graph, result.encoder)
+    counts = Counter(site.role for site in found)
+    assert set(counts) == set(ROLES)
+    assert counts["linear.input"] == counts["linear.weight"] == 12
+    assert counts["scores.query"] == counts["context.value"] == 2
+    assert counts["residual.branch"] == counts["residual.skip"] == 4
+    assert counts["head.weight"] == 2
+    assert len({(s.node, s.input) for s in found}) == len(found)
+    skips = [s.value for s in found if s.role == "residual.skip"]
+    assert skips[0] == "embeddings.LayerNorm"
+
+
+def test_value_shapes_say_which_axes_are_batch_and_sequence(captured) -> None:
+    graph = captured("bert", "sequence-classification").model.graph
+    shape = {v.name: [str(d) for d in v.shape] for node in graph for v in node.outputs}
+    assert shape["encoder.layer.0.attention.self.probs"] == ["batch", "4", "sequence", "sequence"]
+    assert shape["encoder.layer.1.intermediate.dense"] == ["batch", "sequence", "64"]
+    assert shape["pooler.dense"] == ["batch", "32"]
+
+
+def test_padding_does_not_change_a_row(captured) -> None:
+    model = captured("bert", "sequence-classification").model
+    alone, padded = batch([9], seed=3), batch([9, 25], seed=3)
+    first = parity.onnx_outputs(model, [parity.only(alone, model), parity.only(padded, model)], ["logits"])
+    np.testing.assert_allclose(first[0][0][0], first[1][0][0], rtol=RTOL, atol=RTOL)
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_pooling_is_in_the_graph(tmp_path: Path, mode: str, normalize: bool) -> None:
+    folder = make_checkpoint(tmp_path / "model", "bert", "embedding")
+    (folder / "1_Pooling").mkdir()
+    flag = "pooling_mode_mean_tokens" if mode == "mean" else "pooling_mode_cls_token"
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({flag: True, "word_embedding_dimension": 32}))
+    kinds = ["Transformer", "Pooling"] + (["Normalize"] if normalize else [])
+    (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{k}"} for k in kinds]))
+    result = capture.capture(folder, "embedding", batches())
+    output = parity.onnx_outputs(result.model, [parity.only(b, result.model) for b in batches()], ["sentence_embedding"])
+    lengths = np.concatenate([np.linalg.norm(o[0], axis=-1) for o in output])
+    assert np.allclose(lengths, 1.0, atol=1e-5) == normalize
+
+
+def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool) -> Path:
+    """A user's export: SDPA attention from the current exporter, or the old exporter with decomposed norms."""
+    import torch
+
+    model = checkpoint.load_torch(folder, "sequence-classification", attention=attention)
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    target.parent.mkdir(exist_ok=True)
+    example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)
+    axes = {name: {0: "b", 1: "s"} for name in names}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if legacy:
+            torch.onnx.export(
+                model, example, target, input_names=names, output_names=["logits"], dynamic_axes=axes,
+                opset_version=14, dynamo=False,
+            )  # fmt: skip
+        else:
+            dynamic = {n: {0: "b", 1: "s"} for n in names}
+            kwargs = dict(zip(names, example, strict=True))
+            program = torch.onnx.export(
+                model, (), kwargs=kwargs, dynamo=True, opset_version=20, dynamic_shapes=dynamic, verbose=False
+            )
+            program.save(target)
+    for name in ("tokenizer.json", "config.json"):
+        (target.parent / name).write_bytes((folder / name).read_bytes())
+    return target
+
+
+@pytest.mark.parametrize(("attention", "legacy"), [("sdpa", False), ("eager", False), ("eager", True), ("sdpa", True)])
+def test_a_users_onnx_file_gets_the_same_form(checkpoint, captured, tmp_path, attention: str, legacy: bool) -> None:
+    folder = checkpoint("bert", "sequence-classification")
+    path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention=attention, legacy=legacy)
+    result = capture.capture(path, "sequence-classification", batches())
+    reference = captured("bert", "sequence-classification")
+    assert result.parity.largest_difference <= RTOL
+    ours = [parity.only(b, result.model) for b in batches()]
+    a = parity.onnx_outputs(result.model, ours, ["logits"])
+    b = parity.onnx_outputs(reference.model, ours, ["logits"])
+    for one, two in zip(a, b, strict=True):
+        np.testing.assert_allclose(one[0], two[0], rtol=RTOL, atol=RTOL)
+    layers = structure.find_layers(result.model.graph)
+    assert [layer.attention.query.matmul.name for layer in layers] == [
+        f"encoder.layer.{i}.attention.self.query.matmul" for i in range(2)
+    ]
+    assert not {"IsNaN", "Where", "ReduceMean"} & {n.op_type for n in result.model.graph}
+    roles = Counter(s.role for s in sites.find_sites(result.model.graph, result.encoder))
+    assert roles["linear.weight"] == 12
+    assert roles["head.weight"] == 2
+    assert roles["embedding.weight"] == 1
+
+
+def test_a_graph_that_computes_something_else_is_refused(captured) -> None:
+    result = captured("bert", "sequence-classification")
+    feeds = [parity.only(b, result.model) for b in batches()]
+    wrong = [[np.ones((len(f["input_ids"]), 2), dtype=np.float32)] for f in feeds]
+    with pytest.raises(ParityError, match=r"does not compute what PyTorch computes.*relative difference"):
+        parity.compare(result.model, feeds, wrong, "PyTorch")
+
+
+def test_a_graph_of_fixed_shape_is_refused(captured, tmp_path) -> None:
+    model = captured("bert", "sequence-classification").model
+    path = tmp_path / "fixed.onnx"
+    operators.save(model, path)
+    fixed = ir.load(path)
+    table = fixed.graph.initializers["embeddings.position_embeddings.weight"]
+    gather = next(n for n in fixed.graph if n.op_type == "Gather" and n.inputs[0] is table)
+    constant = operators.initializer(fixed.graph, "frozen", table.const_value.numpy()[None, :7])
+    ir.convenience.replace_all_uses_with(gather.outputs[0], constant)
+    with pytest.raises(ModelError, match=r"does not run on 3 rows of 11 tokens.*dynamic axes"):
+        shapes.measure(fixed, list(fixed.graph.outputs))
+
+
+def test_measured_shapes_follow_the_inputs(captured) -> None:
+    model = captured("distilbert", "sequence-classification").model
+    names = {v.name: v for n in model.graph for v in n.outputs}
+    value = names["transformer.layer.0.attention.key_heads"]
+    assert shapes.measure(model, [value]) == {value.name: ("batch", 4, 8, "sequence")}
+
+
+def test_the_captured_file_runs_in_plain_onnxruntime(captured, tmp_path) -> None:
+    result = captured("roberta", "sequence-classification")
+    operators.save(result.model, tmp_path / "model.onnx")
+    session = ort.InferenceSession(str(tmp_path / "model.onnx"))
+    assert [i.shape for i in session.get_inputs()] == [["batch", "sequence"]] * 2
+
+
+def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path) -> None:
+    first = captured("bert", "sequence-classification")
+    operators.save(first.model, tmp_path / "model.onnx")
+    (tmp_path / "config.json").write_bytes((checkpoint("bert") / "config.json").read_bytes())
+    again = capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+    assert [n.name for n in again.model.graph] == [n.name for n in first.model.graph]
+    assert not duplicates(again.model.graph)
+
+
+def test_a_graph_without_any_names_still_has_sites(captured, tmp_path) -> None:
+    """Names stripped from every node, as some tools leave them: the parts are found by shape."""
+    operators.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
+    bare = ir.load(tmp_path / "model.onnx")
+    for index, node in enumerate(bare.graph):
+        node.name = None
+        for value in node.outputs:
+            value.name = value.name if value.is_graph_output() else f"v{index}"
+    operators.save(bare, tmp_path / "bare.onnx")
+    result = capture.capture(tmp_path / "bare.onnx", "sequence-classification", batches())
+    found = sites.find_sites(result.model.graph, result.encoder)
+    assert all(site.node for site in found)
+    assert Counter(s.role for s in found)["embedding.weight"] == 1
+
+
+def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
+    operators.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
+    half = ir.load(tmp_path / "model.onnx")
+    weight = half.graph.initializers["classifier.weight"]
+    weight.const_value = ir.tensor(weight.const_value.numpy().astype(np.float16), name=weight.name)
+    with pytest.raises(ModelError, match=r"classifier\.weight: the model's weights are in half precision"):
+        canonical.prepare_(half)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"this is no model", r"the file is not a whole ONNX model \(got 16 bytes"),
+        (b"", r"the file is not a whole ONNX model"),
+    ],
+)
+def test_files_that_are_not_onnx(tmp_path, content: bytes, message: str) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_a_truncated_onnx_file(captured, tmp_path) -> None:
+    operators.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
+    whole = (tmp_path / "model.onnx").read_bytes()
+    (tmp_path / "model.onnx").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="the file is not a whole ONNX model"):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
+    x = ir.Value(name="input_ids", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(["b", "s"]))
+    node = ir.node("Cast", [x], {"to": ir.DataType.FLOAT})
+    node.outputs[0].name = "logits"
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["b", "s"])
+    graph = ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g")
+    ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"no supported encoder in it .*1 nodes and no attention"):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_a_quantized_onnx_file_is_refused(captured, tmp_path) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    operators.save(captured("bert", "sequence-classification").model, tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match=r"the model is quantized already \(got .*MatMulInteger"):
+        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+
+
+def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None:
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "pickled")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"pickle weights only.*expected model.safetensors.*--allow-pickle"):
+        capture.capture(folder, "sequence-classification", batches())
+    allowed = capture.capture(folder, "sequence-classification", batches(), allow_pickle=True)
+    assert allowed.parity.largest_difference <= RTOL
+    assert capture.capture(checkpoint("bert"), "sequence-classification", batches(), allow_pickle=True)
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(ModelError, match="the checkpoint has no weights"):
+        capture.capture(folder, "sequence-classification", batches())
+
+
+def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "remote")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling.MyModel"}}))
+    with pytest.raises(ModelError, match=r"trust_remote_code.*never runs \(got auto_map to modeling.MyModel\)"):
+        capture.capture(folder, "sequence-classification", batches())
+
+
+def test_another_model_type_is_refused_with_the_nearest(checkpoint, tmp_path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "robertson"}))
+    with pytest.raises(ModelError, match=r'model type "robertson" is not supported; did you mean "roberta"'):
+        capture.capture(folder, "sequence-classification", batches())
+
+
+def test_a_checkpoint_without_the_head_is_refused(checkpoint) -> None:
+    with pytest.raises(ModelError, match=r"no weights for its sequence-classification head .*missing .*classifier"):
+        capture.capture(checkpoint("bert", "question-answering"), "sequence-classification", batches())
+
+
+def test_nan_never_passes_for_parity(captured) -> None:
+    model = captured("bert", "sequence-classification").model
+    feeds = [parity.only(b, model) for b in batches()]
+    broken = [[np.full((len(f["input_ids"]), 2), np.nan, dtype=np.float32)] for f in feeds]
+    with pytest.raises(ParityError):
+        parity.compare(model, feeds, broken, "PyTorch")
+
+
+def test_a_digest_is_of_content_not_of_names(checkpoint, tmp_path) -> None:
+    import shutil
+
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "copy")
+    assert checkpoint_digest(folder) == checkpoint_digest(checkpoint("bert"))
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    assert checkpoint_digest(folder) != checkpoint_digest(checkpoint("bert"))
+
+
+def test_weights_beside_an_onnx_file_are_part_of_its_digest(captured, tmp_path) -> None:
+    model = captured("bert", "sequence-classification").model
+    ir.save(model, tmp_path / "model.onnx", external_data="weights.bin")
+    before = checkpoint_digest(tmp_path / "model.onnx")
+    data = bytearray((tmp_path / "weights.bin").read_bytes())
+    data[100] ^= 1
+    (tmp_path / "weights.bin").write_bytes(data)
+    assert checkpoint_digest(tmp_path / "model.onnx") != before

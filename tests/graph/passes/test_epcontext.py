@@ -1,0 +1,206 @@
+"""Encapsulated IRs: what the file holds, what is refused, and, where a Python with the provider is named, that it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from octobert.core.errors import ModelError
+from octobert.graph import operators
+from octobert.graph.passes import epcontext, static_shapes
+from tests.support.checkpoints import batch
+
+openvino = pytest.importorskip("openvino")
+
+# A Python that has onnxruntime-openvino: it cannot share an environment with onnxruntime.
+PYTHON = os.environ.get("OCTOBERT_ORT_OPENVINO_PYTHON")
+SIZE = (2, 16)
+# The same IR in another release of OpenVINO: float32 sums in another order.
+SAME = 1e-5
+RUN = """
+import sys
+import numpy as np
+import onnxruntime as ort
+session = ort.InferenceSession(sys.argv[1], providers=[("OpenVINOExecutionProvider", {"device_type": "CPU"})])
+assert "OpenVINOExecutionProvider" in session.get_providers(), session.get_providers()
+np.save(sys.argv[3], session.run(None, dict(np.load(sys.argv[2])))[0])
+"""
+# Wheels of the provider for Linux come without OpenVINO's reader of IRs.
+NO_READER = "Available frontends: onnx"
+
+
+@pytest.fixture(scope="module")
+def xml(captured, tmp_path_factory) -> Path:
+    """The IR of a tiny classifier of fixed shape."""
+    folder = tmp_path_factory.mktemp("ir")
+    operators.save(captured("bert", "sequence-classification").model, folder / "dynamic.onnx")
+    model = ir.load(folder / "dynamic.onnx")
+    static_shapes.fix_shapes_(model, batch=SIZE[0], sequence=SIZE[1])
+    operators.save(model, folder / "fixed.onnx")
+    for name in ("dynamic", "fixed"):
+        found = openvino.Core().read_model(str(folder / f"{name}.onnx"))
+        openvino.save_model(found, str(folder / f"{name}.xml"), compress_to_fp16=False)
+    return folder / "fixed.xml"
+
+
+@pytest.fixture
+def written(xml, tmp_path) -> Path:
+    epcontext.encapsulate(xml, tmp_path / "model.onnx", device="NPU", sdk_version="2025.4.1")
+    return tmp_path / "model.onnx"
+
+
+def test_the_file_is_what_the_provider_expects(written) -> None:
+    model = onnx.load(written)
+    assert model.ir_version == 10
+    assert model.graph.name == "EP_Context_Model"
+    assert {one.domain: one.version for one in model.opset_import} == {
+        "com.microsoft.nchwc": 1,
+        "": 11,
+        "ai.onnx.ml": 5,
+        "com.ms.internal.nhwc": 11,
+        "ai.onnx.training": 1,
+        "ai.onnx.preview.training": 1,
+        "com.microsoft.experimental": 1,
+        "com.microsoft": 1,
+        "org.pytorch.aten": 1,
+    }
+    (node,) = model.graph.node
+    assert (node.op_type, node.domain, node.name) == ("EPContext", "com.microsoft", "ContextNode")
+    assert {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} == {
+        "embed_mode": 0,
+        "ep_cache_context": b"model.xml",
+        "ep_sdk_version": b"2025.4.1",
+        "main_context": 1,
+        "max_size": 0,
+        "source": b"OpenVINOExecutionProvider",
+        "DeviceClass": b"NPU",
+    }
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    assert [v.name for v in model.graph.input] == list(node.input) == names
+    assert [v.name for v in model.graph.output] == list(node.output) == ["logits"]
+    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in [*model.graph.input, *model.graph.output]]
+    assert shapes == [[2, 16]] * 3 + [[2, 2]]
+    kinds = [v.type.tensor_type.elem_type for v in [*model.graph.input, *model.graph.output]]
+    assert kinds == [onnx.TensorProto.INT64] * 3 + [onnx.TensorProto.FLOAT]
+    onnx.checker.check_model(str(written))
+
+
+def test_the_ir_lies_beside_the_file_under_its_name(written, xml) -> None:
+    for suffix in (".xml", ".bin"):
+        assert written.with_suffix(suffix).read_bytes() == xml.with_suffix(suffix).read_bytes()
+    epcontext.check(written)
+
+
+def test_an_ir_that_is_beside_the_file_already_is_not_copied(written) -> None:
+    before = written.with_suffix(".bin").stat().st_mtime_ns
+    epcontext.encapsulate(written.with_suffix(".xml"), written, device="CPU")
+    assert written.with_suffix(".bin").stat().st_mtime_ns == before
+    epcontext.check(written)
+
+
+def test_the_version_is_that_of_the_ir(xml, tmp_path) -> None:
+    epcontext.encapsulate(xml, tmp_path / "model.onnx", device="CPU")
+    attribute = ir.load(tmp_path / "model.onnx").graph[0].attributes["ep_sdk_version"]
+    assert attribute.value == openvino.__version__.split("-")[0]
+
+
+def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
+    epcontext.encapsulate(xml.with_name("dynamic.xml"), tmp_path / "model.onnx", device="CPU")
+    epcontext.check(tmp_path / "model.onnx")
+    (value, *_) = onnx.load(tmp_path / "model.onnx").graph.input
+    assert [d.HasField("dim_value") for d in value.type.tensor_type.shape.dim] == [False, False]
+
+
+def test_a_missing_side_file_is_an_error(written) -> None:
+    written.with_suffix(".bin").unlink()
+    with pytest.raises(ModelError, match=r"model\.bin: a file of the IR is missing; keep \.xml and \.bin together\.$"):
+        epcontext.check(written)
+    with pytest.raises(ModelError, match=r"absent\.xml: a file of the IR is missing"):
+        epcontext.encapsulate(written.with_name("absent.xml"), written, device="CPU")
+
+
+def test_a_file_that_was_renamed_is_an_error(written) -> None:
+    moved = written.rename(written.with_name("other.onnx"))
+    with pytest.raises(
+        ModelError,
+        match=r"other\.onnx: the provider would refuse the file \(got ep_cache_context = model\.xml, expected other\.xml\); encapsulate again instead of renaming files\.$",
+    ):
+        epcontext.check(moved)
+
+
+def test_an_ordinary_model_is_no_encapsulated_one(xml) -> None:
+    with pytest.raises(
+        ModelError, match=r"the file is not an encapsulated model \(got \d+ nodes: .*, expected one EPContext node\)"
+    ):
+        epcontext.check(xml.with_suffix(".onnx"))
+
+
+def changed(path: Path, name: str, value: object) -> None:
+    model = ir.load(path)
+    model.graph[0].attributes[name] = ir.AttrString(name, value) if isinstance(value, str) else ir.AttrInt64(name, value)
+    ir.save(model, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("embed_mode", 1, r"got embed_mode = 1, expected 0\); encapsulate again\.$"),
+        ("source", "QNNExecutionProvider", r"got source = QNN.*, expected OpenVINOExecutionProvider"),
+        ("DeviceClass", "TPU", r"the file is for an unknown device \(got TPU, expected CPU, GPU, NPU\)"),
+    ],
+)
+def test_a_changed_attribute_is_an_error(written, name, value, message) -> None:
+    changed(written, name, value)
+    with pytest.raises(ModelError, match=message):
+        epcontext.check(written)
+
+
+def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
+    written.with_suffix(".xml").write_bytes(xml.with_name("dynamic.xml").read_bytes())
+    with pytest.raises(
+        ModelError,
+        match=r"differ in inputs or outputs \(got input_ids int64 \[2, 16\], .*, expected input_ids int64 \[-1, -1\], .*; encapsulate again",
+    ):
+        epcontext.check(written)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<net", "the IR is not whole"),
+        ("<project/>", r"the file is not an IR \(got <project>, expected <net> with layers\)"),
+        (
+            '<net><layers><layer name="x" type="Parameter"><output><port precision="U4"/></output></layer></layers></net>',
+            r"model\.xml, layer x: an input or output of the IR has no type that encoders have \(got U4, expected I64, I32",
+        ),
+    ],
+)
+def test_a_file_that_is_no_ir_is_an_error(written, text, message) -> None:
+    written.with_suffix(".xml").write_text(text)
+    with pytest.raises(ModelError, match=message):
+        epcontext.check(written)
+
+
+@pytest.mark.skipif(PYTHON is None, reason="OCTOBERT_ORT_OPENVINO_PYTHON names no Python with onnxruntime-openvino")
+def test_the_provider_gives_the_numbers_of_the_ir(written, xml, tmp_path) -> None:
+    feeds = batch([16, 9])
+    np.savez(tmp_path / "feeds.npz", **feeds)
+    compiled = openvino.Core().compile_model(str(xml), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    theirs = compiled(feeds)[0]
+    arguments = [str(written), str(tmp_path / "feeds.npz"), str(tmp_path / "logits.npy")]
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run([str(PYTHON), "-c", RUN, *arguments], capture_output=True, text=True, env=environment, check=False)
+    if NO_READER in done.stderr:
+        # It got as far as handing the IR to OpenVINO.
+        pytest.skip(f"{PYTHON}: its OpenVINO cannot read IRs")
+    assert done.returncode == 0, done.stderr
+    ours = np.load(tmp_path / "logits.npy")
+    sys.stdout.write(f"largest difference {np.abs(ours - theirs).max():.1e}\n")
+    assert np.abs(ours - theirs).max() <= SAME * np.abs(theirs).max()

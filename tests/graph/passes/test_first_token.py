@@ -1,0 +1,132 @@
+"""Rows that the head never reads are left out, and nothing else changes: in float, in 8 bits, for every family and head."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from octobert.core import plugins
+from octobert.graph import operators, qdq, sites
+from octobert.graph.capture import pooling, shapes
+from octobert.graph.passes import first_token
+from octobert.models.checkpoint import OUTPUTS
+from octobert.quantization.methods import dynamic, static
+from tests.graph.test_qdq import capabilities, plain_session, ranges_for
+from tests.support.checkpoints import batch, exact_options, pad_of
+
+FAMILIES = plugins.names("families")
+HEADS = tuple(OUTPUTS)
+# Relative to the largest output: float32 sums of the same numbers, of which a kernel may take one row in another order (measured up to 2.7e-6).
+SAME = 5e-6
+# Products of the last layer that one row is enough for: the query's, scores, context, output projection and feed-forward.
+# DeBERTa compares the query with positions as well; ModernBERT's query comes out of one product with keys and
+# values. MobileBERT has a bottleneck on either side and two feed-forwards more.
+WHOLE_LAYER = 6
+PRODUCTS = {"deberta-v2": WHOLE_LAYER + 1, "mobilebert": WHOLE_LAYER + 2 + 2 * 2, "modernbert": WHOLE_LAYER - 1}
+LENGTHS = ((1,), (7,), (16, 9, 2))
+
+
+def sliced(model: ir.Model) -> tuple[ir.Model, int]:
+    copy = model.clone()
+    return copy, first_token.slice_first_token_(copy)
+
+
+def outputs(model: ir.Model, folder: Path, pad_id: int) -> list[np.ndarray]:
+    path = folder / "model.onnx"
+    operators.save(model, path)
+    onnx.checker.check_model(str(path))
+    session = plain_session(path)
+    names = [one.name for one in session.get_inputs()]
+    feeds = [batch(list(lengths), pad_id=pad_id) for lengths in LENGTHS]
+    return [one for each in feeds for one in session.run(None, {name: each[name] for name in names})]
+
+
+def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float = SAME) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape
+        assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_float_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: str) -> None:
+    model = captured(name, head).model
+    ours, count = sliced(model)
+    assert count == (PRODUCTS.get(name, WHOLE_LAYER) if head == "sequence-classification" else 0)
+    pad_id = pad_of(checkpoint(name, head))
+    assert_same(outputs(ours, tmp_path, pad_id), outputs(model, tmp_path, pad_id))
+
+
+@pytest.mark.parametrize("placement", ["matmul-attention", "qdqbert", "tensorrt"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_8_bit_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, placement: str) -> None:
+    one, model = captured(name), captured(name).model.clone()
+    found = sites.find_sites(model.graph, one.encoder)
+    options = exact_options(static, placement=placement)
+    qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), options))
+    ours, count = sliced(model)
+    assert count == PRODUCTS.get(name, WHOLE_LAYER)
+    pad_id = pad_of(checkpoint(name))
+    assert_same(outputs(ours, tmp_path, pad_id), outputs(model, tmp_path, pad_id))
+
+
+def test_operators_still_read_pairs(captured) -> None:
+    one, model = captured("bert"), captured("bert").model.clone()
+    found = sites.find_sites(model.graph, one.encoder)
+    qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), exact_options(static)))
+    ours, _ = sliced(model)
+    behind = Counter(operators.producer(node.inputs[0]).op_type for node in ours.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
+    before = Counter(operators.producer(node.inputs[0]).op_type for node in model.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
+    assert behind == before
+    # The layer's input is cut once, for the residual and for the query, whose own pair stands behind the cut.
+    cuts = [node for node in ours.graph if str(node.name).endswith(".first") and node.op_type == "Slice"]
+    assert [sorted(reader.op_type for reader in operators.readers(cut.outputs[0])) for cut in cuts] == [
+        ["Add", "QuantizeLinear"]
+    ]
+
+
+def test_dynamic_scales_are_those_of_the_row(captured, tmp_path) -> None:
+    one, model = captured("bert"), captured("bert").model.clone()
+    found = sites.find_sites(model.graph, one.encoder)
+    qdq.write(model, dynamic.plan(found, None, capabilities("ort-cpu"), exact_options(dynamic)))
+    ours, count = sliced(model)
+    assert count == WHOLE_LAYER
+    exact = outputs(one.model, tmp_path, 0)
+    errors = [
+        max(float(np.abs(a - b).max()) for a, b in zip(outputs(each, tmp_path, 0), exact, strict=True))
+        for each in (ours, model)
+    ]
+    # Finer scales, not coarser ones: the error does not grow beyond chance.
+    assert errors[0] <= 1.5 * errors[1]
+
+
+def test_an_embedding_of_the_first_token_is_sliced_and_a_mean_is_not(captured, tmp_path) -> None:
+    for kind, expected in (("cls", WHOLE_LAYER), ("mean", 0)):
+        model = captured("bert", "question-answering").model.clone()
+        head = next(node for node in reversed(list(model.graph)) if node.op_type == "MatMul")
+        pooling.append_pooling_(model, head.inputs[0], pooling=kind, normalize=True)
+        operators.clean_(model)
+        shapes.annotate_(model)
+        ours, count = sliced(model)
+        assert count == expected
+        assert_same(outputs(ours, tmp_path, 0), outputs(model, tmp_path, 0))
+
+
+def test_a_state_that_is_an_output_too_is_left_whole(captured, tmp_path) -> None:
+    model = captured("bert").model.clone()
+    first = next(node for node in model.graph if first_token._takes_first(node))
+    model.graph.outputs.append(first.inputs[0])
+    ours, count = sliced(model)
+    assert count == 0
+    assert_same(outputs(ours, tmp_path, 0), outputs(model, tmp_path, 0))
+
+
+def test_it_is_done_once(captured) -> None:
+    ours, count = sliced(captured("bert").model)
+    again, twice = sliced(ours)
+    assert (twice, sum(1 for _ in again.graph)) == (count, sum(1 for _ in ours.graph)) or twice == 0

@@ -1,0 +1,326 @@
+"""Float16 for what stays float: the same outputs to within float16, and float32 where float16 would not do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from octobert.core import plugins
+from octobert.core.errors import ModelError
+from octobert.core.plan import Decision, QuantPlan
+from octobert.core.session import SessionOptions
+from octobert.data.tokenization import feeds_of
+from octobert.graph import operators, qdq, sites
+from octobert.graph.capture import capture
+from octobert.graph.passes import float16
+from octobert.quantization.methods import dynamic, static
+from tests.graph.test_qdq import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
+from tests.support.checkpoints import batch, exact_options
+
+# Relative error of a float graph's outputs: 11 digits, a few dozen roundings in a row. The worst here has 0.0015.
+HALF = 3e-3
+# Between a quantized graph and its float16 form: a rounding to 11 digits moves some activations to the next of 256 steps, and
+# two layers on the 8-bit noise of the two is as good as independent, here 0.015 to 0.04 each. The worst has 0.026.
+QUANTIZED_HALF = 4e-2
+# The error against the float model must not grow; chance makes it smaller for all plans here.
+NO_WORSE = 1.2
+HEADS = [
+    ("bert", "embedding"),
+    ("bert", "sequence-classification"),
+    ("roberta", "question-answering"),
+    ("distilbert", "token-classification"),
+    ("electra", "sequence-classification"),
+]
+OPTIONS = [
+    {},
+    {"placement": "qdqbert"},
+    {"placement": "matmul-attention", "weight_form": "pair", "weight_ranges": "mse"},
+    {"placement": "qdqbert-row", "per_channel": False, "reduce_range": True, "embeddings": "float"},
+    {"activations": "uint16"},
+]
+
+
+class Model:
+    """A tiny encoder: its float graph in a file, its sites, ranges and outputs."""
+
+    def __init__(self, checkpoint: Path, head: str, path: Path, pad_id: int) -> None:
+        captured = capture.capture(checkpoint, head, [batch([9, 4], pad_id=pad_id)])
+        operators.save(captured.model, path)
+        self.path, self.encoder = path, captured.encoder
+        self.feeds = feeds_of(encoded(), pad_id)
+        self.outputs = run(path, self.feeds)
+
+
+@pytest.fixture(scope="module")
+def tiny(checkpoint, tmp_path_factory):
+    """`tiny("bert", "embedding")`, captured once."""
+    made: dict[tuple[str, str], Model] = {}
+    folder = tmp_path_factory.mktemp("half")
+
+    def get(family: str, head: str) -> Model:
+        if (family, head) not in made:
+            path = folder / f"{family}-{head}.onnx"
+            made[family, head] = Model(checkpoint(family, head), head, path, 1 if family == "roberta" else 0)
+        return made[family, head]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny) -> Model:
+    return tiny("bert", "sequence-classification")
+
+
+@pytest.fixture(scope="module")
+def found(classifier):
+    return sites.find_sites(ir.load(classifier.path).graph, classifier.encoder)
+
+
+@pytest.fixture(scope="module")
+def measured(classifier, found):
+    return ranges_of(statistics_of(classifier.path, found))
+
+
+def write_(model: ir.Model, plan: QuantPlan) -> None:
+    """A plan written and its float parts in their type, as the files of targets are."""
+    qdq.write(model, plan)
+    float16.halve_(model, plan.float_parts)
+
+
+def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(path), settings)
+    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+
+
+def halved(source: Path, path: Path) -> ir.Model:
+    model = ir.load(source)
+    float16.halve_(model)
+    return checked(model, path)
+
+
+def checked(model: ir.Model, path: Path) -> ir.Model:
+    operators.save(model, path)
+    onnx.checker.check_model(str(path), full_check=True)
+    return model
+
+
+def float32_constants(model: ir.Model) -> set[str]:
+    """Those with more than one number."""
+    constants = model.graph.initializers.items()
+    return {name for name, v in constants if v.dtype == ir.DataType.FLOAT and v.const_value.size > 1}
+
+
+def norm_vectors(model: ir.Model) -> set[str]:
+    return {str(v.name) for n in model.graph if n.op_type == "LayerNormalization" for v in n.inputs[1:]}
+
+
+def make_model(nodes: list, inputs: list, outputs: list, constants: dict[str, np.ndarray]) -> ir.Model:
+    """A graph of opset 18 from nodes and (name, shape) of float32 inputs and outputs."""
+
+    def info(values: list) -> list:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values]
+
+    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "made", info(inputs), info(outputs), stored)
+    return ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8))
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
+    one = tiny(family, head)
+    before = ir.load(one.path).graph
+    model = halved(one.path, tmp_path / "half.onnx")
+    assert float32_constants(model) == norm_vectors(model)
+    assert model.opset_imports[""] == 19
+    for ours, theirs in zip([*model.graph.inputs, *model.graph.outputs], [*before.inputs, *before.outputs], strict=True):
+        assert (ours.name, ours.dtype, ours.shape) == (theirs.name, theirs.dtype, theirs.shape)
+    for ours, theirs in zip(run(tmp_path / "half.onnx", one.feeds), one.outputs, strict=True):
+        assert ours.dtype == np.float32
+        assert 1e-5 < relative_error(ours, theirs) < HALF
+    products = [n for n in model.graph if n.op_type == "MatMul"]
+    assert products
+    assert all(v.dtype == ir.DataType.FLOAT16 for n in products for v in (*n.inputs, *n.outputs))
+    # Half the bytes, but for norms and names.
+    assert (tmp_path / "half.onnx").stat().st_size < 0.8 * one.path.stat().st_size
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_quantized_graph_in_float16(classifier, found, measured, tmp_path, options) -> None:
+    paths, models = [], []
+    for parts in ("float32", "float16"):
+        plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts))
+        assert QuantPlan.model_validate_json(plan.model_dump_json()).float_parts == parts
+        models.append(ir.load(classifier.path))
+        write_(models[-1], plan)
+        paths.append(tmp_path / f"{parts}.onnx")
+        checked(models[-1], paths[-1])
+    full, halves = models
+    assert float32_constants(halves) == norm_vectors(halves)
+    theirs, ours = (outputs_of(path, classifier.feeds) for path in paths)
+    assert relative_error(ours, theirs) < QUANTIZED_HALF
+    (reference,) = classifier.outputs
+    assert relative_error(ours, reference) < NO_WORSE * relative_error(theirs, reference)
+    optimized = plugins.load("targets", "ort-cpu").open_session(paths[1], SessionOptions()).run(classifier.feeds)["logits"]
+    assert relative_error(optimized, theirs) < QUANTIZED_HALF
+    # Integers are those of the same weight with a scale of 11 digits: at most a step away, where the float was near a half.
+    names = [n for n, v in full.graph.initializers.items() if n.endswith(".quantized")]
+    for name in names:
+        first, second = (m.graph.initializers[name].const_value.numpy() for m in models)
+        assert first.dtype == second.dtype == np.int8
+        assert np.abs(first.astype(int) - second).max() <= 1
+        assert np.mean(first != second) < 0.02
+    if options.get("activations") == "uint16":
+        assert relative_error(ours, theirs) < HALF
+    scaled = [n for n in halves.graph if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert {n.inputs[1].dtype for n in scaled} == {ir.DataType.FLOAT16}
+
+
+def test_weights_are_integers_times_the_scale_in_the_file(classifier, found, measured, tmp_path) -> None:
+    """Nearest to the float weights with that very scale, and the same behind a pair."""
+    name = next(s.value for s in found if s.role == "linear.weight")
+    weight = ir.load(classifier.path).graph.initializers[name].const_value.numpy()
+    integers = {}
+    for form in ("integers", "pair"):
+        chosen = static.Options(weight_form=form, float_parts="float16")
+        model = ir.load(classifier.path)
+        write_(model, static.plan(found, measured, capabilities("ort-cpu"), chosen))
+        scale = model.graph.initializers[f"{name}.scale"].const_value.numpy()
+        assert scale.dtype == np.float16
+        stored = model.graph.initializers.get(f"{name}.quantized") or model.graph.initializers[f"{name}.rounded"]
+        array = stored.const_value.numpy()
+        integers[form] = array if form == "integers" else np.rint(array.astype(np.float32) / scale.astype(np.float32))
+    expected = np.clip(np.rint(weight / scale.astype(np.float32)), -127, 127)
+    np.testing.assert_array_equal(integers["integers"], expected)
+    np.testing.assert_array_equal(integers["pair"], expected)
+
+
+def test_openvino_reads_the_same_file(classifier, found, measured, tmp_path) -> None:
+    target = plugins.load("targets", "openvino-cpu")
+    if not target.probe().available:
+        pytest.skip("openvino is not installed")
+    results = []
+    for parts in ("float32", "float16"):
+        model = ir.load(classifier.path)
+        options = exact_options(static, "openvino-cpu", float_parts=parts)
+        write_(model, static.plan(found, measured, target.CAPABILITIES, options))
+        checked(model, tmp_path / f"{parts}.onnx")
+        results.append(target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)["logits"])
+    assert results[1].dtype == np.float32
+    assert relative_error(results[1], results[0]) < QUANTIZED_HALF
+
+
+def test_pooling_stays_float32(tiny, tmp_path) -> None:
+    model = halved(tiny("bert", "embedding").path, tmp_path / "half.onnx")
+    pooling = [n for n in model.graph if str(n.name).startswith(("pooling.", "sentence_embedding"))]
+    assert len(pooling) > 5
+    assert all(v.dtype != ir.DataType.FLOAT16 for n in pooling for v in (*n.inputs, *n.outputs) if v is not None)
+    assert float(model.graph.initializers["pooling.min_tokens"].const_value.numpy()) == np.float32(1e-9)
+    # Nothing is cast back and forth on the way out: the last norm's float32 is what is pooled.
+    assert model.graph.outputs[0].producer().op_type != "Cast"
+
+
+def test_a_norm_does_not_overflow(tmp_path) -> None:
+    """One channel deviates by 400 from the mean: its square is beyond float16."""
+    x = np.zeros((2, 64), dtype=np.float32)
+    x[:, 7], x[1, 3] = 400.0, 5.0
+    ones, zeros = np.ones(64, dtype=np.float32), np.zeros(64, dtype=np.float32)
+    nodes = [
+        helper.make_node("Add", ["x", "zeros"], ["sum"]),
+        helper.make_node("LayerNormalization", ["sum", "ones", "zeros"], ["norm"], epsilon=1e-12),
+        helper.make_node("MatMul", ["norm", "eye"], ["y"]),
+    ]
+    constants = {"ones": ones, "zeros": zeros, "eye": np.eye(64, dtype=np.float32)}
+    model = make_model(nodes, [("x", [2, 64])], [("y", [2, 64])], constants)
+    operators.save(model, tmp_path / "full.onnx")
+    float16.halve_(model)
+    checked(model, tmp_path / "half.onnx")
+    norm = next(n for n in model.graph if n.op_type == "LayerNormalization")
+    assert {v.dtype for v in (*norm.inputs, *norm.outputs)} == {ir.DataType.FLOAT}
+    # A constant that both sides read has both forms.
+    assert {model.graph.initializers[n].dtype for n in ("zeros", "zeros.float16")} == {ir.DataType.FLOAT, ir.DataType.FLOAT16}
+    (full,), (ours,) = run(tmp_path / "full.onnx", {"x": x}), run(tmp_path / "half.onnx", {"x": x})
+    assert np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, full, rtol=HALF, atol=HALF)
+
+
+@pytest.mark.parametrize("value", [1e5, -7e4, np.inf, np.nan])
+def test_a_constant_beyond_float16_is_an_error(value) -> None:
+    weight = np.array([[1.0, value]], dtype=np.float32)
+    node = helper.make_node("Mul", ["x", "the.weight"], ["y"])
+    model = make_model([node], [("x", [1, 2])], [("y", [1, 2])], {"the.weight": weight})
+    with pytest.raises(
+        ModelError, match=r"the\.weight: a constant does not fit float16 \(got .+, expected at most 65504\); leave"
+    ):
+        float16.halve_(model)
+
+
+def test_small_single_constants_keep_their_operator_in_float32(tmp_path) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "half"], ["scaled"]),
+        helper.make_node("Max", ["scaled", "tiny"], ["bounded"]),
+        helper.make_node("Div", ["x", "bounded"], ["y"]),
+    ]
+    constants = {"half": np.array(0.5, dtype=np.float32), "tiny": np.array(1e-6, dtype=np.float32)}
+    model = make_model(nodes, [("x", [1, 2])], [("y", [1, 2])], constants)
+    float16.halve_(model)
+    checked(model, tmp_path / "half.onnx")
+    types = {n.op_type: n.outputs[0].dtype for n in model.graph if n.op_type != "Cast"}
+    assert types == {"Mul": ir.DataType.FLOAT16, "Max": ir.DataType.FLOAT, "Div": ir.DataType.FLOAT16}
+    (y,) = run(tmp_path / "half.onnx", {"x": np.array([[3.0, 1.0]], dtype=np.float32)})
+    np.testing.assert_allclose(y, 2.0)
+
+
+def test_scales_that_float16_would_lose(classifier, found, measured, tmp_path) -> None:
+    """Weights, an activation and rows so small that float16 has no scale for them stay exact, in float32."""
+    model = ir.load(classifier.path)
+    weights = [s for s in found if s.role == "linear.weight"]
+    table = next(s.value for s in found if s.role == "embedding.weight")
+    shrunk = {weights[0].value: 1e-4, table: 1e-4}
+    for name, factor in shrunk.items():
+        value = model.graph.initializers[name]
+        array = value.const_value.numpy() * np.float32(factor)
+        array[:, 0] = 0.0
+        value.const_value = ir.tensor(array, name=name)
+    # A channel of zeros alone is no reason.
+    value = model.graph.initializers[weights[1].value]
+    zeroed = value.const_value.numpy().copy()
+    zeroed[:, 0] = 0.0
+    value.const_value = ir.tensor(zeroed, name=weights[1].value)
+    operators.save(model, tmp_path / "small.onnx")
+    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options())
+    activation = next(s.value for s, q in plan.quantized if s.role == "linear.input" and s.part == "ffn_down")
+
+    def narrow(decision: Decision) -> Decision:
+        if decision.quantizer is None or decision.site.value != activation:
+            return decision
+        return decision.model_copy(update={"quantizer": decision.quantizer.model_copy(update={"low": -1e-4, "high": 1e-4})})
+
+    plan = plan.model_copy(update={"decisions": tuple(narrow(d) for d in plan.decisions)})
+    outputs = []
+    for parts in ("float32", "float16"):
+        model = ir.load(tmp_path / "small.onnx")
+        write_(model, plan.model_copy(update={"float_parts": parts}))
+        checked(model, tmp_path / f"{parts}.onnx")
+        outputs.append(outputs_of(tmp_path / f"{parts}.onnx", classifier.feeds))
+    wide = {n for n, v in model.graph.initializers.items() if v.dtype == ir.DataType.FLOAT and n.endswith(".scale")}
+    assert wide == {f"{weights[0].value}.scale", f"{table}.scale", f"{activation}.scale"}
+    assert (model.graph.initializers[f"{weights[1].value}.scale"].const_value.numpy() > 0).all()
+    assert np.isfinite(outputs[1]).all()
+    assert relative_error(outputs[1], outputs[0]) < QUANTIZED_HALF
+
+
+def test_dynamically_quantized_activations_are_refused(classifier, found, measured) -> None:
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options())
+    model = ir.load(classifier.path)
+    with pytest.raises(
+        ModelError, match=r"the graph cannot be made float16 \(got DynamicQuantizeLinear\); leave its float parts"
+    ):
+        write_(model, plan.model_copy(update={"float_parts": "float16"}))

@@ -1,0 +1,662 @@
+"""Plans, and the one writer of Q/DQ, against NumPy; and the graph with a switch at every quantizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from octobert.core import capability, environment, plugins
+from octobert.core.capability import Capabilities
+from octobert.core.errors import PlanError
+from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan, Site
+from octobert.core.ranges import Interval, Ranges, TensorStatistics
+from octobert.core.session import SessionOptions
+from octobert.data.tokenization import Encoded, feeds_of
+from octobert.graph import operators as ops
+from octobert.graph import qdq, sites
+from octobert.graph.capture import capture
+from octobert.graph.passes import switches
+from octobert.quantization import observer
+from octobert.quantization.methods import dynamic, static
+from tests.support.checkpoints import batch, exact_options
+
+TARGETS = plugins.names("targets")
+INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
+PLACEMENTS = plugins.names("placements")
+# Integer arithmetic is exact; what remains is float32 rounding of scales and sums.
+EXACT = 2e-5
+# Relative error of the outputs that 8 bits may cost on random weights: the worst plan here has 0.04, a broken scale or axis 1.
+LOOSE = 0.1
+# A switched graph computes what the written one does, but for float32 sums in dynamic products; outputs are near 2.
+SWITCHED = 5e-6
+# What random weights give for calibration and for the outputs alike, so that nothing is clipped.
+LENGTHS = (9, 4, 13, 30, 7, 22)
+
+
+@pytest.fixture(scope="module")
+def captured(checkpoint):
+    return capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+
+
+@pytest.fixture(scope="module")
+def float_path(captured, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("float") / "float.onnx"
+    ops.save(captured.model, path)
+    return path
+
+
+@pytest.fixture
+def model(float_path):
+    return ir.load(float_path)
+
+
+@pytest.fixture(scope="module")
+def found(captured) -> tuple[Site, ...]:
+    return sites.find_sites(captured.model.graph, captured.encoder)
+
+
+@pytest.fixture(scope="module")
+def measured(float_path, found) -> Ranges:
+    return ranges_of(statistics_of(float_path, found))
+
+
+@pytest.fixture(scope="module")
+def float_logits(float_path) -> np.ndarray:
+    return outputs_of(float_path, feeds_of(encoded(), 0))
+
+
+def encoded(lengths: tuple[int, ...] = LENGTHS) -> list[Encoded]:
+    """Random rows without padding."""
+    generator = np.random.default_rng(1)
+    return [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths]
+
+
+def statistics_of(path: Path, found: tuple[Site, ...]) -> dict[str, TensorStatistics]:
+    """What observation sees of every activation."""
+    return observer.observe(path, encoded(), 0, sorted({s.value for s in found if not s.is_weight}))
+
+
+def ranges_of(statistics: dict[str, TensorStatistics]) -> Ranges:
+    """Minima and maxima as they were seen."""
+    minmax = plugins.load("calibrators", "minmax")
+    return ranges({name: minmax.interval(one, minmax.Options()) for name, one in statistics.items()})
+
+
+def ranges(intervals: dict[str, Interval]) -> Ranges:
+    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
+    return Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=provenance)
+
+
+def ranges_for(found: tuple[Site, ...], low: float = -4.0, high: float = 4.0) -> Ranges:
+    interval = Interval(low=low, high=high, bound=max(-low, high))
+    return ranges({s.value: interval for s in found if not s.is_weight})
+
+
+def capabilities(name: str) -> Capabilities:
+    return plugins.load("targets", name).CAPABILITIES
+
+
+def plan_for(model, captured, target: str = "ort-cpu", **options: object) -> QuantPlan:
+    found = sites.find_sites(model.graph, captured.encoder)
+    return static.plan(found, ranges_for(found), capabilities(target), exact_options(static, target, **options))
+
+
+def weights_of(plan: QuantPlan) -> Quantizer:
+    """The quantizer that all linear layers' weights have."""
+    (quantizer,) = {quantizer for site, quantizer in plan.quantized if site.role == "linear.weight"}
+    return quantizer
+
+
+def plain_session(path: Path) -> ort.InferenceSession:
+    """ONNX Runtime with graph optimizations off: it computes what is written, operator by operator."""
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.log_severity_level = 3
+    return ort.InferenceSession(str(path), settings)
+
+
+def outputs_of(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    session = plain_session(path)
+    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})[0]
+
+
+def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
+    """A plan written into a copy of a graph and saved."""
+    model = ir.load(source)
+    qdq.write(model, plan)
+    ops.save(model, path)
+    return model
+
+
+def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(theirs**2)))
+
+
+def operators(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph)
+
+
+def constant(model: ir.Model, name: str) -> np.ndarray:
+    return model.graph.initializers[name].const_value.numpy()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-7.0, -2.0), (-0.17, 40.0), (0.0, 0.0), (1e-30, 2e-30)])
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduced: bool, low: float, high: float) -> None:
+    quantizer = Quantizer(dtype=dtype, symmetric=False, low=low, high=high, reduced=reduced)
+    lowest, highest = quantizer.limits
+    assert highest - lowest == (LIMITS[dtype][1] - LIMITS[dtype][0]) // (2 if reduced else 1)
+    scale, zero = qdq.activation_parameters(quantizer)
+    assert lowest <= int(zero) <= highest
+    assert zero.dtype == dtype
+    assert np.isfinite(scale)
+    assert scale > 0
+    for end in (min(low, 0.0), max(high, 0.0)):
+        code = np.clip(np.rint(end / scale) + int(zero), lowest, highest)
+        # Half a step, as for every other value: the zero point is rounded, and the scale is a float32.
+        assert abs((code - int(zero)) * scale - end) <= scale * 0.51 + 1e-30
+    assert (np.rint(0.0 / scale) + int(zero) - int(zero)) * scale == 0.0
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("uint8", 8), ("int16", 16), ("uint16", 16)])
+def test_symmetric_parameters(dtype: DType, bits: int, reduced: bool) -> None:
+    quantizer = Quantizer(dtype=dtype, symmetric=True, low=-3.0, high=1.0, reduced=reduced)
+    scale, point = qdq.activation_parameters(quantizer)
+    half = 2 ** (bits - 1 - reduced)
+    assert int(point) == (0 if dtype.startswith("i") else half)
+    # As many steps on either side, so that -3 and 3 are both exact.
+    assert scale == pytest.approx(3.0 / (half - 1), rel=1e-6)
+    lowest, highest = quantizer.limits
+    assert lowest <= int(point) - (half - 1) < int(point) + (half - 1) <= highest
+
+
+def test_weights_per_channel_are_nearest_and_never_saturate() -> None:
+    weight = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32) * np.array([1e-3, 1, 10, 0, 5], dtype=np.float32)
+    integers, scale = qdq.quantize_weight(weight, Quantizer(dtype="int8", symmetric=True, axis=1))
+    assert integers.dtype == np.int8
+    assert scale.shape == (5,)
+    assert np.abs(integers.astype(int)).max() == 127
+    assert np.all(np.abs(integers * scale - weight) <= scale / 2 * 1.0001)
+    np.testing.assert_allclose(scale[[0, 1, 2, 4]], np.abs(weight).max(axis=0)[[0, 1, 2, 4]] / 127, rtol=1e-6)
+
+
+def test_a_quantized_linear_layer_equals_numpy(model, captured, tmp_path) -> None:
+    """The first query layer, from the graph's own input value: y = deq(q(x)) @ deq(q(w)) + b."""
+    plan = plan_for(model, captured)
+    weight = model.graph.initializers["encoder.layer.0.attention.self.query.weight"].const_value.numpy()
+    bias = model.graph.initializers["encoder.layer.0.attention.self.query.bias"].const_value.numpy()
+    qdq.write(model, plan)
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    model.graph.outputs[:] = [values["embeddings.LayerNorm"], values["encoder.layer.0.attention.self.query"]]
+    ops.save(model, tmp_path / "one.onnx")
+    feeds = {k: v for k, v in batch([9, 4]).items()}
+    x, y = ort.InferenceSession(str(tmp_path / "one.onnx")).run(None, feeds)
+    scale, zero = np.float32(8.0 / 255), 128
+    x8 = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
+    highest = weights_of(plan).limits[1]
+    step = np.abs(weight).max(axis=0) / highest
+    w8 = np.clip(np.rint(weight / step), -highest, highest) * step
+    np.testing.assert_allclose(y, x8 @ w8 + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
+
+
+def test_embedding_rows_equal_numpy(model, captured, tmp_path) -> None:
+    table = model.graph.initializers["embeddings.word_embeddings.weight"].const_value.numpy()
+    qdq.write(model, plan_for(model, captured))
+    assert "embeddings.word_embeddings.weight" not in model.graph.initializers
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    model.graph.outputs[:] = [values["embeddings.word_embeddings.weight.dequantized"]]
+    ops.save(model, tmp_path / "rows.onnx")
+    feeds = batch([9, 4])
+    session = ort.InferenceSession(str(tmp_path / "rows.onnx"))
+    (rows,) = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+    step = np.maximum(np.abs(table).max(axis=1, keepdims=True) / 127, np.finfo(np.float32).tiny)
+    expected = (np.rint(table / step) * step)[feeds["input_ids"]]
+    np.testing.assert_allclose(rows, expected, rtol=EXACT, atol=EXACT)
+
+
+def test_sites_that_share_a_value_share_one_pair(model, captured) -> None:
+    qdq.write(model, plan_for(model, captured))
+    counts = {"QuantizeLinear": 0, "DequantizeLinear": 0}
+    for node in model.graph:
+        if node.op_type in counts:
+            counts[node.op_type] += 1
+    # Per layer: the input of Q, K and V; the context; the input of each feed-forward product. Weights only dequantize.
+    assert counts == {"QuantizeLinear": 2 * 4, "DequantizeLinear": 2 * 4 + 12}
+
+
+def test_what_is_float_keeps_reading_the_float_value(model, captured) -> None:
+    qdq.write(model, plan_for(model, captured))
+    add = next(n for n in model.graph if n.name == "encoder.layer.0.attention.output.LayerNorm.input")
+    assert [v.name for v in add.inputs] == ["encoder.layer.0.attention.output.dense", "embeddings.LayerNorm"]
+    head = next(n for n in model.graph if n.name == "classifier.matmul")
+    assert head.inputs[1].name == "classifier.weight"
+
+
+def test_a_plan_has_a_reason_for_everything(model, captured) -> None:
+    plan = plan_for(model, captured)
+    assert all(d.reason for d in plan.decisions)
+    floats = {d.site.role: d.reason for d in plan.decisions if d.quantizer is None}
+    assert "outliers" in floats["residual.skip"]
+    assert QuantPlan.model_validate_json(plan.model_dump_json()) == plan
+    assert plan.counts()["linear.weight"] == (12, 12)
+
+
+def test_a_plan_that_quantizes_nothing_is_an_error(model, captured) -> None:
+    plan = plan_for(model, captured, disable=["*"])
+    with pytest.raises(PlanError, match=r"the plan quantizes nothing.*disabled by"):
+        qdq.write(model, plan)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"node": "elsewhere"},
+        {"value": "another"},
+        {"input": 1},
+        {"input": OUTPUT},
+        pytest.param({"input": 2}),
+    ],
+)
+def test_a_plan_for_another_graph_is_an_error(model, captured, wrong) -> None:
+    plan = plan_for(model, captured)
+    first = next(d for d in plan.decisions if d.quantizer)
+    moved = first.model_copy(update={"site": first.site.model_copy(update=wrong)})
+    with pytest.raises(PlanError, match=f"{moved.site.node}: the plan does not fit the graph"):
+        qdq.write(model, plan.model_copy(update={"decisions": (moved,)}))
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(model, captured) -> None:
+    with pytest.raises(PlanError, match=r'"encoder.layer.9.*" matches no module'):
+        plan_for(model, captured, disable=["encoder.layer.9.*"])
+
+
+def test_disabled_modules_stay_float(model, captured) -> None:
+    plan = plan_for(model, captured, disable=["encoder.layer.0.*"])
+    assert {s.layer for s, _ in plan.quantized} == {1, None}
+
+
+def test_a_missing_range_is_an_error(model, captured) -> None:
+    found = sites.find_sites(model.graph, captured.encoder)
+    ranges = ranges_for(found).model_copy(update={"intervals": {}})
+    with pytest.raises(PlanError, match=r'no range was calibrated for "embeddings\.LayerNorm"'):
+        static.plan(found, ranges, capabilities("ort-cpu"), static.Options())
+
+
+def test_a_type_that_the_target_refuses_is_an_error(model, captured, found) -> None:
+    plan_for(model, captured, activations="int8")
+    strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
+    plan = static.plan(found, ranges_for(found), strict, static.Options(activations="int8"))
+    wanted = r"ort-cpu takes asymmetric uint8 or symmetric uint8 activations, not symmetric int8.*strict: false"
+    with pytest.raises(PlanError, match=wanted):
+        capability.check(plan, strict)
+
+
+def test_a_plan_is_checked_against_the_target(model, captured) -> None:
+    plan = plan_for(model, captured, "openvino-cpu", activations="int8")
+    capability.check(plan, capabilities("openvino-cpu"))
+    capability.check(plan, capabilities("ort-cpu"))
+    strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
+    with pytest.raises(
+        PlanError, match=r"breaks \d+ rules of the target.*takes .* activations, not asymmetric int8; .* and \d+ more"
+    ):
+        capability.check(plan, strict)
+    site = plan.quantized[1][0]
+    wrong = Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason="")
+    broken = plan.model_copy(update={"decisions": (wrong,)})
+    assert "one scale per index of axis 1" in capability.violations(broken, capabilities("ort-cpu"))[0]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("placement", [*PLACEMENTS, ("linear.*@ffn_*",)], ids=str)
+def test_every_placement_on_every_target_follows_the_float_model(
+    float_path, found, measured, float_logits, tmp_path, target, placement
+) -> None:
+    probe = plugins.load("targets", target).probe()
+    if not probe.available:
+        pytest.skip(str(probe.missing))
+    plan = static.plan(found, measured, capabilities(target), exact_options(static, target, placement=placement))
+    capability.check(plan, capabilities(target))
+    path = tmp_path / "model_quantized.onnx"
+    written(float_path, plan, path)
+    onnx.checker.check_model(str(path), full_check=True)
+    feeds = feeds_of(encoded(), 0)
+    ours = plugins.load("targets", target).open_session(path, SessionOptions()).run(feeds)["logits"]
+    assert 1e-5 < relative_error(ours, float_logits) < LOOSE
+    if target == "ort-cpu":
+        np.testing.assert_allclose(ours, outputs_of(path, feeds), atol=0.02 * np.abs(ours).max())
+
+
+def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path, found, measured, tmp_path) -> None:
+    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+    nodes = {n.name: n for n in written(float_path, plan, tmp_path / "row.onnx").graph}
+    products = [s.node for s in found if s.role == "linear.weight"]
+    assert len(products) == 12
+    for name in products:
+        kinds = []
+        for value in nodes[name].inputs:
+            assert value.producer().op_type == "DequantizeLinear", value.name
+            kinds.append(value.producer().inputs[0].dtype)
+        # The activation's integers come from a QuantizeLinear, the weight's are stored.
+        assert kinds == [ir.DataType.UINT8, ir.DataType.INT8], name
+
+
+def test_all_readers_of_a_quantized_output_read_the_pair(model, found, measured) -> None:
+    # Every LayerNorm is read by linear layers and by a residual add; the embeddings' is an output of the graph besides.
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    model.graph.outputs.append(values["embeddings.LayerNorm"])
+    before = {s.value: len(values[s.value].uses()) for s in found if s.input == OUTPUT}
+    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+    qdq.write(model, plan)
+    assert [v.name for v in model.graph.outputs] == ["logits", "embeddings.LayerNorm"]
+    outputs = [s.value for s, _ in plan.quantized if s.input == OUTPUT]
+    assert operators(model)["QuantizeLinear"] == len(outputs) == 25
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    for name in outputs:
+        assert [n.op_type for n, _ in values[name].uses()] == ["QuantizeLinear"], name
+        assert len(values[f"{name}.dequantized"].uses()) == before[name]
+    assert before["embeddings.LayerNorm"] == 4
+
+
+def test_weights_per_tensor_have_one_scale(float_path, found, measured, float_logits, tmp_path) -> None:
+    plan = static.plan(found, measured, capabilities("ort-cpu"), exact_options(static, per_channel=False))
+    model = written(float_path, plan, tmp_path / "tensor.onnx")
+    weights = [n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
+    assert len(weights) == 12
+    assert all(n.inputs[1].const_value.shape == () and "axis" not in n.attributes for n in weights)
+    assert relative_error(outputs_of(tmp_path / "tensor.onnx", feeds_of(encoded(), 0)), float_logits) < LOOSE
+
+
+PAIRED = [
+    {},
+    {"per_channel": False},
+    {"weight_ranges": "mse"},
+    {"reduce_range": True},
+    {"fuse_qkv": True, "per_channel": False},
+    {"placement": "qdqbert"},
+    {"placement": ("linear.*", "head.*")},
+]
+
+
+def in_both_forms(float_path, found, measured, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
+    """The same plan with weights as integers, and as floats behind a pair; `integers.onnx` and `pair.onnx`."""
+    models = []
+    for form in ("integers", "pair"):
+        chosen = static.Options(**options, weight_form=form)
+        models.append(ir.load(float_path))
+        plan = static.plan(found, measured, capabilities("ort-cpu"), chosen)
+        capability.check(plan, capabilities("ort-cpu"))
+        qdq.write(models[-1], plan, scales)
+        ops.save(models[-1], folder / f"{form}.onnx")
+        onnx.checker.check_model(str(folder / f"{form}.onnx"), full_check=True)
+    return models[0], models[1]
+
+
+def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> int:
+    """ONNX Runtime quantizes the floats of a graph to the integers of the other; how many weights there are."""
+    names = [n.name for n in pair.graph if n.op_type == "QuantizeLinear" and n.inputs[0].is_initializer()]
+    model = onnx.load(folder / "pair.onnx")
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session, feeds = ort.InferenceSession(model.SerializeToString(), settings), feeds_of(encoded(), 0)
+    found = session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})
+    for name, theirs in zip(names, found, strict=True):
+        assert theirs.dtype == np.int8
+        np.testing.assert_array_equal(theirs, constant(integers, name), err_msg=name)
+    return len(names)
+
+
+@pytest.mark.parametrize("options", PAIRED, ids=str)
+def test_a_weight_behind_a_pair_has_the_same_integers(float_path, found, measured, tmp_path, options) -> None:
+    integers, pair = in_both_forms(float_path, found, measured, tmp_path, options)
+    weights = [s for s in found if s.role in ("linear.weight", "head.weight")]
+    assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * ("head.*" not in options.get("placement", ()))
+    axes = [n.attributes["axis"].value for n in pair.graph if n.op_type == "QuantizeLinear" and "axis" in n.attributes]
+    assert axes == ([] if options.get("per_channel") is False else [1] * len(axes))
+    # The table of the embeddings stays integers.
+    assert constant(pair, "embeddings.word_embeddings.weight.quantized").dtype == np.int8
+    ours, theirs = (outputs_of(tmp_path / f"{form}.onnx", feeds_of(encoded(), 0)) for form in ("pair", "integers"))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.7])
+def test_a_pair_takes_the_scale_that_was_chosen(float_path, found, measured, tmp_path, factor) -> None:
+    """Also where the interval is narrower than the weights, which QuantizeLinear would take to -128."""
+    graph = ir.load(float_path).graph
+    weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in found if s.role == "linear.weight"}
+    scales = {n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()}
+    integers, pair = in_both_forms(float_path, found, measured, tmp_path, {}, scales)
+    assert assert_same_integers(integers, pair, tmp_path) == 12
+    name = next(iter(weights))
+    np.testing.assert_array_equal(constant(pair, f"{name}.scale"), scales[name])
+    assert (constant(integers, f"{name}.quantized").min() == -127) == (factor < 1)
+
+
+def test_the_form_of_weights_is_the_targets_unless_chosen(found, measured) -> None:
+    def forms(table: Capabilities, **options: str) -> set[bool]:
+        plan = static.plan(found, measured, table, static.Options(**options))
+        return {quantizer.pair for site, quantizer in plan.quantized if site.role == "linear.weight"}
+
+    table = capabilities("ort-cpu")
+    folding = table.model_copy(update={"weight_form": "pair"})
+    assert [forms(table), forms(folding)] == [{False}, {True}]
+    assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [{False}, {True}]
+    plan = static.plan(found, measured, folding, static.Options(placement="qdqbert"))
+    assert not any(q.pair for s, q in plan.quantized if s.role != "linear.weight")
+
+
+@pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
+@pytest.mark.parametrize("method", [static, dynamic])
+def test_reduced_weights_have_seven_bits(model, found, measured, method, reduce_range, highest) -> None:
+    options = method.Options(reduce_range=reduce_range)
+    qdq.write(model, method.plan(found, measured, capabilities("ort-cpu"), options))
+    names = [f"{s.value}.quantized" for s in found if s.role == "linear.weight"]
+    assert len(names) == 12
+    for name in names:
+        integers = constant(model, name).astype(int)
+        assert (integers.min() >= -highest, np.abs(integers).max()) == (True, highest), name
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
+    weight = np.random.default_rng(0).standard_t(5, size=(3072, 12)).astype(np.float32)
+    weight[:, 5] = 0.0
+    errors = []
+    for least in ("max", "mse"):
+        quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, least=least, reduced=reduced)
+        squares = (qdq.dequantized_weight(weight, quantizer).astype(np.float64) - weight) ** 2
+        errors.append(squares.sum(axis=0 if axis == 1 else None))
+    # Equal where the full interval is the best one, but for scales that are float32.
+    assert np.all(errors[1] <= errors[0] * (1 + 1e-5))
+    assert np.sum(errors[1]) < 0.98 * np.sum(errors[0])
+
+
+@pytest.mark.parametrize("activations", ["uint16", "int16"])
+def test_16_bit_activations_leave_only_the_error_of_the_weights(
+    float_path, found, measured, float_logits, tmp_path, activations
+) -> None:
+    feeds, table = feeds_of(encoded(), 0), capabilities("ort-cpu")
+    results = {}
+    for kind in ("auto", activations):
+        plan = static.plan(found, measured, table, exact_options(static, placement="qdqbert", activations=kind))
+        capability.check(plan, table)
+        model = written(float_path, plan, tmp_path / f"{kind}.onnx")
+        assert model.opset_imports[""] == (18 if kind == "auto" else 21)
+        onnx.checker.check_model(str(tmp_path / f"{kind}.onnx"), full_check=True)
+        session = plugins.load("targets", "ort-cpu").open_session(tmp_path / f"{kind}.onnx", SessionOptions())
+        results[kind] = session.run(feeds)["logits"]
+    assert relative_error(results[activations], float_logits) < relative_error(results["auto"], float_logits)
+    weights = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site.is_weight)})
+    written(float_path, weights, tmp_path / "weights.onnx")
+    alone = outputs_of(tmp_path / "weights.onnx", feeds)
+    # 256 times finer steps; a tenth of that gain is left to chance, as errors pass through a random network.
+    assert relative_error(results[activations], alone) < relative_error(results["auto"], alone) / 25
+
+
+def _openvino_16_bit(float_path, found, measured, folder) -> tuple[np.ndarray, np.ndarray]:
+    module = plugins.load("targets", "openvino-cpu")
+    probe = module.probe()
+    if not probe.available:
+        pytest.skip(str(probe.missing))
+    options = exact_options(static, "openvino-cpu", placement="qdqbert", activations="uint16")
+    plan = static.plan(found, measured, module.CAPABILITIES, options)
+    capability.check(plan, module.CAPABILITIES)
+    path = folder / "model_quantized.onnx"
+    written(float_path, plan, path)
+    feeds = feeds_of(encoded(), 0)
+    return module.open_session(path, SessionOptions()).run(feeds)["logits"], outputs_of(path, feeds)
+
+
+def test_openvino_opens_16_bit_activations(float_path, found, measured, float_logits, tmp_path) -> None:
+    ours, _ = _openvino_16_bit(float_path, found, measured, tmp_path)
+    assert relative_error(ours, float_logits) < LOOSE
+
+
+def test_openvino_computes_16_bit_activations_in_float(float_path, found, measured, tmp_path) -> None:
+    if not set(capabilities("openvino-cpu").saturates_without) & set(environment.current().features):
+        pytest.skip("OpenVINO quantizes dynamically on CPUs with VNNI or AMX only")
+    ours, reference = _openvino_16_bit(float_path, found, measured, tmp_path)
+    assert relative_error(ours, reference) < 1e-3
+
+
+def test_q_k_and_v_per_tensor_share_one_weight_scale(model, found, measured) -> None:
+    options = static.Options(placement="matmul-attention", fuse_qkv=True, per_channel=False)
+    weights = {s.value: constant(model, s.value) for s in found if s.role == "linear.weight"}
+    qdq.write(model, static.plan(found, measured, capabilities("ort-cpu"), options))
+    common = []
+    for layer in range(2):
+        names = [f"encoder.layer.{layer}.attention.self.{part}.weight" for part in ("query", "key", "value")]
+        scales = {float(constant(model, f"{name}.scale")) for name in names}
+        assert scales == {float(np.float32(max(np.abs(weights[name]).max() for name in names) / np.float32(127)))}
+        common += scales
+    assert len(set(common)) == 2
+    other = constant(model, "encoder.layer.0.output.dense.weight.scale")
+    assert float(other) == pytest.approx(np.abs(weights["encoder.layer.0.output.dense.weight"]).max() / 127)
+
+
+@pytest.mark.parametrize(("enable", "heads"), [((), 0), (("pooler", "classifier"), 2)])
+def test_dynamic_quantization_is_written_once_for_a_shared_input(
+    float_path, found, measured, float_logits, tmp_path, enable, heads
+) -> None:
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic, enable=enable))
+    path = tmp_path / "dynamic.onnx"
+    model = written(float_path, plan, path)
+    # Per layer: the input of Q, K and V; the context; the input of each feed-forward product.
+    assert operators(model)["DynamicQuantizeLinear"] == 2 * 4 + heads
+    assert operators(model)["MatMulInteger"] == 2 * 6 + heads
+    assert operators(model)["QuantizeLinear"] == operators(model)["DequantizeLinear"] == 0
+    nodes = {n.name: n for n in model.graph}
+    shared = [nodes[f"encoder.layer.1.attention.self.{part}.matmul.integer"] for part in ("query", "key", "value")]
+    assert len({n.inputs[0] for n in shared}) == 1
+    onnx.checker.check_model(str(path), full_check=True)
+    session = plugins.load("targets", "ort-cpu").open_session(path, SessionOptions())
+    feeds = feeds_of(encoded(), 0)
+    assert 1e-5 < relative_error(session.run(feeds)["logits"], float_logits) < LOOSE
+
+
+def test_a_dynamic_linear_layer_equals_numpy(model, found, measured, tmp_path) -> None:
+    """DynamicQuantizeLinear, the integer product and both scales, from the graph's own input value."""
+    name = "encoder.layer.0.intermediate.dense"
+    weight, bias = constant(model, f"{name}.weight"), constant(model, f"{name}.bias")
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic))
+    qdq.write(model, plan)
+    values = {v.name: v for n in model.graph for v in n.outputs}
+    model.graph.outputs[:] = [values["encoder.layer.0.attention.output.LayerNorm"], values[name]]
+    ops.save(model, tmp_path / "one.onnx")
+    x, y = plain_session(tmp_path / "one.onnx").run(None, batch([9, 4]))
+    scale = (max(x.max(), 0) - min(x.min(), 0)) / np.float32(255)
+    zero = np.clip(np.rint(-min(x.min(), 0) / scale), 0, 255)
+    x8 = np.clip(np.rint(x / scale) + zero, 0, 255) - zero
+    step = np.abs(weight).max(axis=0) / np.float32(weights_of(plan).limits[1])
+    product = x8.astype(np.int64) @ np.rint(weight / step).astype(np.int64)
+    np.testing.assert_allclose(y, product * (scale * step) + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
+
+
+def test_a_dynamic_input_beside_a_float_weight_is_an_error(model, found, measured) -> None:
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(disable=("query:linear.weight",)))
+    with pytest.raises(PlanError, match=r"query\.matmul: a dynamic activation needs an 8-bit weight beside it; quantize both"):
+        qdq.write(model, plan)
+
+
+def test_a_dynamic_head_without_bias_may_be_the_output(model, captured, measured) -> None:
+    nodes = {n.name: n for n in model.graph}
+    product = nodes["classifier.matmul"].outputs[0]
+    model.graph.outputs[:] = [product]
+    model.graph.remove(nodes["classifier"], safe=True)
+    product.name = "logits"
+    found = sites.find_sites(model.graph, captured.encoder)
+    qdq.write(model, dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
+    assert [v.name for v in model.graph.outputs] == ["logits"]
+
+
+def plan_named(name: str, found: tuple[Site, ...], measured: Ranges, **options: object) -> QuantPlan:
+    if name == "dynamic":
+        return dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic, **options))
+    return static.plan(found, measured, capabilities("ort-cpu"), exact_options(static, placement=name, **options))
+
+
+def with_switches(source: Path, plan: QuantPlan, path: Path):
+    """(switches → outputs, the sites behind each switch)."""
+    model = ir.load(source)
+    behind = switches.write_(model, plan)
+    ops.save(model, path)
+    session, feeds = plain_session(path), feeds_of(encoded(), 0)
+    fed = {i.name: feeds[i.name] for i in session.get_inputs() if i.name != switches.SWITCHES}
+    return lambda on: session.run(None, {**fed, switches.SWITCHES: np.array(on, dtype=bool)})[0], behind
+
+
+@pytest.mark.parametrize("name", ["matmul", "qdqbert", "qdqbert-row", "dynamic"])
+def test_switches_go_from_the_float_graph_to_the_written_one(float_path, found, measured, float_logits, tmp_path, name) -> None:
+    plan = plan_named(name, found, measured)
+    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
+    assert sorted(s.kind for one in behind for s in one) == sorted(s.kind for s, _ in plan.quantized)
+    assert len(behind) == len({(s.value, q) for s, q in plan.quantized})
+    count = len(behind)
+    np.testing.assert_allclose(run([False] * count), float_logits, rtol=0, atol=1e-6)
+    written(float_path, plan, tmp_path / "written.onnx")
+    expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
+    assert np.abs(expected - float_logits).max() > 1000 * SWITCHED
+    np.testing.assert_allclose(run([True] * count), expected, rtol=0, atol=SWITCHED)
+    for number in range(count):
+        assert np.abs(run(np.arange(count) == number) - float_logits).max() > 0, behind[number][0].value
+
+
+@pytest.mark.parametrize("name", ["qdqbert", "qdqbert-row"])
+def test_a_switch_alone_is_the_plan_of_its_sites(float_path, found, measured, tmp_path, name) -> None:
+    plan = plan_named(name, found, measured)
+    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
+    for number in range(0, len(behind), 3):
+        alone = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site in behind[number])})
+        written(float_path, alone, tmp_path / "alone.onnx")
+        expected = outputs_of(tmp_path / "alone.onnx", feeds_of(encoded(), 0))
+        ours = run(np.arange(len(behind)) == number)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=SWITCHED, err_msg=behind[number][0].value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_channel": False},
+        {"weight_ranges": "mse", "reduce_range": True},
+        {"fuse_qkv": True},
+        pytest.param({"fuse_qkv": True, "per_channel": False}),
+        pytest.param({"activations": "uint16"}),
+        {"weight_form": "pair"},
+    ],
+    ids=str,
+)
+def test_switches_know_every_option(float_path, found, measured, tmp_path, options) -> None:
+    plan = plan_named("matmul-attention", found, measured, **options)
+    written(float_path, plan, tmp_path / "written.onnx")
+    expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
+    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
+    np.testing.assert_allclose(run([True] * len(behind)), expected, rtol=0, atol=SWITCHED)

@@ -1,0 +1,410 @@
+"""What runtimes make of models: integers that ran, products that fell back and why, conversions, places, and the sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from octobert.cli.main import app
+from octobert.core import capability, environment, plugins
+from octobert.core.errors import ModelError, TargetError
+from octobert.core.measurements import Latency
+from octobert.core.plan import QuantPlan, Site
+from octobert.core.profile import Inspection, Operand, Operator, Product, Profile, split
+from octobert.core.ranges import Interval, Ranges
+from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.session import SessionOptions
+from octobert.evaluation import latency as timing
+from octobert.graph import operators as ops
+from octobert.graph import qdq, sites
+from octobert.inspection import answers, inspector, places
+from octobert.inspection.profilers import openvino
+from octobert.inspection.profilers import ort as ort
+from octobert.quantization.methods import dynamic, static
+from octobert.targets.runtimes import openvino as _openvino
+from tests.support.checkpoints import exact_options
+
+FEATURES = frozenset(environment.current().features)
+LINEARS = 6 * 2
+FEEDS = timing.fixed_shape(2, 12, 90, seed=0).rounds[0]
+
+
+@pytest.fixture(scope="module")
+def captured(captured):
+    return captured("bert")
+
+
+def ranges_for(found: tuple[Site, ...]) -> Ranges:
+    """Ranges that fit random weights."""
+    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
+    interval = Interval(low=-4.0, high=4.0, bound=4.0)
+    values = {site.value: interval for site in found if not site.is_weight}
+    return Ranges(calibrator="minmax", options={}, intervals=values, provenance=provenance)
+
+
+def plan_for(captured, method=static, target: str = "ort-cpu", **options: object) -> QuantPlan:
+    """A plan for the tiny BERT."""
+    found = sites.find_sites(captured.model.graph, captured.encoder)
+    capabilities = plugins.load("targets", target).CAPABILITIES
+    plan: QuantPlan = method.plan(found, ranges_for(found), capabilities, exact_options(method, target, **options))
+    capability.check(plan, capabilities)
+    return plan
+
+
+def written(captured, path: Path, **plan: object) -> Path:
+    """The tiny BERT, quantized."""
+    ops.save(captured.model, path)
+    model = ir.load(path)
+    qdq.write(model, plan_for(captured, **plan))
+    ops.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def package(captured, checkpoint, tmp_path_factory) -> Path:
+    """As much of a packaged directory for ort-cpu as can be looked into."""
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "onnx").mkdir()
+    ops.save(captured.model, folder / "onnx" / "model.onnx")
+    written(captured, folder / "onnx" / "model_quantized.onnx", placement="matmul")
+    (folder / "config.json").write_bytes((checkpoint("bert") / "config.json").read_bytes())
+    parity = {"against": "", "batches": (), "largest_difference": 0.0, "tolerance": 0.0}
+    sizes = {"layers": 2, "heads": 4, "hidden": 32}
+    head = "sequence-classification"
+    manifest = PackageManifest(
+        octobert=None,
+        target="ort-cpu",
+        task={"name": "text-classification", "options": {}, "labels": ("a", "b"), "head": head, "primary": None},
+        recipe={},
+        model={"encoder": "bert", "head": head, "sizes": sizes, "parity": parity},
+        model_digest="",
+        plan=plan_for(captured),
+        ranges=ranges_for(sites.find_sites(captured.model.graph, captured.encoder)),
+        scores={},
+        comparison=None,
+        environment=environment.current(),
+        files={},
+    )
+    (folder / PACKAGE_FILE).write_text(manifest.model_dump_json())
+    return folder
+
+
+def profiled(runtime, path: Path) -> Profile:
+    return runtime.profile(path, FEEDS, threads=1, warmup=1, runs=3, family="bert")
+
+
+def fallen_back(runtime, path: Path, profile: Profile):
+    products = runtime.products(path)
+    matched, fallbacks = inspector.fallen_back(products, profile.operators, lambda one: runtime.why(one, FEATURES))
+    return products, matched, fallbacks
+
+
+def by_place(profile: Profile) -> dict[tuple[int | None, str], list[Operator]]:
+    found: dict[tuple[int | None, str], list[Operator]] = {}
+    for one in profile.operators:
+        if one.kind == "product":
+            found.setdefault((one.layer, one.part), []).append(one)
+    return found
+
+
+def test_every_linear_layer_runs_in_integers_in_onnxruntime(captured, tmp_path) -> None:
+    path = written(captured, tmp_path / "model.onnx", placement="matmul")
+    profile = profiled(ort, path)
+    computed = by_place(profile)
+    for layer in range(2):
+        for part in ("query", "key", "value", "attention_output", "ffn_up", "ffn_down"):
+            (one,) = computed[layer, part]
+            assert (one.type, one.precision, one.integer) == ("MatMulIntegerToFloat", "int8", True)
+        attention = computed[layer, "attention"]
+        assert len(attention) == 2
+        assert not any(one.integer for one in attention)
+    products, matched, fallbacks = fallen_back(ort, path, profile)
+    assert len([one for one in products if one.name.startswith("encoder.")]) == LINEARS
+    assert matched == len(products)
+    assert not fallbacks
+
+
+def test_int8_activations_run_in_float_in_onnxruntime_and_that_is_why(captured, tmp_path) -> None:
+    path = written(captured, tmp_path / "model.onnx", placement="matmul", activations="int8")
+    profile = profiled(ort, path)
+    products, matched, fallbacks = fallen_back(ort, path, profile)
+    assert matched == len(products)
+    assert {one.inputs[0] for one in products} == {Operand(dtype="int8", symmetric=True)}
+    if "avx2" in FEATURES:
+        # With one reader an int8 activation is turned into uint8; Q, K and V read one.
+        shared = {one.name for one in products if one.siblings}
+        assert {name.split(".")[-2] for name in shared} == {"query", "key", "value"}
+        assert {one.name for one in fallbacks} == shared
+        assert {one.why for one in fallbacks} == {
+            "several of them read one int8 activation; ONNX Runtime on x86 computes only uint8 ones in integers, and turns int8 ones into those only for a single reader"
+        }
+        assert sum(one.integer for one in profile.operators) == len(products) - len(shared)
+
+
+def test_conversions_that_are_left_are_those_of_the_optimized_graph(captured, tmp_path) -> None:
+    import onnxruntime
+
+    path = written(captured, tmp_path / "model.onnx", placement="qdqbert")
+    profile = profiled(ort, path)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level, settings.optimized_model_filepath = 3, str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
+    left = [node.name for node in nodes if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert profile.split.conversions == len(left)
+    assert {one.name for one in profile.operators if one.kind == "conversion"} == set(left)
+    assert {one.name for one in profile.operators} == {node.name for node in nodes}
+
+
+def test_dynamic_quantization_is_seen_as_such(captured, tmp_path) -> None:
+    path = written(captured, tmp_path / "model.onnx", method=dynamic)
+    profile = profiled(ort, path)
+    products, matched, fallbacks = fallen_back(ort, path, profile)
+    assert all(one.dynamic for one in products)
+    assert matched == len(products) >= LINEARS
+    assert not fallbacks
+    found = inspection(profile, products=products, matched=matched)
+    text = " ".join(answers.answers(found, fast_with=()))
+    assert f"Quantization is dynamic: the ranges of the inputs of {len(products)} products are taken anew" in text
+
+
+def test_openvino_shows_what_it_computed_in_8_bits(captured, tmp_path) -> None:
+    pytest.importorskip("openvino")
+    path = written(captured, tmp_path / "model.onnx", target="openvino-cpu", placement="matmul-attention")
+    profile = profiled(openvino, path)
+    products, matched, fallbacks = fallen_back(openvino, path, profile)
+    # OpenVINO reads from the file what ONNX says of it.
+    read = lambda found: {(one.name, one.inputs, one.weight) for one in found}  # noqa: E731
+    assert read(products) == read(ort.products(path))
+    assert matched == len(products)
+    # Which products run in integers is for the CPU to say; whatever does not is a fallback, and nothing else is.
+    computed = {name: one for one in profile.operators if one.kind == "product" for name in one.covers}
+    fell = {one.name for one in fallbacks}
+    for one in products:
+        if one.weight:
+            assert (one.name in fell) == (not computed[one.name].integer)
+    linear = [ops[0] for (layer, part), ops in by_place(profile).items() if layer is not None and part != "attention"]
+    assert len(linear) == LINEARS
+    if "avx2" in FEATURES:
+        assert {(one.type, one.precision, one.integer) for one in linear} == {("FullyConnected", "int8", True)}
+
+
+def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
+    pytest.importorskip("openvino")
+    import openvino as runtime
+
+    path = written(captured, tmp_path / "model.onnx", target="openvino-cpu")
+    session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
+    theirs = session._free.get().get_compiled_model()
+    ours = runtime.Core().compile_model(str(path), "CPU", _openvino.settings_of(SessionOptions(threads=1)))
+    for name in ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"):
+        assert ours.get_property(name) == theirs.get_property(name)
+
+
+@pytest.mark.parametrize("runtime", [ort, openvino])
+def test_times_are_positive_and_add_up(captured, tmp_path, runtime) -> None:
+    if runtime is openvino:
+        pytest.importorskip("openvino")
+    path = written(captured, tmp_path / "model.onnx", placement="matmul")
+    found = profiled(runtime, path)
+    parts = found.split
+    assert found.operators
+    assert all(one.ms >= 0 for one in found.operators)
+    assert parts.total_ms > 0
+    assert parts.between_ms >= 0
+    assert parts.total_ms == pytest.approx(sum(one.ms for one in found.operators))
+    assert parts.products_ms + parts.conversions_ms + parts.others_ms == pytest.approx(parts.total_ms)
+    assert {one.layer for one in found.operators} == {None, 0, 1}
+    unplaced = [one.name for one in found.operators if one.layer is None and not one.part]
+    assert len(unplaced) <= len(found.operators) // 20
+
+
+def test_float_models_have_nothing_in_8_bits(captured, tmp_path) -> None:
+    path = tmp_path / "model.onnx"
+    ops.save(captured.model, path)
+    assert not ort.products(path)
+    found = profiled(ort, path)
+    assert found.split.integer_ms == found.split.conversions == 0
+    assert {one.precision for one in found.operators if one.kind == "product"} == {"f32"}
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "expected"),
+    [
+        ("encoder.layer.11.attention.self.query.matmul", "bert", (11, "query")),
+        ("encoder.layer.1.attention.self.scores", "bert", (1, "attention")),
+        ("encoder.layer.1.attention.self.query_split", "bert", (1, "attention")),
+        ("encoder.layer.1.output.LayerNorm.input", "bert", (1, "ffn_norm")),
+        ("transformer.layer.2.ffn.lin1", "distilbert", (2, "ffn_up")),
+        ("pooler.dense.matmul", "bert", (None, "pooler")),
+        ("SkipLayerNormalization", "bert", (None, "")),
+    ],
+)
+def test_names_say_where_an_operator_belongs(name: str, family: str, expected: tuple) -> None:
+    assert places.place(name, plugins.load("families", family).FAMILY) == expected
+
+
+def ran(name: str, *reads: str, kind: str = "other", covers: tuple[str, ...] = ()) -> places.Ran:
+    return places.Ran(name, "T", "", kind, "f32", False, 1.0, covers or (name,), reads)  # type: ignore[arg-type]
+
+
+def test_operators_without_names_go_where_their_readers_go() -> None:
+    layer = "encoder.layer.{}.attention.{}"
+    found = places.operators(
+        [
+            ran("Convert_1"),
+            ran("MVN_2", "Convert_1"),
+            ran(layer.format(0, "output.LayerNorm"), "MVN_2"),
+            ran(layer.format(1, "self.query"), covers=(layer.format(1, "self.query"), "pooler.x"), kind="product"),
+            ran("Last_3", layer.format(1, "self.query")),
+            ran("Alone"),
+        ],
+        None,
+    )
+    expected = [(0, "attention_norm")] * 3 + [(1, "query")] * 2 + [(None, "")]
+    assert [(one.layer, one.part) for one in found] == expected
+
+
+def operator(type_: str, ms: float, kind: str = "other", precision: str = "f32") -> Operator:
+    return Operator(
+        name=type_, type=type_, kind=kind, precision=precision, integer=precision == "int8", ms=ms, layer=None, part=""
+    )  # type: ignore[arg-type]
+
+
+def profile_of(*operators: Operator) -> Profile:
+    return Profile(precision="f32", runs=3, split=split(operators, 0.0), operators=operators)
+
+
+def inspection(profile: Profile, **more: object) -> Inspection:
+    here = environment.current().model_copy(update={"features": ("avx2",)})
+    plain = {"model": "m.onnx", "target": "ort-cpu", "runtime": "ort", "version": "1", "batch": 1, "sequence": 8, "threads": 1}
+    return Inspection(
+        **{**plain, "environment": here, "products": (), "matched": 0, "fallbacks": (), "profile": profile, **more}
+    )
+
+
+def latency(name: str, ms: float) -> Latency:
+    return Latency(candidate=name, batch=1, sequence=8, samples_ms=(ms,) * 5, rows=5, tokens=40)
+
+
+def test_answers_are_made_of_the_figures() -> None:
+    eight = Product(name="a", inputs=(Operand(dtype="uint8", symmetric=False), Operand(dtype="int8", symmetric=True)))
+    ours = profile_of(
+        operator("MatMulIntegerToFloat", 4.0, "product", "int8"),
+        operator("QuantizeLinear", 1.0, "conversion", "mixed"),
+        operator("Erf", 3.0),
+    )
+    theirs = profile_of(operator("MatMul", 4.0, "product"), operator("BiasGelu", 1.0))
+    found = inspection(
+        ours,
+        floating=theirs,
+        products=(eight,),
+        matched=1,
+        latencies=(latency("ort-cpu", 8.0), latency("ort-f32", 5.0)),
+    )
+    assert answers.ratio(found) == pytest.approx(5 / 8)
+    assert answers.answers(found, fast_with=("avx512_vnni",)) == (
+        "8 bits are slower than float (0.62 times as fast) on ONNX Runtime at 1 × 8: 8.00 ms against 5.00 ms, medians of 5 interleaved rounds.",
+        "1 of 1 matrix products that are 8-bit in the file ran in integers (MatMulIntegerToFloat) and take 50% of the operators' time.",
+        "All matrix products together take 4.00 ms here and 4.00 ms in the float model, 1.00 times as fast; this CPU has neither VNNI nor AMX, so that an 8-bit product takes several instructions where those have one.",
+        "Converting between float and 8 bits was left standing alone at 1 places (1 QuantizeLinear), and takes 12.5% of the operators' time (1.00 ms).",
+        "What is neither a matrix product nor a conversion takes 3.00 ms here and 1.00 ms in the float model: 1 Erf 3.00 ms (the float model has 1 BiasGelu instead).",
+        "Matrix products take 80% of the float model's time at 1 × 8, so that even products that cost nothing would make it only 5.0 times as fast.",
+        "Most of the time of the 8-bit model goes to MatMulIntegerToFloat in 8 bits (50%), Erf (38%), QuantizeLinear (12%).",
+    )
+    busy = found.model_copy(update={"latencies": (latency("ort-cpu", 80.0), latency("ort-f32", 90.0))})
+    assert "The machine was busy: a run that takes 8.00 ms at its best took 80.00 ms in the middle" in " ".join(
+        answers.answers(busy, fast_with=())
+    )
+    # Nothing of VNNI where the CPU has it, and no float model means no comparison.
+    alone = answers.answers(inspection(ours, products=(eight,), matched=1), fast_with=("avx2",))
+    assert alone[0] == "There is no float model beside the file, so that nothing is said of how much faster 8 bits are."
+    assert not any("VNNI" in one or "float model's" in one for one in alone)
+
+
+def test_reasons_come_from_the_file() -> None:
+    int8, uint8, wide = (Operand(dtype=t, symmetric=t == "int8") for t in ("int8", "uint8", "uint16"))
+    avx2 = frozenset(("avx2",))
+    cases = {
+        (None, int8): "only the weights are 8-bit in the file",
+        (wide, int8): "16-bit activations are simulated in float",
+        (uint8, int8): None,
+    }
+    for inputs, expected in cases.items():
+        assert ort.why(Product(name="a", inputs=inputs), avx2) == expected
+        assert openvino.why(Product(name="a", inputs=inputs), avx2) == expected
+    assert ort.why(Product(name="a", inputs=(int8, int8)), frozenset()) is None
+    attention = Product(name="a", inputs=(uint8, uint8), weight=False)
+    assert "two activations that are not symmetric" in (openvino.why(attention, avx2) or "")
+    half = Product(name="a", inputs=(uint8, None), weight=False)
+    assert ort.why(half, avx2) == openvino.why(half, avx2) == "only one of the two inputs is 8-bit in the file"
+
+
+def test_a_package_through_the_command(package, monkeypatch) -> None:
+    command = ["inspect", str(package), "--runtime", "--sequence", "8", "--repeats", "3", "--threads", "1"]
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert done.exit_code == 0, done.output
+    (plain,) = json.loads(done.stdout)
+    found = Inspection.model_validate(plain)
+    assert Inspection.model_validate_json(found.model_dump_json()) == found
+    assert found.floating is not None
+    assert found.matched == len(found.products)
+    assert [one.candidate for one in found.latencies] == ["ort-cpu", "ort-f32"]
+    assert found.answers[0].startswith("8 bits are ")
+    monkeypatch.setattr(inspector, "inspect", lambda *_, **__: found)
+    shown = CliRunner().invoke(app, command).stdout
+    for text in (
+        "Where the time goes",
+        "MatMulIntegerToFloat int8",
+        "• 8 bits are",
+        "matrix products that are 8-bit in the file",
+    ):
+        assert text in shown
+
+
+def test_errors_are_sentences(package, tmp_path) -> None:
+    file = package / "onnx" / "model_quantized.onnx"
+    with pytest.raises(ModelError, match="the directory holds no finished model"):
+        inspector.opened(tmp_path)
+    with pytest.raises(ModelError, match=r"none\.onnx: there is no such file; check the path"):
+        inspector.opened(tmp_path / "none.onnx", "ort-cpu")
+    with pytest.raises(TargetError, match=r"does not say which runtime it is for; add --target, one of: .*ort-cpu"):
+        inspector.opened(file)
+    with pytest.raises(TargetError, match=r'there is no target "ort-cup"; did you mean "ort-cpu"'):
+        inspector.opened(file, "ort-cup")
+    with pytest.raises(
+        TargetError, match=r"made for another target \(got openvino-cpu, expected ort-cpu\); leave --target out"
+    ):
+        inspector.opened(package, "openvino-cpu")
+    (tmp_path / "m.xml").touch()
+    with pytest.raises(TargetError, match=r"the target ort-cpu does not open such a file \(got \.xml, expected \.onnx\)"):
+        inspector.opened(tmp_path / "m.xml", "ort-cpu")
+    with pytest.raises(
+        ModelError, match=r"--sequence: the sequence is longer than the model allows \(got 65, expected at most 64\)"
+    ):
+        inspector.inspect(inspector.opened(package), sequence=65)
+    if not plugins.load("targets", "ort-cuda").probe().available:
+        with pytest.raises(TargetError, match="the target ort-cuda cannot run here"):
+            inspector.inspect(inspector.opened(file, "ort-cuda"))
+    done = CliRunner().invoke(app, ["inspect", str(file)])
+    assert isinstance(done.exception, ModelError)
+    assert "a file has no plan" in str(done.exception)
+    (tmp_path / "broken.onnx").write_bytes(b"x")
+    for runtime in (ort, *([openvino] if plugins.load("targets", "openvino-cpu").probe().available else [])):
+        with pytest.raises(TargetError, match=r"cannot (open|compile) and run the model"):
+            runtime.profile(tmp_path / "broken.onnx", FEEDS, threads=1, warmup=1, runs=1, family=None)
+
+
+def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Relu", ["pixels"], ["y"], name="relu")
+    graph = helper.make_graph([node], "g", [value("pixels", TensorProto.FLOAT, [1])], [value("y", TensorProto.FLOAT, [1])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"the model has inputs that encoders have not \(got pixels, expected input_ids, "):
+        ort.profile(tmp_path / "m.onnx", FEEDS, threads=1, warmup=1, runs=1, family=None)

@@ -1,0 +1,376 @@
+"""Whole runs on tiny models: results, reuse, resume after kill -9, locks, full disks, and what a package can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import octobert
+from octobert.config.recipe import parse
+from octobert.core import plugins
+from octobert.core.errors import BusyError, DataError, ModelError, OctobertError, StorageError, TargetError
+from octobert.core.results import Report
+from octobert.data import sources
+from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.pipeline import runner
+from octobert.pipeline.store import Store, locked
+from tests.conftest import FAST, TARGETS
+
+# Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
+WITHOUT_TORCH = [name for name in TARGETS if plugins.load("targets", name).CAPABILITIES.runtime != "torch"]
+
+
+def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: object):
+    plain = {
+        "model": str(checkpoint_folder),
+        "task": "text-classification",
+        "data": {"source": str(source), "calibrate": {"from": "train", "samples": 24}},
+        "targets": TARGETS,
+        "benchmark": FAST,
+    }
+    return parse({**plain, **changes})
+
+
+class Seen:
+    """A listener that keeps what was reused."""
+
+    def __init__(self) -> None:
+        self.reused: list[str] = []
+        self.ran: list[str] = []
+
+    def started(self, step) -> None: ...
+    def progressed(self, step, what, done, total) -> None: ...
+    def finished(self, step, artifact, reused) -> None:
+        (self.reused if reused else self.ran).append(step.name)
+
+
+def test_the_layout_of_the_output(finished) -> None:
+    recipe, out, _ = finished
+    for target in recipe.targets:
+        names = {str(p.relative_to(out / target)) for p in (out / target).rglob("*") if p.is_file()}
+        expected = {"config.json", "tokenizer.json", "octobert.json", "onnx/model.onnx", "onnx/model_quantized.onnx"}
+        if target.startswith("openvino"):
+            expected |= {"openvino/openvino_model.xml", "openvino/openvino_model.bin"}
+        assert names == expected
+    assert {p.name for p in out.iterdir()} == {".octobert", "report.html", "report.json", *recipe.targets}
+    assert not list((out / ".octobert").glob("publish-*"))
+    assert not list((out / ".octobert" / "store").glob("work-*"))
+
+
+def test_the_report_has_everything(finished) -> None:
+    recipe, out, report = finished
+    assert Report.model_validate_json((out / "report.json").read_text()) == report
+    names = ["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16", *recipe.targets]
+    present = [n for n in names if n not in report.absent]
+    assert set(report.scores) == set(present)
+    assert {one.candidate for one in report.latencies} == set(present)
+    for one in report.latencies:
+        assert len(one.samples_ms) == 3
+        assert all(ms > 0 for ms in one.samples_ms)
+    precision = {f.candidate: f.precision for f in report.footprints}
+    assert precision["ort-f32"] == precision["torch-f32"] == precision["openvino-f32"] == "f32"
+    assert precision.get("openvino-bf16", "bf16") == "bf16"
+    for comparison in report.comparisons:
+        if comparison.candidate in recipe.targets:
+            assert comparison.reference == f"{comparison.candidate.partition('-')[0]}-f32"
+            assert 0.7 <= comparison.fidelity <= 1.0
+            assert len(comparison.changed) == round((1 - comparison.fidelity) * 40)
+    assert report.model.parity.largest_difference <= report.model.parity.tolerance
+    assert report.ranges.provenance.samples == 24
+    page = (out / "report.html").read_text()
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_running_again_reuses_everything_and_a_change_runs_only_what_depends_on_it(finished) -> None:
+    recipe, out, report = finished
+    seen = Seen()
+    assert runner.run(recipe, out, seen) == report
+    assert seen.ran == []
+    verdicts = {v.step: v for v in runner.dry_run(recipe, out)}
+    assert {v.action for v in verdicts.values()} == {"reuse"}
+    changed = recipe.model_copy(update={"calibrate": recipe.calibrate.model_copy(update={"name": "percentile"})})
+    verdicts = {v.step: v for v in runner.dry_run(changed, out)}
+    kept = {"data", "capture", "observe", "evaluate/ort-f32", "evaluate/torch-f32"}
+    assert all(verdicts[name].action == "reuse" for name in kept)
+    assert verdicts["calibrate"].reason == "not in the store"
+    assert verdicts["quantize/ort-cpu"].reason == "calibrate has to run first"
+
+
+def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
+    recipe, out, _ = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    ranges = next((copy / ".octobert" / "store").glob("calibrate-*/ranges.json"))
+    ranges.write_text("{}")
+    seen = Seen()
+    runner.run(recipe, copy, seen)
+    # It comes out the same to the byte, so nothing after it has to run; the report tells how long it took, and is made anew.
+    assert [name for name in seen.ran if not name.startswith(("report", "package"))] == ["calibrate"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_package_predicts_what_was_measured(finished, target: str) -> None:
+    recipe, out, report = finished
+    rows = sources.read_file(Path(recipe.data.source) / "validation.tsv")
+    model = octobert.load(out / target)
+    answers = model([(r["sentence1"], r["sentence2"]) for r in rows])
+    accuracy = np.mean([a["label"] == ("different", "same")[int(r["label"])] for a, r in zip(answers, rows, strict=True)])
+    measured = next(s.value for s in report.scores[target] if s.metric == "accuracy")
+    assert accuracy == pytest.approx(measured)
+    assert all(0.5 <= a["score"] <= 1.0 for a in answers)
+    assert model([]) == []
+
+
+@pytest.mark.parametrize("target", WITHOUT_TORCH)
+def test_the_onnx_file_gives_the_same_logits_in_both_runtimes(finished, target: str) -> None:
+    import openvino
+
+    _, out, _ = finished
+    path = out / target / "onnx" / "model_quantized.onnx"
+    encoder = TextEncoder(out / target)
+    rows = encoder.encode([("the of and", "a to in"), ("you is that it he was for on", "are")])
+    feeds = feeds_of(rows, encoder.pad_id)
+    session = ort.InferenceSession(str(path))
+    feeds = {i.name: feeds[i.name] for i in session.get_inputs()}
+    one = session.run(None, feeds)[0]
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(str(path)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    two = compiled(feeds)[0]
+    # A float32 sum that lands on the other side of a rounding step moves one 8-bit code: a percent of the logits, at most.
+    np.testing.assert_allclose(one, two, atol=0.02 * np.abs(one).max())
+
+
+def test_predicting_imports_neither_torch_nor_transformers(finished) -> None:
+    _, out, _ = finished
+    code = f"""
+import sys
+for name in ("torch", "transformers", "datasets", "onnx", "sklearn", "onnxscript"):
+    sys.modules[name] = None
+import octobert
+for target in {WITHOUT_TORCH!r}:
+    print(octobert.load({str(out)!r} + "/" + target)([("the of", "and a")])[0]["label"])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(result.stdout.split()) <= {"different", "same"}
+
+
+def test_a_single_file_of_texts_and_a_users_onnx_file(finished, tmp_path) -> None:
+    """No checkpoint, no gold, one file: held apart by itself, judged by fidelity, and PyTorch is absent with a reason."""
+    from tests.support.checkpoints import make_checkpoint
+
+    folder = make_checkpoint(tmp_path / "embedder", "bert", "embedding")
+    from octobert.graph import operators
+    from octobert.graph.capture import capture
+    from tests.support.checkpoints import batch
+
+    operators.save(capture.capture(folder, "embedding", [batch([5, 3])]).model, folder / "model.onnx")
+    (folder / "model.safetensors").unlink()
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": f"the of {i} and a{i}"}) + "\n" for i in range(40)))
+    recipe = recipe_for(
+        folder / "model.onnx", tmp_path / "texts.jsonl", task={"embedding": {"text": "body"}}, targets=["ort-cpu"],
+        baselines=["torch-f32"],
+    )  # fmt: skip
+    report = runner.run(recipe, tmp_path / "out")
+    assert report.data.calibration_rows == 20
+    assert report.data.evaluation_rows == 20
+    assert "came as ONNX" in report.absent["torch-f32"]
+    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    assert comparison.metric is None
+    assert comparison.fidelity_name == "mean cosine"
+    assert 0.9 < comparison.fidelity < 1.0
+    assert report.model.parity.against == "the original ONNX file"
+    assert len(octobert.load(tmp_path / "out" / "ort-cpu")("the of")[0]["embedding"]) == 32
+
+
+def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, out) -> None:
+    same = {"train": str(pairs / "validation.tsv"), "validation": str(pairs / "validation.tsv")}
+    recipe = recipe_for(checkpoint("bert"), pairs, data={**same, "calibrate": {"from": "train", "samples": 10}})
+    with pytest.raises(DataError, match="10 of 10 calibration rows are also evaluated"):
+        runner.run(recipe, out)
+    assert not list((out / ".octobert" / "store").glob("*data*"))
+    events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
+    assert events[-1]["event"] == "failure"
+    assert "refuse_leakage" in events[-1]["traceback"]
+    allowed = recipe_for(
+        checkpoint("bert"), pairs, targets=["ort-cpu"], measure=False,
+        data={**same, "calibrate": {"from": "train", "samples": 10}, "allow_leakage": True},
+    )  # fmt: skip
+    runner.run(allowed, out)
+    assert "10 calibration rows are also evaluated" in (out / "report.html").read_text()
+
+
+def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, out) -> None:
+    text = (pairs / "train.tsv").read_text() + "\n".join((pairs / "validation.tsv").read_text().splitlines()[1:]) + "\n"
+    (pairs / "train.tsv").write_text(text)
+    source = {"source": str(pairs), "calibrate": {"from": "train", "samples": 200, "drop_evaluated": True}}
+    recipe = recipe_for(checkpoint("bert"), pairs, data=source, targets=["ort-cpu"], measure=False)
+    report = runner.run(recipe, out)
+    assert (report.data.dropped_rows, report.data.calibration_rows) == (40, 80)
+
+
+def test_two_runs_at_the_same_time(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs)
+    with locked(tmp_path / "out" / ".octobert"):
+        code = "from tests.pipeline.test_runner import *; runner.run(recipe_for(*sys.argv[1:3]), Path(sys.argv[3]))"
+        arguments = [str(checkpoint("bert")), str(pairs), str(tmp_path / "out")]
+        with pytest.raises(BusyError, match=f"another octobert run is at work.*process {os.getpid()}"):
+            runner.run(recipe, tmp_path / "out")
+        result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert "BusyError" in result.stderr
+
+
+def command_for(model: Path, source: Path, folder: Path, *more: str) -> list[str]:
+    """`octobert run` on a recipe file written into `folder`, with its output below."""
+    recipe = {
+        "model": str(model),
+        "task": "text-classification",
+        "data": {"source": str(source), "calibrate": {"from": "train", "samples": 2000}},
+        "measure": False,
+    }
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    out = str(folder / "out")
+    return [sys.executable, "-m", "octobert", "run", str(folder / "recipe.yaml"), "--out", out, *more]
+
+
+def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out, tmp_path) -> None:
+    from tests.conftest import rows
+
+    source = tmp_path / "data"
+    source.mkdir()
+    for name, part in (("train", rows(6000)), ("validation", rows(20, 9000))):
+        lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
+        (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    command = command_for(checkpoint("bert"), source, tmp_path)
+    store, deadline = out / ".octobert" / "store", time.time() + 60
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        while not list(store.glob("work-observe-*")) and time.time() < deadline:
+            time.sleep(0.005)
+        assert list(store.glob("work-observe-*")), "the run never reached calibration"
+        child.send_signal(signal.SIGKILL)
+    assert not list(store.glob("observe-*"))
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
+    events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
+    second = max(i for i, e in enumerate(events) if e["event"] == "run")
+    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == ["data", "capture", "prepare"]
+    assert not list(store.glob("work-*"))
+
+
+def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
+    """A limit on the size of any file stands in for the disk: the kernel refuses the write in the same way."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    out = tmp_path / "out"
+    command = command_for(checkpoint("bert"), pairs, tmp_path)
+    failed = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit)
+    assert failed.returncode == StorageError.exit_code
+    assert "the disk is full" in failed.stderr
+    assert "run the same command again" in failed.stderr
+    assert not list((out / ".octobert" / "store").glob("*capture*"))
+    assert not (out / "ort-cpu").exists()
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
+    from octobert.pipeline.executors import local
+
+    request = {"stage": "capture", "inputs": {}, "options": {}, "locations": {}, "scratch": "nowhere"}
+    with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got KeyError"):
+        local.run(request, tmp_path, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"model": "./nowhere"}, ModelError, r"\./nowhere: there is no such file or folder"),
+        ({"model": "package:no_such_package/x"}, ModelError, r'the package "no_such_package" is not installed'),
+        ({"data": "./nowhere"}, DataError, r"there is no such file or folder"),
+        (
+            {"task": {"text-classification": {"max_length": 65}}},
+            ModelError,
+            r"longer than the model allows \(got 65, expected at most 64",
+        ),
+        ({"benchmark": {**FAST, "sequence": [65]}}, ModelError, r"benchmark.sequence: the sequence is longer .*at most 64"),
+        ({"task": {"text-classification": {"text": "sentence"}}}, DataError, r'there is no column "sentence".*did you mean'),
+        ({"quantize": {"static": {"disable": ["*"]}}}, OctobertError, r"the plan quantizes nothing"),
+        (
+            {"seed": 0, "task": {"text-classification": {"text": ["sentence1", "sentenc2"]}}},
+            DataError,
+            r'there is no column "sentenc2"',
+        ),
+        ({"task": "embedding"}, DataError, r'there is no column "score"'),
+    ],
+)
+def test_bad_input_stops_with_one_sentence(checkpoint, pairs, out, change: dict, error: type, message: str) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, **{"targets": ["ort-cpu"], "baselines": ["ort-f32"], **change})
+    with pytest.raises(error, match=message):
+        runner.run(recipe, out)
+    assert not (out / "ort-cpu").exists()
+    assert not (out / "report.json").exists()
+
+
+def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "openvino" else real(name, *a))
+    recipe = recipe_for(checkpoint("bert"), pairs, targets=["openvino-cpu"])
+    with pytest.raises(TargetError, match=r"the target openvino-cpu cannot run here .*pip install 'octobert\[openvino\]'"):
+        runner.run(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_tokenizer(checkpoint, pairs, tmp_path) -> None:
+    """transformers would make up an empty vocabulary, to which every word is unknown."""
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "mute")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="there is no tokenizer beside the model"):
+        runner.run(recipe_for(folder, pairs, targets=["ort-cpu"]), tmp_path / "out")
+
+
+def test_a_checkpoint_of_another_head_is_refused_at_once(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert", "question-answering"), pairs, targets=["ort-cpu"])
+    with pytest.raises(
+        ModelError,
+        match=r"no sequence-classification head \(got BertForQuestionAnswering, expected .*ForSequenceClassification",
+    ):
+        runner.run(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_directory_that_is_something_else(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, targets=["ort-cpu"])
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="the output directory is a file"):
+        runner.run(recipe, tmp_path / "file")
+    (tmp_path / "out" / "ort-cpu").mkdir(parents=True)
+    (tmp_path / "out" / "ort-cpu" / "thesis.txt").write_text("mine")
+    with pytest.raises(
+        StorageError, match="something that is not octobert's lies where a package or a checkpoint will be written"
+    ):
+        runner.run(recipe, tmp_path / "out")
+    assert (tmp_path / "out" / "ort-cpu" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_store_ignores_a_manifest_that_does_not_fit(tmp_path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "capture-0123456789abcdef").mkdir()
+    (tmp_path / "capture-0123456789abcdef" / "artifact.json").write_text("{}")
+    assert store.find("capture", "0123456789abcdef") is None
+    (tmp_path / "work-capture-x").mkdir()
+    assert store.sweep() == ["work-capture-x"]

@@ -1,0 +1,692 @@
+"""Planners, placements, sensitivity and refiners: what each promises, for whatever plugins there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from octobert.core import capability, plugins
+from octobert.core.errors import PlanError
+from octobert.core.plan import LIMITS, Quantizer, QuantPlan, Site
+from octobert.core.ranges import Collector, Interval, Ranges
+from octobert.data.tokenization import feeds_of
+from octobert.graph import operators, qdq, sites
+from octobert.graph.capture import capture, shapes
+from octobert.quantization import sensitivity
+from octobert.quantization.corrections import _apply
+from octobert.quantization.corrections._layer import Layer, Moments, MomentsCollector
+from octobert.quantization.methods import dynamic, static
+from tests.graph.test_qdq import (
+    INTEGERS,
+    PLACEMENTS,
+    TARGETS,
+    capabilities,
+    constant,
+    encoded,
+    outputs_of,
+    ranges,
+    ranges_for,
+    ranges_of,
+    statistics_of,
+)
+from tests.support.checkpoints import batch
+
+REFINERS = plugins.names("corrections")
+# A value read from the histogram is off by half a bin of 1/128 of it: 0.07 dB of a signal, and as much of the noise.
+BINS_DB = 0.14
+# Errors of outputs, measured in a session with fused operators and in one without.
+FUSED = 1e-2
+# Sums over the same tokens, in float32 here and there.
+SUMS = 1e-5
+
+
+@pytest.fixture(scope="module")
+def captured(checkpoint):
+    return capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+
+
+@pytest.fixture(scope="module")
+def found(captured) -> tuple[Site, ...]:
+    return sites.find_sites(captured.model.graph, captured.encoder)
+
+
+@pytest.fixture(scope="module")
+def float_path(captured, tmp_path_factory):
+    path = tmp_path_factory.mktemp("float") / "float.onnx"
+    operators.save(captured.model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def statistics(float_path, found):
+    return statistics_of(float_path, found)
+
+
+@pytest.fixture(scope="module")
+def measured(statistics) -> Ranges:
+    return ranges_of(statistics)
+
+
+def plan_of(found: tuple[Site, ...], chosen: Ranges, target: str = "ort-cpu", **options: object) -> QuantPlan:
+    return static.plan(found, chosen, capabilities(target), static.Options(**options))
+
+
+def linear(module: str, role: str = "linear.input", layer: int | None = 0) -> Site:
+    """A site of a linear layer, by hand."""
+    weight = role == "linear.weight"
+    value = f"{module}.weight" if weight else f"{module}.read"
+    node = f"{module}.matmul"
+    return Site(role=role, part="ffn_up", module=module, layer=layer, node=node, input=int(weight), value=value)
+
+
+# --- placements
+
+
+def kinds(plan: QuantPlan, layer: int | None) -> Counter[str]:
+    return Counter(site.kind for site, _ in plan.quantized if site.layer == layer)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_qdqbert_has_20_quantizers_a_layer(found, target) -> None:
+    plan = plan_of(found, ranges_for(found), target, placement="qdqbert")
+    linears = ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")
+    expected = {f"linear.{what}@{part}": 1 for what in ("input", "weight") for part in linears}
+    expected |= dict.fromkeys(("scores.query@attention", "scores.key@attention"), 1)
+    expected |= dict.fromkeys(("context.probs@attention", "context.value@attention"), 1)
+    expected |= {f"residual.{what}@{part}": 1 for what in ("branch", "skip") for part in ("attention_norm", "ffn_norm")}
+    assert sum(expected.values()) == 20
+    for layer in range(2):
+        assert kinds(plan, layer) == expected
+    assert kinds(plan, None) == ({"embedding.weight@embeddings": 1} if "embedding.weight" in capabilities(target).roles else {})
+
+
+def test_tensorrt_is_qdqbert_with_heads(found) -> None:
+    qdqbert, tensorrt = (plan_of(found, ranges_for(found), placement=name) for name in ("qdqbert", "tensorrt"))
+    more = {s for s, _ in tensorrt.quantized} - {s for s, _ in qdqbert.quantized}
+    assert {s for s, _ in qdqbert.quantized} < {s for s, _ in tensorrt.quantized}
+    assert sorted((s.module, s.role) for s in more) == [
+        ("classifier", "head.input"),
+        ("classifier", "head.weight"),
+        ("pooler.dense", "head.input"),
+        ("pooler.dense", "head.weight"),
+    ]
+
+
+def test_ffn_takes_feed_forward_layers_only(found) -> None:
+    plan = plan_of(found, ranges_for(found), placement="ffn", embeddings="float")
+    wanted = [f"linear.{what}@{part}" for part in ("ffn_up", "ffn_down") for what in ("input", "weight")]
+    assert kinds(plan, 0) == kinds(plan, 1) == dict.fromkeys(wanted, 1)
+    assert kinds(plan, None) == {}
+
+
+def test_qdqbert_row_quantizes_where_values_are_made(found) -> None:
+    plan = plan_of(found, ranges_for(found), placement="qdqbert-row")
+    expected = {f"linear.output@{part}": 1 for part in ("query", "key", "value", "ffn_up")}
+    expected |= {f"{what}.output@attention": 1 for what in ("scores", "probs", "context")}
+    expected |= {"activation.output@activation": 1}
+    expected |= {f"{what}.output@{part}": 1 for what in ("residual", "norm") for part in ("attention_norm", "ffn_norm")}
+    weights = {f"linear.weight@{part}": 1 for part in ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")}
+    for layer in range(2):
+        assert kinds(plan, layer) == expected | weights
+    assert kinds(plan, None) == {"norm.output@embeddings": 1, "embedding.weight@embeddings": 1}
+    # Inputs are not quantized a second time, and the plan says why.
+    reasons = {d.site.role: d.reason for d in plan.decisions if d.quantizer is None}
+    assert reasons["linear.input"] == reasons["scores.key"] == "quantized where the value is made"
+
+
+def test_a_placement_may_be_written_out(found) -> None:
+    plan = plan_of(found, ranges_for(found), placement=["linear.*@ffn_*", "scores.key"])
+    taken = {s for s, _ in plan.quantized if s.role != "embedding.weight"}
+    expected = {s for s in found if fnmatchcase(s.kind, "linear.*@ffn_*") or s.role == "scores.key"}
+    # The output of the first layer is quantized where it is made; GELU is between it and the second.
+    assert taken == expected
+    assert (plan.placement, len(taken)) == ("custom", 2 * 7)
+    both = plan_of(found, ranges_for(found), placement=("linear.input", "norm.output"))
+    reasons = {d.site.kind: d.reason for d in both.decisions if d.site.layer == 1}
+    assert reasons["linear.input@query"] == "quantized where the value is made"
+    assert reasons["linear.input@ffn_down"] == "placement custom"
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        ("qdqbrt", r'there is no placement "qdqbrt"; did you mean "qdqbert"\?'),
+        ("linear.input", r'there is no placement "linear.input"; known: auto, ffn, matmul'),
+        (("linear.imput",), r'no site is of kind "linear.imput"; did you mean "linear.input"\?'),
+        (("linear.input@fn_up",), r'no site is of kind "linear.input@fn_up"; did you mean "linear.input@ffn_up"\?'),
+        (("linear.input", "conv.*"), r'no site is of kind "conv.\*"; known: '),
+        ((), "a placement needs at least one kind of site"),
+        pytest.param(("scores.key@ffn_up",), r'no site is of kind "scores.key@ffn_up"'),
+    ],
+    ids=str,
+)
+def test_unknown_placements_and_kinds_are_refused(placement, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        static.Options(placement=placement)
+
+
+@pytest.mark.parametrize("enable", [(), ("classifier",)])
+@pytest.mark.parametrize("placement", ["auto", *PLACEMENTS, ("linear.*@ffn_*",)], ids=str)
+def test_what_is_observed_is_enough_for_every_plan(found, measured, placement, enable) -> None:
+    options = static.Options(placement=placement, enable=enable)
+    targets = [capabilities(name) for name in TARGETS]
+    wanted = static.observed_kinds(options, targets)
+    seen = {s.value for s in found if any(fnmatchcase(s.kind, k) or fnmatchcase(s.role, k) for k in wanted)}
+    few = measured.model_copy(update={"intervals": {k: v for k, v in measured.intervals.items() if k in seen}})
+    for target in targets:
+        assert static.plan(found, few, target, options) == static.plan(found, measured, target, options)
+    assert dynamic.observed_kinds(dynamic.Options(enable=enable), targets) == ()
+
+
+# --- disable and enable
+
+
+def disabled(found: tuple[Site, ...], *patterns: str) -> set[str]:
+    plan = plan_of(found, ranges_for(found), placement="matmul", disable=patterns)
+    return {f"{d.site.module}:{d.site.role}" for d in plan.decisions if d.reason.startswith("disabled by")}
+
+
+def test_patterns_are_words_wildcards_and_roles() -> None:
+    names = [f"encoder.layer.{i}.output.dense" for i in (0, 1, 10)]
+    by_hand = tuple(linear(name, role) for name in names for role in ("linear.input", "linear.weight"))
+    every = {f"{s.module}:{s.role}" for s in by_hand}
+
+    def of(*layers: int, role: str = "") -> set[str]:
+        return {one for one in every if any(f".{i}." in one for i in layers) and one.endswith(role)}
+
+    # A word is a whole part of a path: layer 1 is not layer 10.
+    assert disabled(by_hand, "layer.1") == disabled(by_hand, "encoder.layer.1.output.dense") == of(1)
+    assert disabled(by_hand, "layer.1", "layer.0") == of(0, 1)
+    # A wildcard is held against the whole path, so it may take both.
+    assert disabled(by_hand, "*.layer.1*") == of(1, 10)
+    assert disabled(by_hand, "encoder.layer.[01].*") == of(0, 1)
+    assert disabled(by_hand, "*.dense:linear.weight") == of(0, 1, 10, role="linear.weight")
+    assert disabled(by_hand, "layer.1.output.dense:linear.input") == of(1, role="linear.input")
+    for nothing in ("ayer.1", "layer.1*", "dens", "layer.1:linear.input"):
+        with pytest.raises(PlanError, match="matches no module"):
+            disabled(by_hand, nothing)
+
+
+def test_enable_beats_the_placement_and_disable(found) -> None:
+    options = {"placement": "ffn", "disable": ("layer.0",), "enable": ("*.query:linear.*t", "classifier")}
+    decisions = {d.site: d for d in plan_of(found, ranges_for(found), **options).decisions}
+    reasons = {f"{s.module}:{s.role}": d.reason for s, d in decisions.items()}
+    for layer in (0, 1):
+        assert reasons[f"encoder.layer.{layer}.attention.self.query:linear.weight"] == 'enabled by "*.query:linear.*t"'
+    assert reasons["classifier:head.input"] == 'enabled by "classifier"'
+    assert reasons["encoder.layer.0.intermediate.dense:linear.weight"] == 'disabled by "layer.0"'
+    assert reasons["encoder.layer.1.intermediate.dense:linear.weight"] == "placement ffn"
+    assert "attention" in reasons["encoder.layer.1.attention.self:scores.key"]
+    for site, decision in decisions.items():
+        expected = decision.reason.startswith(("enabled", "placement")) or site.role == "embedding.weight"
+        assert (decision.quantizer is not None) == expected, site
+
+
+@pytest.mark.parametrize("method", [static, dynamic])
+@pytest.mark.parametrize(
+    ("disable", "enable", "words"),
+    [
+        (
+            ("encoder.layer.0.intermediate.dens",),
+            (),
+            r'\.disable: the pattern "encoder.layer.0.intermediate.dens" matches no module; '
+            r'did you mean "encoder.layer.0.intermediate.dense"\?',
+        ),
+        ((), ("poler.dense",), r'\.enable: the pattern "poler.dense" matches no module; did you mean "pooler.dense"\?'),
+        (("query", "key"), ("key",), r'the pattern "key" is both disabled and enabled; remove it from one of the two lists'),
+        (
+            ("query",),
+            ("layer.0", "encoder.layer.1.*"),
+            r'everything that "query" disables is enabled again by other patterns \(got disable .*narrow those that enable',
+        ),
+    ],
+)
+def test_patterns_that_cannot_be_meant_are_errors(found, method, disable, enable, words) -> None:
+    with pytest.raises(PlanError, match=words):
+        method.plan(found, ranges_for(found), capabilities("ort-cpu"), method.Options(disable=disable, enable=enable))
+
+
+# --- options of the static method
+
+
+QKV = ("scores.query", "scores.key", "context.value")
+
+
+def held(quantizer: Quantizer) -> tuple[float, float]:
+    return quantizer.low, quantizer.high
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_fused_q_k_and_v_have_one_range_a_layer(found, measured, target) -> None:
+    alone = {s: q for s, q in plan_of(found, measured, target, placement="matmul-attention").quantized}
+    fused = dict(plan_of(found, measured, target, placement="matmul-attention", fuse_qkv=True).quantized)
+    groups = []
+    for layer in range(2):
+        inside = [s for s in fused if s.layer == layer and s.role in QKV]
+        low, high = min(alone[s].low for s in inside), max(alone[s].high for s in inside)
+        for site in inside:
+            both = max(-low, high)
+            assert held(fused[site]) == ((-both, both) if fused[site].symmetric else (low, high)), site.kind
+        groups.append((low, high))
+    assert groups[0] != groups[1]
+    # OpenVINO takes symmetric Q and K beside an asymmetric V on CPUs.
+    table = capabilities(target)
+    expected = {table.activations[0][1]} | ({True} if table.symmetric_int8 else set())
+    assert {fused[s].symmetric for s in fused if s.role in QKV} == expected
+    # Weights with one scale each share it among Q, K and V.
+    rest = [s for s in fused if s.role not in (*QKV, "linear.weight" if table.weight_axis is None else "")]
+    assert {s: fused[s] for s in rest} == {s: alone[s] for s in rest}
+
+
+def test_a_wide_value_stays_symmetric_where_q_and_k_are(found) -> None:
+    """OpenVINO's symmetric Q and K hold twice the wider side of an asymmetric V, and V holds what they hold."""
+    given = {"scores.query": (-2.0, 1.0), "scores.key": (-1.0, 1.0), "context.value": (-1.0, 5.0)}
+    chosen = {
+        s.value: Interval(low=low, high=high, bound=max(-low, high)) for s in found for low, high in [given.get(s.role, (0, 1))]
+    }
+    plan = plan_of(found, ranges(chosen), "openvino-cpu", placement="matmul-attention", fuse_qkv=True)
+    assert {s.role: held(q) for s, q in plan.quantized if s.role in QKV and s.layer == 1} == {
+        "scores.query": (-5.0, 5.0),
+        "scores.key": (-5.0, 5.0),
+        "context.value": (-2.0, 5.0),
+    }
+
+
+def test_fused_q_k_and_v_have_one_range_where_they_are_made(found, measured) -> None:
+    plan = plan_of(found, measured, placement="qdqbert-row", fuse_qkv=True)
+    parts = [f"linear.output@{part}" for part in ("query", "key", "value")]
+    assert len({held(q) for s, q in plan.quantized if s.kind in parts and s.layer == 0}) == 1
+
+
+@pytest.mark.parametrize(
+    ("placement", "kind"), [("matmul", "linear.input@ffn_down"), ("qdqbert-row", "activation.output@activation")]
+)
+@pytest.mark.parametrize("activations", ["auto", "int16"])
+def test_clip_gelu_bounds_the_range_of_gelu_alone(found, measured, placement, kind, activations) -> None:
+    options = {"placement": placement, "activations": activations}
+    plain, clipped, wide = (dict(plan_of(found, measured, clip_gelu=clip, **options).quantized) for clip in (None, 2.0, 1000.0))
+    # The bound is kept for ranges that are observed or learned later.
+    assert {site: quantizer.model_copy(update={"ceiling": None}) for site, quantizer in wide.items()} == plain
+    changed = {s for s in plain if clipped[s] != plain[s]}
+    assert changed == {s for s in plain if s.kind == kind}
+    for site in changed:
+        assert plain[site].high > 2.0
+        low = -2.0 if activations == "int16" else plain[site].low
+        assert held(clipped[site]) == (low, 2.0)
+
+
+def test_clip_gelu_is_positive() -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        static.Options(clip_gelu=0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "update"),
+    [
+        ({"per_channel": False}, {"axis": None}),
+        ({"weight_ranges": "mse"}, {"least": "mse"}),
+        ({"reduce_range": True}, {"reduced": True}),
+    ],
+)
+@pytest.mark.parametrize("method", [static, dynamic])
+def test_options_of_weights_change_weights_alone(found, measured, method, options, update) -> None:
+    plain, changed = (
+        dict(method.plan(found, measured, capabilities("ort-cpu"), method.Options(**one)).quantized) for one in ({}, options)
+    )
+    assert set(plain) == set(changed)
+    for site, quantizer in plain.items():
+        expected = quantizer.model_copy(update=update) if site.role == "linear.weight" else quantizer
+        assert changed[site] == expected, site.kind
+
+
+def test_q_and_k_are_like_any_other_activation_where_products_saturate(found, measured) -> None:
+    """OpenVINO multiplies symmetric Q and K in integers, with no weight to take a bit from; asymmetric ones in float."""
+    kinds = {}
+    for reduced in ("auto", False, True):
+        plan = plan_of(found, measured, "openvino-cpu", reduce_range=reduced)
+        capability.check(plan, capabilities("openvino-cpu"))
+        kinds[reduced] = {(q.dtype, q.symmetric) for s, q in plan.quantized if s.role in ("scores.query", "scores.key")}
+    assert kinds == {"auto": {("int8", True)}, False: {("int8", True)}, True: {("uint8", False)}}
+    asked = plan_of(found, measured, "openvino-cpu", reduce_range=True, activations="int8", symmetric=True)
+    assert {(q.dtype, q.symmetric) for s, q in asked.quantized if not s.is_weight} == {("int8", True)}
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (("avx2",), True),
+        (("avx2", "avx512f"), True),
+        (("avx2", "avx_vnni"), False),
+        (("avx2", "avx512f", "avx512_vnni"), False),
+        (("asimddp", "i8mm"), False),
+        ((), False),
+    ],
+)
+def test_8_bit_products_saturate_on_x86_without_vnni(features, expected) -> None:
+    for target in ("ort-cpu", "openvino-cpu"):
+        assert capability.saturates(capabilities(target), features) is expected
+    assert not capability.saturates(capabilities("ort-cuda"), features)
+
+
+def test_embeddings_may_stay_float(found, measured) -> None:
+    for method in (static, dynamic):
+        options = method.Options(embeddings="float")
+        plan = method.plan(found, measured, capabilities("ort-cpu"), options)
+        (decision,) = (d for d in plan.decisions if d.site.role == "embedding.weight")
+        assert (decision.quantizer, decision.reason) == (None, "embeddings: float")
+
+
+# --- the dynamic method
+
+
+def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(found, measured) -> None:
+    def taken(**options: object) -> Counter[str]:
+        plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(**options))
+        assert all(q.dynamic != s.is_weight for s, q in plan.quantized)
+        return Counter(s.role for s, _ in plan.quantized)
+
+    plain = {"linear.input": 12, "linear.weight": 12, "embedding.weight": 1}
+    assert taken() == plain
+    assert taken(enable=("classifier",)) == plain | {"head.input": 1, "head.weight": 1}
+    # What has no dynamic form stays float even then.
+    assert taken(enable=("attention.self",)) == plain
+    assert taken(disable=("layer.1",)) == plain | {"linear.input": 6, "linear.weight": 6}
+
+
+def test_dynamic_activations_are_refused_where_they_would_be_float(found, measured) -> None:
+    plan = dynamic.plan(found, measured, capabilities("openvino-cpu"), dynamic.Options())
+    words = r"openvino-cpu: the plan breaks 8 rules .*openvino-cpu computes dynamically quantized activations in float.* 3 more"
+    with pytest.raises(PlanError, match=words):
+        capability.check(plan, capabilities("openvino-cpu"))
+    capability.check(plan, capabilities("ort-cpu"))
+
+
+# --- sensitivity
+
+
+def silent(*_: object) -> None:
+    """No progress to show."""
+
+
+@pytest.mark.parametrize(
+    "value", ["embeddings.LayerNorm", "encoder.layer.0.attention.self.probs", "encoder.layer.1.output.dense"]
+)
+def test_a_ruined_value_is_the_most_harmful(float_path, found, measured, statistics, value) -> None:
+    interval = measured.intervals[value]
+    wide = interval.model_copy(update={k: 20 * getattr(interval, k) for k in ("low", "high", "bound")})
+    ruined = measured.model_copy(update={"intervals": {**measured.intervals, value: wide}})
+    steps: list[tuple[int, int]] = []
+    results = []
+    for chosen, progress in ((measured, silent), (ruined, lambda done, of: steps.append((done, of)))):
+        plan = plan_of(found, chosen, placement="qdqbert")
+        model = ir.load(float_path)
+        results.append(sensitivity.measure(model, plan, encoded(), 0, statistics, progress))
+    healthy, ill = results
+    count = len({(s.value, q) for s, q in plan.quantized})
+    assert steps == [(i + 1, count) for i in range(count)]
+    assert len(ill.values) == count
+    assert ill.rows == len(encoded())
+    assert [h.output_error for h in ill.values] == sorted((h.output_error for h in ill.values), reverse=True)
+    assert ill.values[0].value == value
+    assert ill.values[0].output_error > 10 * ill.values[1].output_error
+    before, after = (next(h for h in one.values if h.value == value) for one in results)
+    # A 20 times wider step is 26 dB, but less for probabilities, most of which were rounded to 0 before.
+    assert 22 < before.signal_to_noise_db - after.signal_to_noise_db < 28
+    # The others are what they were.
+    others = [{h.value: h.output_error for h in one.values if h.value != value} for one in (healthy, ill)]
+    assert others[0] == pytest.approx(others[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("refined", [False, pytest.param(True)])
+def test_all_values_together_are_the_written_graph(float_path, found, measured, statistics, tmp_path, refined) -> None:
+    plan = plan_of(found, measured, placement="matmul")
+    refiner = plugins.load("corrections", "weight-rounding")
+    layers = _apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent) if refined else {}
+    model = ir.load(float_path)
+    scales = _apply.apply_(model, layers, plan)
+    operators.save(model, tmp_path / "refined.onnx")
+    result = sensitivity.measure(ir.load(tmp_path / "refined.onnx"), plan, encoded(), 0, statistics, silent, scales)
+    qdq.write(model, plan, scales)
+    operators.save(model, tmp_path / "written.onnx")
+    feeds = feeds_of(encoded(), 0)
+    theirs, ours = (outputs_of(tmp_path / f"{name}.onnx", feeds) for name in ("refined", "written"))
+    assert result.together == pytest.approx(np.mean((ours - theirs) ** 2) / theirs.var(), rel=FUSED)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-4.5, 5.5), (-2.0, 3.0), (-60.0, 60.0), (-0.5, 1.0)])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_the_noise_of_an_activation_equals_numpy(dtype, symmetric, low, high) -> None:
+    values = np.random.default_rng(0).normal(0.3, 1.0, 100_000).astype(np.float32)
+    collector = Collector(1)
+    collector.add([0], [values])
+    quantizer = Quantizer(dtype=dtype, symmetric=symmetric, low=low, high=high)
+    scale, zero = qdq.activation_parameters(quantizer)
+    codes = np.clip(np.rint(values.astype(np.float64) / scale) + int(zero), *LIMITS[dtype])
+    noise = np.mean((values - (codes - int(zero)) * float(scale)) ** 2)
+    expected = 10 * np.log10(np.mean(values.astype(np.float64) ** 2) / noise)
+    assert sensitivity.activation_snr(collector.statistics(), quantizer) == pytest.approx(expected, abs=BINS_DB)
+
+
+def test_the_noise_of_weights_and_of_dynamic_values(float_path, found, measured, statistics) -> None:
+    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options())
+    result = sensitivity.measure(ir.load(float_path), plan, encoded(), 0, statistics, silent)
+    harms = {h.value: h for h in result.values}
+    assert harms["embeddings.LayerNorm"].signal_to_noise_db is None
+    name = "encoder.layer.1.output.dense.weight"
+    weight = constant(ir.load(float_path), name)
+    step = np.abs(weight).max(axis=0) / 127
+    noise = np.mean((np.rint(weight / step) * step - weight) ** 2)
+    assert harms[name].signal_to_noise_db == pytest.approx(10 * np.log10(np.mean(weight**2) / noise), abs=1e-3)
+    assert sensitivity.decibels(1.0, 0.0) == 200.0
+
+
+# --- refiners
+
+
+def correlated(seed: int, mean: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs [2000, 32] of a few directions, as activations are, and their 8-bit forms."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(2000, 6)) @ generator.normal(size=(6, 32)) + 0.2 * generator.normal(size=(2000, 32)) + mean
+    return x.astype(np.float32), in_8_bits(x.astype(np.float32))
+
+
+def in_8_bits(x: np.ndarray) -> np.ndarray:
+    quantizer = Quantizer(dtype="uint8", symmetric=False, low=float(x.min()), high=float(x.max()))
+    scale, zero = qdq.activation_parameters(quantizer)
+    return ((np.clip(np.rint(x / scale) + int(zero), 0, 255) - int(zero)) * scale).astype(np.float32)
+
+
+def moments_of(x: np.ndarray, q: np.ndarray) -> Moments:
+    collector = MomentsCollector(x.shape[1], products=True)
+    for part, quantized in zip(np.array_split(x, 3), np.array_split(q, 3), strict=True):
+        if len(part):
+            collector.add(part, quantized)
+    return collector.moments()
+
+
+def layer_of(seed: int, *, bias: bool = True, axis: int | None = 1, least: str = "max") -> Layer:
+    generator = np.random.default_rng(100 + seed)
+    weight = generator.normal(size=(32, 16)).astype(np.float32)
+    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, least=least)
+    return Layer.of(weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer)
+
+
+def refined(name: str, layer: Layer, moments: Moments) -> Layer:
+    module = plugins.load("corrections", name)
+    return module.refine(layer, moments, module.Options())
+
+
+def squared_error(x: np.ndarray, q: np.ndarray, layer: Layer, result: Layer) -> float:
+    """Of q W8 + b8, as it will be written, against x W + b."""
+    written = qdq.dequantized_weight(result.weight, result.quantizer, result.scale).astype(np.float64)
+    return float(np.mean((q @ written + result.bias - (x.astype(np.float64) @ layer.weight + layer.bias)) ** 2))
+
+
+def test_moments_equal_numpy() -> None:
+    x, q = correlated(0)
+    moments = moments_of(x, q)
+    centred, lost = q - q.mean(axis=0, dtype=np.float64), x - q - (x - q).mean(axis=0, dtype=np.float64)
+    assert moments.count == 2000
+    np.testing.assert_allclose(moments.mean, x.mean(axis=0, dtype=np.float64), atol=SUMS)
+    np.testing.assert_allclose(moments.mean_quantized, q.mean(axis=0, dtype=np.float64), atol=SUMS)
+    np.testing.assert_allclose(moments.products, centred.T @ centred / 2000, atol=10 * SUMS)
+    np.testing.assert_allclose(moments.lost, centred.T @ lost / 2000, atol=10 * SUMS)
+
+
+@pytest.mark.parametrize("least", ["max", "mse"])
+@pytest.mark.parametrize("axis", [1, None])
+@pytest.mark.parametrize("name", REFINERS)
+class TestEveryRefiner:
+    """What holds for any rule that changes a layer's constants."""
+
+    def test_the_error_of_outputs_does_not_rise(self, name: str, axis: int | None, least: str) -> None:
+        for seed in range(4):
+            x, q = correlated(seed)
+            layer = layer_of(seed, axis=axis, least=least)
+            plain = squared_error(x, q, layer, layer)
+            ours = squared_error(x, q, layer, refined(name, layer, moments_of(x, q)))
+            # What is lost of the inputs is most of the plain error, and no choice of weights brings all of it back.
+            assert ours <= plain * (0.9 if name == "weight-rounding" else 1 + 1e-6), seed
+
+    def test_a_channel_that_is_always_zero(self, name: str, axis: int | None, least: str) -> None:
+        x, q = correlated(0)
+        x[:, 3] = q[:, 3] = 0.0
+        layer = layer_of(0, axis=axis, least=least)
+        result = refined(name, layer, moments_of(x, q))
+        for one in (result.weight, result.bias, qdq.dequantized_weight(result.weight, result.quantizer, result.scale)):
+            assert np.isfinite(one).all()
+        assert squared_error(x, q, layer, result) <= squared_error(x, q, layer, layer) * (1 + 1e-6)
+
+    def test_types_and_shapes_stay(self, name: str, axis: int | None, least: str) -> None:
+        x, q = correlated(0)
+        for bias in (True, False):
+            layer = layer_of(0, bias=bias, axis=axis, least=least)
+            before = layer.weight.copy()
+            result = refined(name, layer, moments_of(x, q))
+            assert (result.weight.shape, result.weight.dtype) == ((32, 16), np.float32)
+            assert (result.bias is None) == (not bias)
+            if bias:
+                assert (result.bias.shape, result.bias.dtype) == ((16,), np.float32)
+            assert result.quantizer == layer.quantizer
+            # A pure function: the layer that came in is what it was.
+            np.testing.assert_array_equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("name", REFINERS)
+def test_inputs_that_never_vary(name: str, dead: bool) -> None:
+    # A head that calibration showed one row, or a layer whose inputs are all zero.
+    x = np.zeros((5, 32), dtype=np.float32) if dead else correlated(0)[0][:1]
+    layer, q = layer_of(0), in_8_bits(x)
+    result = refined(name, layer, moments_of(x, q))
+    assert np.isfinite(result.weight).all()
+    assert np.isfinite(result.bias).all()
+    assert squared_error(x, q, layer, result) <= squared_error(x, q, layer, layer) * (1 + 1e-6)
+
+
+def test_bias_correction_moves_the_bias_by_the_mean_error_and_nothing_else() -> None:
+    x, q = correlated(1)
+    layer, moments = layer_of(1), moments_of(x, q)
+    result = refined("bias-correction", layer, moments)
+    lost = layer.weight - qdq.dequantized_weight(layer.weight, layer.quantizer)
+    np.testing.assert_allclose(result.bias - layer.bias, q.mean(axis=0, dtype=np.float64) @ lost, atol=SUMS)
+    np.testing.assert_array_equal(result.weight, layer.weight)
+    assert result.scale is None
+
+
+def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
+    layer = layer_of(1, bias=False)
+    assert refined("bias-correction", layer, moments_of(*correlated(1))) is layer
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("axis", [1, None])
+def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduced: bool) -> None:
+    plain = layer_of(2, axis=axis)
+    quantizer = plain.quantizer.model_copy(update={"reduced": reduced})
+    result = refined("weight-rounding", Layer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
+    assert result.scale.shape == (() if axis is None else (16,))
+    codes = result.weight.astype(np.float64) / result.scale
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
+    assert np.abs(codes).max() <= (63 if reduced else 127) + 1e-4
+    # So the writer keeps them: it rounds with the same scale.
+    integers, _ = qdq.quantize_weight(result.weight, quantizer, result.scale)
+    np.testing.assert_array_equal(integers, np.rint(codes))
+    nearest, _ = qdq.quantize_weight(plain.weight, quantizer)
+    assert np.any(integers != nearest)
+
+
+def test_a_scale_that_is_chosen_already_is_kept() -> None:
+    plain = layer_of(3)
+    scale = qdq.weight_scale(plain.weight, plain.quantizer) * np.float32(1.1)
+    result = refined("weight-rounding", Layer.of(plain.weight, plain.bias, plain.quantizer, scale), moments_of(*correlated(3)))
+    np.testing.assert_array_equal(result.scale, scale)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [("weight-rounding", "bias-correction"), pytest.param(("bias-correction", "weight-rounding"))],
+    ids=str,
+)
+def test_refiners_one_after_another_are_as_good_as_the_best(order) -> None:
+    x, q = correlated(0)
+    layer, moments = layer_of(0), moments_of(x, q)
+    result = layer
+    for name in order:
+        result = refined(name, result, moments)
+    best = squared_error(x, q, layer, refined("weight-rounding", layer, moments))
+    assert squared_error(x, q, layer, result) <= best * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("module", ["encoder.layer.1.intermediate.dense", pytest.param("pooler.dense")])
+def test_refined_layers_of_a_model_equal_numpy(float_path, found, measured, tmp_path, module) -> None:
+    plan = plan_of(found, measured, placement="tensorrt")
+    refiner = plugins.load("corrections", "bias-correction")
+    layers = _apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+    assert len(layers) == 14
+    # The inputs of the layer, row by row, so that there is no padding.
+    model = ir.load(float_path)
+    site, quantizer = next((s, q) for s, q in plan.quantized if s.module == module and not s.is_weight)
+    value = next(v for n in model.graph for v in n.outputs if v.name == site.value)
+    shapes.save_with_outputs(model, [value], tmp_path / "one.onnx")
+    session = ort.InferenceSession(str(tmp_path / "one.onnx"))
+    names = [i.name for i in session.get_inputs()]
+    every = [session.run(None, {k: feeds_of([row], 0)[k] for k in names})[0].reshape(-1, 32) for row in encoded()]
+    x = np.concatenate(every)
+    scale, zero = qdq.activation_parameters(quantizer)
+    q = (np.clip(np.rint(x / scale) + int(zero), 0, 255) - int(zero)) * scale
+    weight, bias = constant(model, f"{module}.weight"), constant(model, f"{module}.bias")
+    lost = weight - qdq.dequantized_weight(weight, Quantizer(dtype="int8", symmetric=True, axis=1))
+    np.testing.assert_allclose(layers[module].bias - bias, q.mean(axis=0) @ lost, atol=SUMS)
+
+
+@pytest.mark.parametrize(
+    ("placement", "count"),
+    [
+        (name, 4 if name == "ffn" else 14 if name in ("tensorrt", "whole") else 12)
+        for name in PLACEMENTS
+        if name != "qdqbert-row"
+    ]
+    + [pytest.param("qdqbert-row", 12)],
+)
+def test_every_linear_layer_in_8_bits_is_refined(float_path, found, measured, placement, count) -> None:
+    refiner = plugins.load("corrections", "bias-correction")
+    plan = plan_of(found, measured, placement=placement)
+    assert len(_apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)) == count
+
+
+@pytest.mark.parametrize("name", REFINERS)
+def test_refined_q_k_and_v_still_share_one_scale(float_path, found, measured, name) -> None:
+    plan = plan_of(found, measured, placement="matmul-attention", fuse_qkv=True, per_channel=False)
+    refiner = plugins.load("corrections", name)
+    layers = _apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+    model = ir.load(float_path)
+    qdq.write(model, plan, _apply.apply_(model, layers, plan))
+    names = [f"encoder.layer.0.attention.self.{part}.weight.scale" for part in ("query", "key", "value")]
+    assert len({float(constant(model, one)) for one in names}) == 1

@@ -1,0 +1,1 @@
+"""What test files share: tiny checkpoints, graphs, runs, and the command line."""

@@ -1,0 +1,169 @@
+"""Tiny random encoders of every family, saved as checkpoints with a WordPiece tokenizer; nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from octobert.core import capability, environment, plugins
+
+WORDS = tuple(
+    [
+        "the",
+        "of",
+        "and",
+        "a",
+        "to",
+        "in",
+        "is",
+        "you",
+        "that",
+        "it",
+        "he",
+        "was",
+        "for",
+        "on",
+        "are",
+        "as",
+        "with",
+        "his",
+        "they",
+        "at",
+        "be",
+        "this",
+        "have",
+        "from",
+        "or",
+        "one",
+        "had",
+        "by",
+    ]
+)
+_PIECES = [f"##{c}" for c in string.ascii_lowercase + string.digits]
+_CHARACTERS = list(string.ascii_lowercase + string.digits + ".,")
+AUTO = {
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "embedding": "AutoModel",
+}
+
+
+def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -> Path:
+    """A random model of a family with a head, its tokenizer beside it.
+
+    Weights are drawn wide enough that attention is not uniform and logits differ from row to row.
+    """
+    import torch
+    import transformers
+
+    encoder = plugins.load("families", family).FAMILY
+    torch.manual_seed(7)
+    settings = {**encoder.tiny_config(), "initializer_range": 0.3, **overrides}
+    config = transformers.AutoConfig.for_model(encoder.model_types[0], **settings)
+    if head == "sequence-classification":
+        config.id2label, config.label2id = {0: "different", 1: "same"}, {"different": 0, "same": 1}
+    model = getattr(transformers, AUTO[head]).from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name.lower():
+                parameter.uniform_(0.7, 1.3) if name.endswith("weight") else parameter.uniform_(-0.2, 0.2)
+            elif name.endswith("bias"):
+                parameter.uniform_(-0.2, 0.2)
+    model.save_pretrained(folder)
+    make_tokenizer(folder, pad_id=config.pad_token_id or 0)
+    return folder
+
+
+def make_tokenizer(folder: Path, *, pad_id: int) -> None:
+    """A WordPiece tokenizer of under 120 tokens."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"] if pad_id == 1 else ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    tokens = [*special, *WORDS, *(c for c in _CHARACTERS if c not in WORDS), *_PIECES]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def make_byte_level_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer with RoBERTa's four special tokens around a pair, and a config that says so."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([" ".join(WORDS)] * 5, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": 514}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def batch(lengths: list[int], *, pad_id: int = 0, vocabulary: int = 90, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random feeds with these row lengths, padded on the right."""
+    generator = np.random.default_rng(seed)
+    ids = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = generator.integers(4, vocabulary, length)
+        mask[row, :length] = 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def parity_feeds(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
+    """Batches of rows of one token and of more than any window or bucket of a tiny model."""
+    return [batch(lengths, pad_id=pad_id, seed=i) for i, lengths in enumerate(([9, 4, 1], [2], [17, 30]))]
+
+
+def reduces(target: str = "ort-cpu") -> bool:
+    """Whether `reduce_range: auto` takes a bit from weights on this CPU; planners themselves, asked directly, take none."""
+    return capability.saturates(plugins.load("targets", target).CAPABILITIES, environment.current().features)
+
+
+def exact_options(method: ModuleType, target: str = "ort-cpu", **options: object) -> Any:
+    """Options of a method with which a target's products are exact on this CPU, as a run has them."""
+    return method.Options(**{"reduce_range": reduces(target), **options})
+
+
+def pad_of(folder: Path) -> int:
+    """The padding id of a checkpoint."""
+    return json.loads((folder / "config.json").read_text())["pad_token_id"] or 0
+
+
+def plant_outliers(source: Path, folder: Path, *, factor: float, channels: int) -> Path:
+    """A copy of a BERT checkpoint that computes the same, with outlier channels that no per-tensor range survives.
+
+    In every layer some channels of Q are scaled up and those of K down by the same factor, and some of V up and the rows of the
+    output projection that read them down.
+    """
+    import shutil
+
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(source, folder)
+    weights = {name: array.astype(np.float32) for name, array in load_file(folder / "model.safetensors").items()}
+    generator = np.random.default_rng(0)
+    for name in [n for n in weights if n.endswith("attention.self.query.weight")]:
+        stem = name.removesuffix("self.query.weight")
+        chosen = generator.permutation(len(weights[name]))[:channels]
+        for part, power in (("self.query", 1), ("self.key", -1), ("self.value", 1)):
+            weights[f"{stem}{part}.weight"][chosen] *= factor**power
+            weights[f"{stem}{part}.bias"][chosen] *= factor**power
+        weights[f"{stem}output.dense.weight"][:, chosen] /= factor
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

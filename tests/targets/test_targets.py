@@ -1,0 +1,518 @@
+"""Targets: one recipe for all of them, what each file must be like, the linter, and plans that are repaired.
+
+Where a target's runtime is missing, its file is checked by structure and computed by ONNX Runtime on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from octobert.config.recipe import parse
+from octobert.core import capability, plugins
+from octobert.core.capability import Capabilities
+from octobert.core.errors import ModelError, PlanError, RecipeError, TargetError
+from octobert.core.plan import QuantPlan
+from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.session import SessionOptions
+from octobert.graph import operators, qdq
+from octobert.graph.passes import contrib, epcontext, float16
+from octobert.inspection import linter
+from octobert.pipeline import runner
+from octobert.quantization.methods import static
+from octobert.report import targets as report_targets
+from octobert.targets.runtimes import ort as onnxruntime
+from octobert.targets.runtimes.static_shape import FixedSession
+from tests.cli.test_cli import octobert
+from tests.conftest import write_pairs
+from tests.support.checkpoints import batch, make_checkpoint
+
+ALL = plugins.names("targets")
+SHAPE = {"batch": 2, "sequence": 16}
+# The same numbers in another order, or in a graph of another form: float32 rounding of logits of size one.
+FORM = 2e-5
+# One value in a hundred thousand falls on the other side of a half where a sum is associated otherwise, by one step of 8 bits.
+FLIPPED = 2e-2
+
+
+def table(name: str) -> Capabilities:
+    return plugins.load("targets", name).CAPABILITIES
+
+
+@pytest.fixture(scope="module")
+def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output directory of one recipe that names every target. Heads are of a width that the CUDA operators take."""
+    folder = tmp_path_factory.mktemp("everywhere")
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
+    plain = {
+        "model": str(make_checkpoint(folder / "model", "bert", "sequence-classification", **sizes)),
+        "task": {"text-classification": {"max_length": SHAPE["sequence"]}},
+        "data": {"source": str(write_pairs(folder / "data")), "calibrate": {"from": "train", "samples": 24}},
+        "prepare": [],
+        "refine": [],
+        "targets": list(ALL),
+        "shape": SHAPE,
+        "measure": False,
+    }
+    runner.run(parse(plain), folder / "out")
+    return folder / "out"
+
+
+def onnx_of(out: Path, target: str) -> Path:
+    return out / target / table(target).file
+
+
+def run(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """Logits of a file on ONNX Runtime's CPU, nothing optimized."""
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.log_severity_level = 4
+    session = ort.InferenceSession(str(path), settings, providers=[onnxruntime.CPU])
+    return session.run(["logits"], {i.name: feeds[i.name] for i in session.get_inputs()})[0]
+
+
+FEEDS = batch([16, 9])
+# The CUDA form has operators that no CPU computes.
+COMPUTED = [name for name in ALL if name != "ort-cuda"]
+
+
+# --- one recipe for all
+
+
+def test_one_capture_and_one_calibration_serve_all_targets(everywhere: Path) -> None:
+    stages = [folder.name.partition("-")[0] for folder in (everywhere / ".octobert" / "store").iterdir()]
+    assert {name: stages.count(name) for name in ("capture", "observe", "calibrate")} == {
+        "capture": 1,
+        "observe": 1,
+        "calibrate": 1,
+    }
+    assert stages.count("package") == len(ALL)
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_every_file_passes_the_linter_of_its_target(everywhere: Path, target: str) -> None:
+    found = linter.lint(onnx_of(everywhere, target), table(target))
+    assert [one.text for one in found.findings if one.severity == "refused"] == []
+    # The CUDA form has no plain products left; everywhere else the twelve linear layers are integers at least.
+    assert found.products == 0 or target == "ort-cuda" or found.integer >= 12
+
+
+@pytest.mark.parametrize("target", COMPUTED)
+def test_every_file_follows_the_float_model(everywhere: Path, target: str) -> None:
+    expected = run(everywhere / target / "onnx" / "model.onnx", FEEDS)
+    ours = run(onnx_of(everywhere, target), FEEDS)
+    assert 1e-5 < np.abs(ours - expected).max() / np.abs(expected).max() < 0.25
+
+
+@pytest.mark.parametrize("target", [name for name in ALL if table(name).shapes == "fixed"])
+def test_fixed_files_have_no_free_axis(everywhere: Path, target: str) -> None:
+    graph = ir.load(onnx_of(everywhere, target)).graph
+    for value in graph.inputs:
+        assert value.shape.numpy() == (SHAPE["batch"], SHAPE["sequence"])
+    assert all(value.shape.is_static() for value in graph.outputs)
+    assert not [node.op_type for node in graph if node.op_type in ("Shape", "Range", "Size")]
+
+
+# --- what each target's files are like
+
+
+def test_tensorrt_has_float_weights_behind_pairs_and_a_profile(everywhere: Path) -> None:
+    path = onnx_of(everywhere, "tensorrt")
+    graph = ir.load(path).graph
+    pairs = [node for node in graph if node.op_type == "QuantizeLinear"]
+    assert all(np.all(operators.const_array(node.inputs[2]) == 0) for node in pairs)
+    weights = [node for node in pairs if operators.const_array(node.inputs[0]) is not None]
+    assert len(weights) == 14
+    assert {str(node.inputs[0].dtype) for node in graph if node.op_type == "MatMul"} == {"FLOAT16"}
+    script = (path.parent / "build.sh").read_text()
+    assert "--stronglyTyped" in script
+    assert "--maxShapes=input_ids:2x16,attention_mask:2x16,token_type_ids:2x16" in script
+    assert "--int8 " not in script
+    options = json.loads((path.parent / "provider_options.json").read_text())
+    assert options["trt_profile_min_shapes"] == "input_ids:1x1,attention_mask:1x1,token_type_ids:1x1"
+
+
+def test_qnn_has_16_bit_activations_one_scale_a_weight_and_gemm(everywhere: Path) -> None:
+    path = onnx_of(everywhere, "qnn")
+    model = ir.load(path)
+    types = contrib.pair_types(model)
+    assert (types.activation, types.weight) == ("QUInt16", "QUInt8")
+    counted = [node.op_type for node in model.graph]
+    assert counted.count("Gemm") == 14
+    # Left are the two products of each attention.
+    assert counted.count("MatMul") == 4
+    for node in model.graph:
+        if node.op_type == "DequantizeLinear":
+            assert operators.const_array(node.inputs[1]).size == 1
+    settings = json.loads((path.parent / "session.json").read_text())
+    assert settings["write_context"]["ep.context_enable"] == "1"
+    assert model.graph.opset_imports[""] == 21
+
+
+def test_vitisai_has_its_metadata_and_onnx_runtimes_own_pairs(everywhere: Path) -> None:
+    model = ir.load(onnx_of(everywhere, "vitisai"))
+    assert model.metadata_props["activation_dtype"] == "QUInt16"
+    assert model.metadata_props["weight_dtype"] == "QInt8"
+    assert model.metadata_props["quant_type"] == "OnnxStaticQuantization"
+    assert json.loads(model.metadata_props["architectures"]) == ["BertForSequenceClassification"]
+    assert model.metadata_props["model_type"] == "bert"
+    assert model.graph.opset_imports[""] <= 20
+    pairs = [node for node in model.graph if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert {node.domain for node in pairs} == {"com.microsoft"}
+    counted = [node.op_type for node in model.graph]
+    assert counted.count("Gelu") == 2
+    assert "Erf" not in counted
+
+
+def test_migraphx_has_opset_19_and_float16(everywhere: Path) -> None:
+    model = ir.load(onnx_of(everywhere, "migraphx"))
+    assert model.graph.opset_imports[""] == 19
+    assert "FLOAT16" in {str(value.dtype) for value in model.graph.initializers.values()}
+
+
+def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path) -> None:
+    from octobert.targets.runtimes import openvino
+
+    target = plugins.load("targets", "openvino-npu")
+    path = target.model_file(everywhere / "openvino-npu")
+    epcontext.check(path.with_suffix(".onnx"))
+    session = FixedSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
+    feeds = batch([9, 7, 3, 12, 16])
+    # The graph before its shape was fixed, on the same runtime: 8-bit products saturate there on some CPUs, and not in others.
+    plans = (everywhere / ".octobert" / "store").glob("quantize-*/plan.json")
+    free = next(one for one in plans if json.loads(one.read_text())["target"] == "openvino-npu").with_name(
+        "model_quantized.onnx"
+    )
+    theirs = openvino.OpenvinoSession(free, SessionOptions(), "CPU").run(feeds)["logits"]
+    ours = session.run(feeds)["logits"]
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() < FLIPPED * np.abs(theirs).max()
+
+
+def test_rows_longer_than_the_shape_are_refused(everywhere: Path) -> None:
+    from octobert.targets.runtimes import openvino
+
+    path = plugins.load("targets", "openvino-npu").model_file(everywhere / "openvino-npu")
+    session = FixedSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
+    with pytest.raises(TargetError, match=r"longer than what the model was made for \(got 17 tokens, expected at most 16\)"):
+        session.run(batch([17]))
+
+
+def test_a_fixed_session_pads_cuts_and_puts_together(everywhere: Path) -> None:
+    path = onnx_of(everywhere, "qnn")
+    session = FixedSession(onnxruntime.OrtSession(path, SessionOptions(), onnxruntime.CPU))
+    feeds = batch([9, 7, 3])
+    whole = session.run(feeds)["logits"]
+    assert whole.shape == (3, 2)
+    for row in range(3):
+        alone = session.run({name: array[row : row + 1] for name, array in feeds.items()})["logits"]
+        np.testing.assert_allclose(alone[0], whole[row], atol=FORM)
+
+
+# --- the linter
+
+
+def changed(path: Path, folder: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
+    model = onnx.load(path)
+    change(model)
+    onnx.save(model, folder / "changed.onnx")
+    return folder / "changed.onnx"
+
+
+def weights_of(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    constants = {one.name for one in model.graph.initializer}
+    return [n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants]
+
+
+def activations_of(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    constants = {one.name for one in model.graph.initializer}
+    made = {n.output[0] for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] not in constants}
+    return [n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] in made]
+
+
+def set_constant(model: onnx.ModelProto, name: str, array: np.ndarray) -> None:
+    for one in model.graph.initializer:
+        if one.name == name:
+            one.CopyFrom(onnx.numpy_helper.from_array(array, name))
+
+
+def opset(number: int) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        model.opset_import[0].version = number
+
+    return change
+
+
+def scale(numbers: float) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        name = activations_of(model)[3].input[1]
+        set_constant(model, name, np.array(numbers, dtype=np.float32))
+
+    return change
+
+
+def zero_point(model: onnx.ModelProto) -> None:
+    name = activations_of(model)[3].input[2]
+    set_constant(model, name, np.array(3, dtype=np.int8))
+
+
+def channels(model: onnx.ModelProto) -> None:
+    node = weights_of(model)[2]
+    array = next(onnx.numpy_helper.to_array(one) for one in model.graph.initializer if one.name == node.input[0])
+    set_constant(model, node.input[1], np.full(array.shape[1], 0.01, dtype=np.float32))
+    set_constant(model, node.input[2], np.full(array.shape[1], 128, dtype=array.dtype))
+
+
+def wrong_axis(model: onnx.ModelProto) -> None:
+    for attribute in weights_of(model)[2].attribute:
+        if attribute.name == "axis":
+            attribute.i = 0
+
+
+def bias(model: onnx.ModelProto) -> None:
+    model.graph.initializer.extend(
+        [
+            helper.make_tensor("b.q", TensorProto.INT32, [2], [1, 2]),
+            helper.make_tensor("b.s", TensorProto.FLOAT, [], [0.1]),
+        ]
+    )
+    model.graph.node.append(helper.make_node("DequantizeLinear", ["b.q", "b.s"], ["b"], name="bias"))
+
+
+def operator(op_type: str, domain: str = "") -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        outputs = ["new.0", "new.1", "new.2"][: 3 if op_type == "DynamicQuantizeLinear" else 1]
+        value = next(n.output[0] for n in model.graph.node if n.op_type == "LayerNormalization")
+        model.graph.node.append(helper.make_node(op_type, [value], outputs, name="planted", domain=domain))
+
+    return change
+
+
+def constant(number: float, kind: int = TensorProto.FLOAT) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.initializer.append(helper.make_tensor("planted", kind, [1], [number]))
+
+    return change
+
+
+def free_axis(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "sequence"
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "rule", "words"),
+    [
+        ("tensorrt", opset(23), "opset", "the file is of opset 23, and tensorrt takes 13 to 21"),
+        ("migraphx", opset(20), "opset", "migraphx takes 13 to 19"),
+        ("tensorrt", zero_point, "activation", "takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric int8"),
+        ("tensorrt", bias, "bias", "biases that are int32"),
+        ("tensorrt", operator("DynamicQuantizeLinear"), "operator", "does not compute DynamicQuantizeLinear"),
+        ("tensorrt", operator("FastGelu", "com.microsoft"), "domain", "does not know com.microsoft.FastGelu"),
+        ("qnn", channels, "channels", "qnn takes one scale a weight"),
+        ("qnn", scale(1e-10), "range", "narrower than qnn's least, 0.0001"),
+        ("qnn", constant(-3.4e38), "constant", "minus infinity to qnn"),
+        ("qnn", free_axis, "shape", "qnn compiles one shape"),
+        ("vitisai", free_axis, "shape", "vitisai compiles one shape"),
+        ("ort-cpu", wrong_axis, "channels", r"by output channel \(axis 1\), not axis 0"),
+        ("ort-cpu", scale(0.0), "scale", "zero, negative or no number"),
+        ("openvino-cpu", scale(float("nan")), "scale", "zero, negative or no number"),
+        ("openvino-cpu", constant(1.0, TensorProto.DOUBLE), "type", "does not take float64"),
+    ],
+)
+def test_a_planted_violation_is_found(
+    everywhere: Path, tmp_path: Path, target: str, change: Callable[[onnx.ModelProto], None], rule: str, words: str
+) -> None:
+    import re
+
+    path = onnx_of(everywhere, target)
+    assert rule not in {one.rule for one in linter.lint(path, table(target)).findings if one.severity == "refused"}
+    found = linter.lint(changed(path, tmp_path, change), table(target))
+    refused = [one for one in found.findings if one.severity == "refused"]
+    assert [one.rule for one in refused] == [rule]
+    assert re.search(words, refused[0].text), refused[0].text
+    assert refused[0].fix
+    assert not found.passes
+
+
+def test_products_in_float_are_named_with_the_reason(everywhere: Path) -> None:
+    """The file for the NPU's symmetric Q and K, on ONNX Runtime: their product is dequantized there."""
+    found = linter.lint(onnx_of(everywhere, "tensorrt"), table("ort-cpu"))
+    texts = {one.text for one in found.findings if one.severity == "float"}
+    assert "MatMul runs in float: symmetric int8 activations are dequantized first" in texts
+    assert found.integer == 0
+    ours = linter.lint(onnx_of(everywhere, "ort-cpu"), table("ort-cpu"))
+    assert ours.integer == 12
+    reasons = {one.text: one.count for one in ours.findings if one.severity == "float"}
+    assert reasons == {"MatMul runs in float: neither side is quantized": 6}
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, everywhere: Path) -> None:
+    with pytest.raises(ModelError, match=r"there is no such file"):
+        linter.lint(tmp_path / "none.onnx", table("ort-cpu"))
+    (tmp_path / "text.onnx").write_text("no model")
+    with pytest.raises(ModelError, match=r"the file is no ONNX model"):
+        linter.lint(tmp_path / "text.onnx", table("ort-cpu"))
+    outside = tmp_path / "outside.onnx"
+    ir.save(ir.load(onnx_of(everywhere, "ort-cpu")), outside, external_data="outside.onnx.data")
+    assert linter.lint(outside, table("ort-cpu")).passes
+    (tmp_path / "outside.onnx.data").unlink()
+    with pytest.raises(ModelError, match=r"outside\.onnx\.data: the model's weights are not beside it; copy"):
+        linter.lint(outside, table("ort-cpu"))
+
+
+def test_check_as_a_command(everywhere: Path, tmp_path: Path) -> None:
+    done = octobert("check", str(everywhere / "qnn"))
+    assert done.returncode == 0, done.stderr
+    assert "qnn takes the file" in done.stdout
+    path = str(onnx_of(everywhere, "ort-cpu"))
+    refused = octobert("check", path, "--target", "tensorrt,ort-cpu", "--json")
+    assert refused.returncode == PlanError.exit_code
+    first, second = json.loads(refused.stdout)
+    assert (first["passes"], second["passes"]) == (False, True)
+    assert 'did you mean "tensorrt"' in octobert("check", path, "--target", "tensort").stderr
+    assert octobert("check", path).returncode == RecipeError.exit_code
+
+
+def test_fuse_as_a_command(everywhere: Path, tmp_path: Path) -> None:
+    source = everywhere / "ort-cpu" / "onnx" / "model.onnx"
+    done = octobert("fuse", source, "--out", tmp_path / "fused.onnx", "--json")
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)["counts"]
+    assert counts == {"Attention": 2, "BiasGelu": 2, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 4}
+    np.testing.assert_allclose(run(tmp_path / "fused.onnx", FEEDS), run(source, FEEDS), atol=FORM)
+    model = ir.load(source)
+    model.metadata_props.clear()
+    operators.save(model, tmp_path / "foreign.onnx")
+    refused = octobert("fuse", tmp_path / "foreign.onnx", "--out", tmp_path / "none.onnx")
+    assert refused.returncode == ModelError.exit_code
+    assert "only graphs in octobert's own form are fused" in refused.stderr
+    assert not (tmp_path / "none.onnx").exists()
+
+
+# --- plans that break rules
+
+
+@pytest.fixture(scope="module")
+def manifest(everywhere: Path) -> PackageManifest:
+    return PackageManifest.model_validate_json((everywhere / "ort-cpu" / PACKAGE_FILE).read_text())
+
+
+def plan_for_tensorrt(manifest: PackageManifest, **options: object) -> QuantPlan:
+    sites = tuple(decision.site for decision in manifest.plan.decisions)
+    return static.plan(sites, manifest.ranges, table("tensorrt"), static.Options(**{"placement": "matmul", **options}))
+
+
+def test_a_plan_is_repaired_and_says_so(manifest: PackageManifest, everywhere: Path, tmp_path: Path) -> None:
+    target = table("tensorrt")
+    broken = plan_for_tensorrt(manifest, activations="uint8", symmetric=False, embeddings="int8")
+    with pytest.raises(PlanError, match=r"takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric uint8"):
+        capability.check(broken, target)
+    mended = capability.repaired(broken, target)
+    capability.check(mended, target)
+    for before, after in zip(broken.decisions, mended.decisions, strict=True):
+        if before == after:
+            continue
+        assert after.reason.startswith("repaired: ")
+        if after.site.role == "embedding.weight":
+            assert after.quantizer is None
+        else:
+            bound = max(-before.quantizer.low, before.quantizer.high)
+            assert (after.quantizer.dtype, after.quantizer.low, after.quantizer.high) == ("int8", -bound, bound)
+    assert sum(before != after for before, after in zip(broken.decisions, mended.decisions, strict=True)) == 12 + 1
+    model = ir.load(everywhere / "ort-cpu" / "onnx" / "model.onnx")
+    qdq.write(model, mended)
+    float16.halve_(model, mended.float_parts)
+    operators.save(model, tmp_path / "mended.onnx")
+    assert linter.lint(tmp_path / "mended.onnx", target).passes
+
+
+def test_repairs_of_each_kind(manifest: PackageManifest) -> None:
+    qnn = table("qnn")
+    sites = tuple(decision.site for decision in manifest.plan.decisions)
+    plan = static.plan(sites, manifest.ranges, table("ort-cpu"), static.Options(placement="matmul"))
+    narrow = plan.decisions[0]
+    activation = next(d for d in plan.decisions if d.site.role == "linear.input")
+    narrow = activation.model_copy(update={"quantizer": activation.quantizer.model_copy(update={"low": 0.0, "high": 1e-6})})
+    weight = next(d for d in plan.decisions if d.site.role == "linear.weight")
+    mended = capability.repaired(plan.model_copy(update={"decisions": (narrow, weight), "float_parts": "bfloat16"}), qnn)
+    assert mended.float_parts == "float32"
+    assert mended.decisions[0].quantizer.high == pytest.approx(1e-4)
+    assert "ranges of at least 0.0001" in mended.decisions[0].reason
+    assert mended.decisions[1].quantizer.axis is None
+    assert "one scale each" in mended.decisions[1].reason
+    capability.check(mended, qnn)
+
+
+def test_strict_is_a_part_of_a_recipe(checkpoint, pairs: Path, tmp_path: Path) -> None:
+    plain = {
+        "model": str(checkpoint("bert")),
+        "task": {"text-classification": {"max_length": 16}},
+        "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 8}},
+        "quantize": {"static": {"activations": "uint8", "symmetric": False}},
+        "prepare": [],
+        "refine": [],
+        "targets": ["tensorrt"],
+        "measure": False,
+    }
+    with pytest.raises(PlanError, match=r"not asymmetric uint8.*strict: false"):
+        runner.run(parse(plain), tmp_path / "out")
+    assert not (tmp_path / "out" / "tensorrt").exists()
+    report = runner.run(parse({**plain, "strict": False}), tmp_path / "out")
+    assert any(one.reason.startswith("repaired: ") for one in report.plans["tensorrt"].decisions)
+
+
+def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path: Path) -> None:
+    plain = {
+        "model": str(checkpoint("bert")),
+        "task": {"text-classification": {"max_length": 16}},
+        "data": str(pairs),
+        "targets": ["qnn"],
+    }
+    for sequence in (8, 4096):
+        with pytest.raises(
+            RecipeError, match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length"
+        ):
+            runner.run(parse({**plain, "shape": {"sequence": sequence}}), tmp_path / "out")
+
+
+def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:
+    given = (
+        "quantize",
+        checkpoint("bert"),
+        "--task",
+        "text-classification",
+        "--data",
+        pairs,
+        "--target",
+        "qnn",
+        "--out",
+        "out",
+    )
+    wrong = octobert(*given, "--shape", "128")
+    assert wrong.returncode == RecipeError.exit_code
+    assert "--shape is not BATCHxTOKENS (got 128, expected such as 1x128)" in wrong.stderr
+    listed = octobert(*given, "--shape", "1x64", "--repair", "--dry-run")
+    assert "strict: false" in listed.stderr
+    assert "sequence: 64" in listed.stderr
+
+
+# --- sessions
+
+
+def test_a_provider_that_is_not_there_is_no_silent_fallback(everywhere: Path) -> None:
+    path = onnx_of(everywhere, "ort-cpu")
+    with pytest.raises(TargetError, match=r"cannot open the model.*'CUDAExecutionProvider' is not in available"):
+        onnxruntime.OrtSession(path, SessionOptions(), "CUDAExecutionProvider")
+
+
+def test_the_page_of_targets_is_the_tables() -> None:
+    page = report_targets.page([table(name) for name in ALL])
+    assert (Path(__file__).parents[2] / "docs" / "reference" / "targets.md").read_text() == page + "\n"

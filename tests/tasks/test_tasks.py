@@ -1,0 +1,401 @@
+"""Tasks: a contract for all of them, metrics against scikit-learn and SciPy, and bad rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from octobert.core import plugins
+from octobert.core.errors import DataError
+from octobert.data.tokenization import Asked, TextEncoder
+from octobert.evaluation import scoring, statistics
+from octobert.tasks import _classification, _embedding
+
+
+def build(name: str, of_model: tuple[str, ...] = (), **options: object):
+    module = plugins.load("tasks", name)
+    return module.build(module.Options(**options), of_model)
+
+
+def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).standard_normal((count, size))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def encoder(wordpiece_folder) -> TextEncoder:
+    return TextEncoder(wordpiece_folder, 64)
+
+
+def only(*texts: tuple[str, ...]) -> Asked:
+    """What is asked, for tasks that judge whole texts and need no tokens."""
+    return Asked(texts, [])
+
+
+ANSWERING = ("question-answering", "squad", "squad-v2")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+# Without "a", of which nothing is left once articles are dropped.
+LETTERS = "bcdefghi"
+
+
+def answering(name: str, encoder: TextEncoder):
+    """Every question asks for one of eight letters; in 2.0 every third has no answer."""
+    task, generator = build(name), np.random.default_rng(1)
+    context = " ".join(LETTERS)
+    places = [0 if name == "squad-v2" and i % 3 == 0 else 2 * int(generator.integers(8)) + 1 for i in range(40)]
+    rows = [
+        {
+            "id": str(i),
+            "question": "the of",
+            "context": context,
+            "answers": [{"text": context[p - 1], "answer_start": p - 1}] if p else [],
+        }
+        for i, p in enumerate(places)
+    ]
+    asked = task.encode(encoder, task.inputs(rows, where="rows"))
+    # [CLS] the of [SEP] b c d …: the letter at character 2k is token 4 + k; "no answer" is token 0.
+    tokens = [4 + (p - 1) // 2 if p else 0 for p in places]
+
+    def said(chosen: list[int]) -> dict[str, np.ndarray]:
+        high = np.concatenate([np.eye(len(row), dtype=np.float32)[t] for row, t in zip(asked.flat, chosen, strict=True)])
+        return {"start_logits": 9 * high, "end_logits": 9 * high}
+
+    return task, rows, asked, said(tokens), said(list(generator.permutation(tokens)))
+
+
+def tagging(name: str, encoder: TextEncoder):
+    """Sentences of single words, a random tag each."""
+    task, generator = build(name, TAGS), np.random.default_rng(1)
+    tags = [[TAGS[k] for k in generator.integers(0, 5, 3 + i % 5)] for i in range(40)]
+    rows = [{"tokens": ["the", "of", "and", "a", "to", "in", "is"][: len(own)], "ner_tags": own} for own in tags]
+    asked = task.encode(encoder, task.inputs(rows, where="rows"))
+    gold = task.gold(rows, where="rows")
+
+    def said(chosen: list[list[str]]) -> dict[str, np.ndarray]:
+        return {"logits": np.concatenate([np.eye(5, dtype=np.float32)[[0, *map(TAGS.index, own), 0]] for own in chosen])}
+
+    flat = generator.permutation([tag for own in gold for tag in own]).tolist()
+    return task, rows, asked, said(gold), said([[flat.pop() for _ in own] for own in gold])
+
+
+def example(name: str, encoder: TextEncoder):
+    """(task, rows, what is asked, perfect outputs, shuffled outputs) of a task."""
+    generator = np.random.default_rng(1)
+    if name in ANSWERING:
+        return answering(name, encoder)
+    if name == "token-classification":
+        return tagging(name, encoder)
+    if name == "embedding":
+        task = build(name)
+        first, second = unit(40, seed=1), unit(40, seed=2)
+        gold = (first * second).sum(1)
+        rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": str(g)} for i, g in enumerate(gold)]
+        shuffled = np.concatenate([first, generator.permutation(second)])
+        asked = only(*task.inputs(rows, where="rows"))
+        return task, rows, asked, {"sentence_embedding": np.concatenate([first, second])}, {"sentence_embedding": shuffled}
+    task = build(name, ("no", "yes"))
+    columns, label = task.text[0], task.label[0]
+    gold = generator.integers(0, 2, 60)
+    rows = [{**{c: f"{c} {i}" for c in columns}, label: str(g)} for i, g in enumerate(gold)]
+    perfect = np.eye(2, dtype=np.float32)[gold]
+    asked = only(*task.inputs(rows, where="rows"))
+    return task, rows, asked, {"logits": perfect}, {"logits": generator.permutation(perfect)}
+
+
+def text_column(task) -> str:
+    """One column of texts that the task reads."""
+    if isinstance(task, _classification.Classification):
+        return task.text[0][0]
+    return task.words[0] if task.head == "token-classification" else task.columns[0]
+
+
+@pytest.mark.parametrize("name", plugins.names("tasks"))
+class TestEveryTask:
+    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, shuffled = example(name, encoder)
+        gold = task.gold(rows, where="rows")
+        for metric, function in task.metrics.items():
+            if not metric.endswith("_threshold"):
+                assert function(task.items(perfect, asked, gold)) == pytest.approx(1.0), metric
+                assert function(task.items(shuffled, asked, gold)) < 0.8, metric
+
+    def test_items_are_figures_of_each_item(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, _ = example(name, encoder)
+        gold = task.gold(rows, where="rows")
+        items = task.items(perfect, asked, gold)
+        assert items.ndim == 2
+        assert len(items) == len(gold)
+        assert np.isfinite(items).all()
+
+    def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, _ = example(name, encoder)
+        inputs = task.inputs(rows, where="rows")
+        assert len(next(iter(perfect.values()))) == (sum(map(len, asked.flat)) if task.per_token else len(inputs))
+        lengths = {len(text) for text in inputs}
+        assert lengths == {len(row["tokens"]) for row in rows} if task.head == "token-classification" else lengths <= {1, 2}
+
+    def test_what_is_expected_can_be_said(self, name: str, encoder) -> None:
+        task, rows, *_ = example(name, encoder)
+        assert all(task.expected(one) for one in task.gold(rows, where="rows"))
+
+    def test_a_model_follows_itself(self, name: str, encoder) -> None:
+        task, _, asked, perfect, shuffled = example(name, encoder)
+        assert task.fidelity(perfect, perfect, asked).agreement == pytest.approx(1.0)
+        assert task.fidelity(perfect, perfect, asked).error == 0.0
+        assert task.fidelity(perfect, perfect, asked).changed == ()
+        assert task.fidelity(shuffled, perfect, asked).agreement < 0.95
+
+    def test_what_changed_is_said_in_words(self, name: str, encoder) -> None:
+        task, rows, asked, perfect, shuffled = example(name, encoder)
+        compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), asked, task.gold(rows, where="rows"), seed=0)
+        assert bool(compared.changed) == (name != "embedding")
+        gold = task.gold(rows, where="rows")
+        for index, expected, before, after in compared.changed:
+            # The reference is perfect here, so it said what was expected.
+            assert (before, expected) == (task.expected(gold[index]),) * 2
+            assert after != before
+
+    def test_a_missing_column_is_named(self, name: str, encoder) -> None:
+        task, rows, *_ = example(name, encoder)
+        column = text_column(task)
+        broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
+        named = f'there is no column "{column}".*did you mean "{column}x"'
+        usual = "no column of texts is recognised .*expected .*name yours with text-classification's option text"
+        with pytest.raises(DataError, match=f"{named}|{usual}"):
+            task.inputs(broken, where="rows")
+
+    def test_no_rows(self, name: str, encoder) -> None:
+        with pytest.raises(DataError, match="there are no rows"):
+            example(name, encoder)[0].inputs([], where="rows")
+
+    def test_an_empty_text_is_named(self, name: str, encoder) -> None:
+        task, rows, *_ = example(name, encoder)
+        column = text_column(task)
+        rows[3] = {**rows[3], column: [] if name == "token-classification" else "  "}
+        with pytest.raises(DataError, match=f'rows, row 4, column "{column}": the (text is empty|cell is not a list of words)'):
+            task.inputs(rows, where="rows")
+
+    def test_it_answers(self, name: str, encoder) -> None:
+        task, _, asked, perfect, _ = example(name, encoder)
+        answer = task.answer(perfect, asked, 0, asked.texts[0])
+        answered = {"answer", "score", "start", "end", "others"}
+        assert set(answer) in ({"label", "score"}, {"embedding"}, answered, {"words", "tags", "entities"})
+
+    def test_what_is_no_text_is_refused(self, name: str, encoder) -> None:
+        for given in (None, 1, {"text": "a"}, ["a", 1], "\udcff", "", ("a", " ") if name != "token-classification" else [" "]):
+            with pytest.raises(DataError, match=r"here: the (input is neither|input is not|text is)"):
+                example(name, encoder)[0].parse(given, where="here")
+
+
+def test_classification_metrics_equal_scikit_learn() -> None:
+    from sklearn import metrics
+
+    generator = np.random.default_rng(0)
+    gold, ours = generator.integers(0, 2, 500), generator.integers(0, 2, 500)
+    items = np.stack([ours, gold], axis=1)
+    assert _classification.accuracy(items) == pytest.approx(metrics.accuracy_score(gold, ours), abs=1e-12)
+    assert _classification.f1(items) == pytest.approx(metrics.f1_score(gold, ours), abs=1e-12)
+    assert _classification.matthews(items) == pytest.approx(metrics.matthews_corrcoef(gold, ours), abs=1e-12)
+    macro = metrics.f1_score(gold, ours, average="macro")
+    assert _classification.macro_f1(items) == pytest.approx(macro, abs=1e-12)
+    assert _classification.f1(np.zeros((5, 2))) == 0.0
+
+
+def test_ranks_equal_a_full_sort() -> None:
+    task = build("embedding", query="q", document="d")
+    first, second = unit(700, seed=1), unit(700, seed=2)
+    second[:300] += first[:300]
+    inputs = [(f"query {i}",) for i in range(700)] + [(f"document {i}",) for i in range(700)]
+    ranks = task.items({"sentence_embedding": np.concatenate([first, second])}, only(*inputs), [1.0] * 700)
+    similarity = first.astype(np.float64) @ (second / np.linalg.norm(second, axis=1, keepdims=True)).T.astype(np.float64)
+    expected = [1 + int(np.sum(similarity[i] > similarity[i, i] + 1e-9)) for i in range(700)]
+    np.testing.assert_array_equal(ranks[:, 0], expected)
+    assert _embedding.mrr(np.array([[1], [2], [10], [11]])) == pytest.approx((1 + 0.5 + 0.1) / 4)
+    assert _embedding.recall_at_10(np.array([[1], [2], [10], [11]])) == 0.75
+
+
+def test_a_model_that_says_the_same_of_everything_ranks_last() -> None:
+    task = build("embedding", query="q", document="d")
+    same = np.ones((20, 4), dtype=np.float32)
+    inputs = [(str(i),) for i in range(20)]
+    assert task.items({"sentence_embedding": same}, only(*inputs), [1.0] * 10).min() == 10
+
+
+def test_a_document_that_several_queries_share_is_one_document() -> None:
+    task = build("embedding", query="q", document="d")
+    first = unit(6)
+    second = np.concatenate([first[:1]] * 3 + [first[3:]])
+    inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
+    ranks = task.items({"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6)
+    np.testing.assert_array_equal(ranks, np.ones((6, 1)))
+
+
+def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
+    task = build("embedding", text="body")
+    assert task.inputs([{"body": "a"}], where="rows") == [("a",)]
+    assert task.gold([{"body": "a"}], where="rows") == []
+    assert task.primary is None
+
+
+@pytest.mark.parametrize("value", ["2", "maybe", "-1", "1.5", ""])
+def test_a_label_that_is_not_in_the_list(value: str) -> None:
+    task = build("text-classification", ("no", "yes"))
+    with pytest.raises(DataError, match=r'rows, row 1, column "label": the label is not one of the task\'s .*expected no, yes'):
+        task.gold([{"text": "a", "label": value}], where="rows")
+
+
+def test_labels_by_name_by_index_and_as_numbers() -> None:
+    task = build("text-classification", ("no", "yes", "maybe"))
+    rows = [{"text": "a", "label": v} for v in ("maybe", "1", 0, 2.0)]
+    assert task.gold(rows, where="rows") == [2, 1, 0, 2]
+    assert "f1" not in task.metrics
+    named = build("text-classification", ("LABEL_0", "LABEL_1"), labels=("bad", "good"))
+    assert named.gold([{"text": "a", "label": "good"}], where="rows") == [1]
+
+
+def test_another_number_of_labels_than_classes() -> None:
+    with pytest.raises(DataError, match=r"another number of labels than the model has classes \(got 3 \(a, b, c\), expected 2"):
+        build("text-classification", ("no", "yes"), labels=("a", "b", "c"))
+
+
+def test_pinned_tasks_have_their_own_labels_and_number_of_classes() -> None:
+    assert build("mrpc").labels == ("not_equivalent", "equivalent")
+    assert build("mrpc", ("LABEL_0", "LABEL_1")).labels == ("not_equivalent", "equivalent")
+    assert build("sst2", ("NEGATIVE", "POSITIVE")).labels == ("NEGATIVE", "POSITIVE")
+    with pytest.raises(DataError, match="another number of labels than the model has classes"):
+        build("mrpc", ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("of_model", "expected"),
+    [
+        ((), [0, 1]),
+        (("LABEL_0", "LABEL_1"), [0, 1]),
+        (("NEGATIVE", "POSITIVE"), [0, 1]),
+        (("neg", "Positive"), [0, 1]),
+        (("bad", "good"), [0, 1]),
+        (("POSITIVE", "NEGATIVE"), [1, 0]),
+    ],
+)
+@pytest.mark.parametrize("name", ["imdb", "sst2"])
+def test_a_fixed_class_in_every_spelling(name: str, of_model: tuple[str, ...], expected: list[int]) -> None:
+    """Of the data set, of the hub, and of the model, whose names also tell its own order."""
+    task = build(name, of_model)
+    for written in (("negative", "positive"), ("neg", "pos"), ("Negative", "POSITIVE"), (0, 1), ("0", "1"), (0.0, 1.0)):
+        assert task.gold([{"label": one} for one in written], where="rows") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"), [(2, "; correct the row."), ("neutral", "; correct the row."), (-1, "take a split that has labels")]
+)
+def test_a_label_that_is_no_fixed_class(value: object, fix: str) -> None:
+    found = rf"row 1, column \"label\": the label is not one of the task's \(got .*, expected negative, positive, or .*{fix}"
+    with pytest.raises(DataError, match=found):
+        build("imdb").gold([{"label": value}], where="rows")
+
+
+@pytest.mark.parametrize(("text", "label"), [("text", "label"), ("review", "sentiment")])
+def test_imdb_under_the_columns_of_the_hub_and_of_the_csv_file(text: str, label: str) -> None:
+    rows = [{text: "Bad.<br /><br />Very bad.", label: "negative"}, {text: "Good.", label: "positive"}]
+    task = build("imdb")
+    assert task.inputs(rows, where="rows") == [("Bad.<br /><br />Very bad.",), ("Good.",)]
+    assert task.gold(rows, where="rows") == [0, 1]
+    assert task.labels == ("negative", "positive")
+    with pytest.raises(DataError, match=f'row 2, column "{text}": the text is empty'):
+        task.inputs([rows[0], {**rows[1], text: " "}], where="rows")
+
+
+def test_a_cell_that_is_a_list_is_no_text() -> None:
+    with pytest.raises(DataError, match=r'row 1, column "text": the cell is not a text \(got \[\'a\'\]\)'):
+        build("text-classification", ("no", "yes")).inputs([{"text": ["a"]}], where="rows")
+
+
+def test_labels_must_differ() -> None:
+    with pytest.raises(ValidationError, match="labels must differ"):
+        build("text-classification", labels=("a", "a"))
+
+
+def test_f1_needs_two_classes() -> None:
+    with pytest.raises(DataError, match=r"F1 is a metric of two classes \(got 3 classes, expected macro_f1"):
+        build("text-classification", ("a", "b", "c"), metric="f1")
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_an_undefined_metric_is_refused() -> None:
+    task = build("embedding")
+    asked = only(*((f"a{i}",) for i in range(6)))
+    assert statistics.score("spearman", lambda items: float("nan"), np.ones((3, 2)), seed=0) is None
+    with pytest.raises(
+        DataError, match=r"spearman is not defined on the evaluated rows \(got 3 rows, for example with gold 1\)"
+    ):
+        scoring.scores(task, {"sentence_embedding": unit(6)}, asked, [1.0] * 3, seed=0)
+
+
+def test_errors_name_the_row_of_the_file_after_sampling() -> None:
+    from octobert.data import sources
+
+    rows = sources.numbered([{"text": "a", "label": "no"}] * 9 + [{"text": "a", "label": "what"}])
+    with pytest.raises(DataError, match='rows, row 10, column "label"'):
+        build("text-classification", ("no", "yes")).gold(rows[9:], where="rows")
+
+
+def test_a_score_that_is_no_number() -> None:
+    with pytest.raises(DataError, match=r'row 1, column "score": the score is not a number \(got \'high\'\)'):
+        build("embedding").gold([{"sentence1": "a", "sentence2": "b", "score": "high"}], where="rows")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query": "q"}, "query and document go together"),
+        ({"text": "a", "score": "s"}, "a score needs two text columns"),
+        ({"text": ("a",), "query": "q", "document": "d"}, "not both"),
+    ],
+)
+def test_contradictory_embedding_options(options: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        plugins.load("tasks", "embedding").Options(**options)
+
+
+def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    generator, covered = np.random.default_rng(0), 0
+    for seed in range(60):
+        items = np.stack([generator.random(200) < 0.8, np.ones(200)], axis=1).astype(float)
+        found = statistics.score("accuracy", _classification.accuracy, items, seed=seed)
+        covered += found.low <= 0.8 <= found.high
+    # 95 % of 60 is 57; fewer than 50 has a probability below 0.001.
+    assert covered >= 50
+
+
+def test_a_paired_difference_of_equal_models_is_nothing() -> None:
+    items = np.stack([np.array([0, 1, 1, 1] * 25), np.array([0, 1] * 50)], axis=1)
+    assert statistics.paired(_classification.accuracy, items, items, seed=0) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_mcnemar_equals_the_binomial_by_hand() -> None:
+    ours, theirs = np.ones(30, dtype=bool), np.ones(30, dtype=bool)
+    ours[:9], theirs[9:10] = False, False
+    # Nine rows only the other gets right, one only ours: two-sided binomial of 1 in 10.
+    assert statistics.mcnemar(ours, theirs) == pytest.approx(2 * (1 + 10) / 2**10)
+    assert statistics.mcnemar(ours, ours) == 1.0
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [0, 1, 2], ["10", "9", "1"], [1.0, 2.0, 3.0], [True, False], ["b", 1]])
+def test_classes_of_a_new_head_come_from_the_data(labels: list) -> None:
+    """And every row they were read from has one of them."""
+    rows = [{"text": "a", "label": label} for label in labels for _ in range(2)]
+    classes = build("text-classification").labels_in(rows, where="rows")
+    gold = build("text-classification", classes).gold(rows, where="rows")
+    assert sorted(set(gold)) == list(range(len(classes))) == list(range(len(labels)))
+
+
+def test_classes_that_are_numbers_are_in_the_order_of_numbers() -> None:
+    rows = [{"text": "a", "label": label} for label in ("10", "9", "1")]
+    assert build("text-classification").labels_in(rows, where="rows") == ("1", "9", "10")
+
+
+def test_what_training_wants_of_a_row() -> None:
+    assert build("mrpc").targets(only(("a", "b"), ("c", "d")), [1, 0]) == [{"labels": 1}, {"labels": 0}]
+    with pytest.raises(DataError, match="embeddings are not fine-tuned here"):
+        build("embedding").targets(only(("a",)), [1.0])

@@ -1,0 +1,134 @@
+"""Fake quantization: numbers against the writer of Q/DQ, gradients against their definition, ranges that follow and learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from octobert.core.plan import Quantizer
+from octobert.graph import qdq
+from octobert.training.fake_quantization import (
+    Ranges,
+    Rounded,
+    RoundedLearned,
+    RoundedWhole,
+    rounded_weight,
+    rounding_of,
+    weight_bound,
+)
+
+QUANTIZERS = (
+    Quantizer(dtype="uint8", symmetric=False, low=-1.3, high=2.9),
+    Quantizer(dtype="uint8", symmetric=True, low=-2.0, high=2.0),
+    Quantizer(dtype="int8", symmetric=False, low=-0.17, high=6.0),
+    Quantizer(dtype="int8", symmetric=True, low=-1.7, high=1.7),
+    Quantizer(dtype="uint8", symmetric=False, low=0.0, high=1.0),
+    Quantizer(dtype="uint16", symmetric=False, low=-3.0, high=1.0),
+)
+
+
+def values(seed: int = 0, count: int = 4000) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1.5, count).astype(np.float32)
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=str)
+def test_values_are_those_of_the_written_graph(quantizer: Quantizer) -> None:
+    x = values()
+    found = Rounded.apply(torch.from_numpy(x), *rounding_of(quantizer, quantizer.low, quantizer.high)).numpy()
+    expected = qdq.rounded_activation(x, quantizer)
+    np.testing.assert_allclose(found, expected, atol=1e-3 * float(qdq.activation_parameters(quantizer)[0]))
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_weights_are_those_of_the_written_graph(axis: int | None, reduced: bool) -> None:
+    """The graph has [in, out], PyTorch [out, in]."""
+    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, reduced=reduced)
+    weight = torch.from_numpy(values(1, 24 * 16).reshape(24, 16))
+    found = rounded_weight(weight, quantizer, weight_bound(weight, axis), clips=False).numpy()
+    np.testing.assert_allclose(found, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6)
+
+
+def test_the_gradient_passes_straight_through_inside_and_stops_outside() -> None:
+    x = torch.tensor([-5.0, -1.0, 0.3, 1.0, 5.0], requires_grad=True)
+    Rounded.apply(x, 0.1, -20, 30).sum().backward()
+    assert x.grad.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
+    y = torch.tensor([-5.0, 5.0], requires_grad=True)
+    RoundedWhole.apply(y, torch.tensor(0.1)).sum().backward()
+    assert y.grad.tolist() == [1.0, 1.0]
+
+
+def smooth(x: np.ndarray, low: float, high: float, levels: int, codes: np.ndarray) -> float:
+    """What a straight-through estimator differentiates: each code's distance from x / s is a constant."""
+    scale = (high - low) / levels
+    return float(np.sum(np.where(x < low, low, np.where(x > high, high, x + codes * scale))))
+
+
+def test_gradients_of_learned_ends_against_finite_differences() -> None:
+    low, high, levels = -1.0, 1.55, 255
+    scale = (high - low) / levels
+    zero = round(-low / scale)
+    # Away from the ends by more than the finite difference moves them.
+    x = np.array([v for v in values(2, 500) if min(abs(v - low), abs(v - high)) > 0.02], dtype=np.float64)
+    codes = np.round(x / scale) - x / scale
+    tensors = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (low, high)]
+    given = torch.from_numpy(x).requires_grad_()
+    RoundedLearned.apply(given, *tensors, scale, -zero, levels - zero, False).sum().backward()
+    step = 1e-4
+    for index, end in enumerate(tensors):
+        ends = [[low, high], [low, high]]
+        ends[0][index] -= step
+        ends[1][index] += step
+        less, more = (smooth(x, *one, levels, codes) for one in ends)
+        assert float(end.grad) == pytest.approx((more - less) / (2 * step), rel=1e-6)
+    assert given.grad.tolist() == [float(low <= v <= high) for v in x]
+
+
+def test_the_gradient_of_a_symmetric_bound_is_that_of_lsq() -> None:
+    """∂x̂/∂s = round(x/s) - x/s inside, ±highest outside, and a bound is highest steps."""
+    x = torch.from_numpy(values(3, 300).astype(np.float64)).requires_grad_()
+    bound, highest = torch.tensor(1.2, dtype=torch.float64, requires_grad=True), 127
+    scale = 1.2 / highest
+    RoundedLearned.apply(x, None, bound, scale, -highest, highest, True).sum().backward()
+    steps = x.detach().numpy() / scale
+    by_scale = np.where(steps > highest, highest, np.where(steps < -highest, -highest, np.round(steps) - steps))
+    assert float(bound.grad) == pytest.approx(by_scale.sum() / highest, rel=1e-9)
+
+
+def test_learned_bounds_of_channels_have_gradients_of_their_own() -> None:
+    weight = torch.from_numpy(values(4, 60).reshape(3, 20)).requires_grad_()
+    bound = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
+    quantizer = Quantizer(dtype="int8", symmetric=True, axis=1)
+    rounded_weight(weight, quantizer, bound, clips=True).sum().backward()
+    assert bound.grad.shape == (3, 1)
+    alone = torch.tensor([[2.0]], requires_grad=True)
+    rounded_weight(weight.detach()[1:2], quantizer, alone, clips=True).sum().backward()
+    torch.testing.assert_close(bound.grad[1:2], alone.grad)
+
+
+def test_a_moving_average_goes_its_share_and_leaves_what_it_did_not_see() -> None:
+    ranges = Ranges(QUANTIZERS[:2], learned=False)
+    ranges.follow([0, 0], [torch.tensor(-2.3), torch.tensor(-0.1)], [torch.tensor(1.9), torch.tensor(0.9)], 0.1)
+    low, high = ranges.ends()
+    assert low.tolist() == pytest.approx([-1.3 - 0.1 * 1.0, -2.0])
+    assert high.tolist() == pytest.approx([2.9 - 0.1 * 1.0, 2.0])
+
+
+def test_a_range_that_is_not_known_is_what_is_seen_first_and_holds_zero() -> None:
+    ranges = Ranges([Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)], learned=False)
+    assert np.isnan(ranges.parameters_now()[0][0])
+    ranges.follow([0, 1], [torch.tensor(0.5), torch.tensor(-3.0)], [torch.tensor(2.0), torch.tensor(1.0)], 0.01)
+    assert [end.tolist() for end in ranges.ends()] == [[0.0, -3.0], [2.0, 3.0]]
+
+
+def test_a_ceiling_holds_whatever_is_observed_or_learned() -> None:
+    clipped = Quantizer(dtype="uint8", symmetric=False, low=-0.1, high=4.0, ceiling=5.0)
+    observed = Ranges([clipped], learned=False)
+    for _ in range(50):
+        observed.follow([0], [torch.tensor(-0.1)], [torch.tensor(90.0)], 0.5)
+    assert observed.ends()[1].tolist() == [5.0]
+    learned = Ranges([clipped], learned=True)
+    with torch.no_grad():
+        learned.log_high += 3.0
+    assert learned.ends()[1].tolist() == [5.0]

@@ -1,0 +1,275 @@
+"""A simulated PyTorch model against the Q/DQ graph of the same plan, for every family; observers and what leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+
+from octobert.core import plugins
+from octobert.core.errors import PlanError
+from octobert.core.plan import Decision, Quantizer, QuantPlan
+from octobert.core.ranges import Interval, Provenance, Ranges
+from octobert.graph import operators, qdq, sites
+from octobert.models import checkpoint as checkpoints
+from octobert.quantization.methods import static
+from octobert.training.simulation import Simulation
+from tests.support.checkpoints import batch, pad_of, parity_feeds
+
+FAMILIES = plugins.names("families")
+# What enters operators, and what leaves them.
+PLACEMENTS: dict[str, str | tuple[str, ...]] = {"qdqbert": "qdqbert", "every site": ("*",)}
+# Float32 sums in another order; the outputs are of the size of 1.
+EXACT = 5e-6
+# Values inside the model may be large.
+FLOATS = {"rel": 1e-5, "abs": 1e-4}
+# Such a difference may put a value at the border of two codes on the other side, and all that follows with it.
+UNTOUCHED = 0.75
+PROVENANCE = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="")
+
+
+def session(model: ir.Model | Path, folder: Path) -> ort.InferenceSession:
+    """A graph as it is written, nothing fused."""
+    path = folder / "graph.onnx" if isinstance(model, ir.Model) else model
+    if isinstance(model, ir.Model):
+        operators.save(model, path)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run(opened: ort.InferenceSession, feeds: dict, names: Sequence[str] | None = None) -> list[np.ndarray]:
+    wanted = {i.name for i in opened.get_inputs()}
+    return opened.run(names, {k: v for k, v in feeds.items() if k in wanted})
+
+
+class Case:
+    """One family: its float graph, and ranges in which some values are clipped."""
+
+    def __init__(self, captured, source: Path, folder: Path) -> None:
+        self.source, self.folder, self.encoder = source, folder, captured.encoder
+        self.path = folder / "float.onnx"
+        operators.save(captured.model, self.path)
+        self.sites = sites.find_sites(captured.model.graph, captured.encoder)
+        self.feeds = parity_feeds(pad_of(source))
+        values = sorted({site.value for site in self.sites if not site.is_weight})
+        model = onnx.load(self.path)
+        model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(v) for v in values)
+        onnx.save(model, folder / "seen.onnx")
+        seen = [run(session(folder / "seen.onnx", folder), feeds, values) for feeds in self.feeds]
+        self.seen = {v: [batch[i] for batch in seen] for i, v in enumerate(values)}
+        ends = {v: (0.7 * min(a.min() for a in s), 0.7 * max(a.max() for a in s)) for v, s in self.seen.items()}
+        intervals = {v: Interval(low=low, high=high, bound=max(-low, high)) for v, (low, high) in ends.items()}
+        self.ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)
+
+    def plan(self, placement: str | tuple[str, ...], target: str = "ort-cpu", **options: object) -> QuantPlan:
+        capabilities = plugins.load("targets", target).CAPABILITIES
+        return static.plan(self.sites, self.ranges, capabilities, static.Options(placement=placement, **options))
+
+    def written(self, plan: QuantPlan) -> list[np.ndarray]:
+        model = ir.load(self.path)
+        qdq.write(model, plan)
+        opened = session(model, self.folder)
+        return [run(opened, feeds)[0] for feeds in self.feeds]
+
+    def model(self, attention: str | None = None):
+        return checkpoints.load_torch(self.source, "sequence-classification", attention=attention)
+
+
+def outputs(model, feeds: dict) -> np.ndarray:
+    accepted = checkpoints.inputs_of(model)
+    with torch.no_grad():
+        return model(**{k: torch.from_numpy(v) for k, v in feeds.items() if k in accepted}).logits.numpy()
+
+
+def assert_follows(model, one: Case, expected: list[np.ndarray]) -> np.ndarray:
+    """Outputs of a simulated model are those of a graph, but for values at the border of two codes; they are returned."""
+    found = np.concatenate([outputs(model, feeds).ravel() for feeds in one.feeds])
+    difference = np.abs(found - np.concatenate([a.ravel() for a in expected]))
+    assert (difference <= EXACT).mean() >= UNTOUCHED, difference
+    return found
+
+
+@pytest.fixture(scope="module")
+def case(checkpoint, captured, tmp_path_factory):
+    made: dict[str, Case] = {}
+
+    def get(family: str) -> Case:
+        if family not in made:
+            made[family] = Case(captured(family), checkpoint(family), tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return get
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_simulation_equals_the_written_graph(case, family: str, placement: str) -> None:
+    one = case(family)
+    plan = one.plan(PLACEMENTS[placement])
+    model = one.model()
+    simulation = Simulation(model, plan, one.encoder).attach()
+    found = assert_follows(model, one, one.written(plan))
+    simulation.quantizing = False
+    floats = np.concatenate([outputs(model, feeds).ravel() for feeds in one.feeds])
+    # The test can fail: 8 bits are far from float here.
+    assert np.median(np.abs(found - floats)) > 100 * EXACT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_channel": False},
+        {"fuse_qkv": True, "per_channel": False},
+        {"clip_gelu": 0.5},
+        {"reduce_range": True},
+        {"weight_ranges": "mse"},
+        {"disable": ("layer.1",)},
+        {"enable": ("classifier", "pooler")},
+        {"embeddings": "float"},
+    ],
+    ids=lambda o: "+".join(o),
+)
+@pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
+def test_every_option_of_the_plan_is_simulated(case, options: dict, target: str) -> None:
+    one = case("bert")
+    plan = one.plan("qdqbert", target, **options)
+    model = one.model()
+    Simulation(model, plan, one.encoder).attach()
+    assert_follows(model, one, one.written(plan))
+
+
+def test_detached_it_is_the_model_that_it_was(case) -> None:
+    one = case("bert")
+    model = one.model()
+    before, names = outputs(model, one.feeds[0]), set(model.state_dict())
+    simulation = Simulation(model, one.plan("qdqbert"), one.encoder, learned=True).attach()
+    assert set(model.state_dict()) > names
+    outputs(model, one.feeds[0])
+    simulation.detach()
+    assert set(model.state_dict()) == names
+    np.testing.assert_allclose(outputs(model, one.feeds[0]), before, atol=EXACT)
+
+
+def without_ranges(plan: QuantPlan) -> QuantPlan:
+    """A plan whose activations have no range yet."""
+
+    def bare(quantizer: Quantizer | None, site) -> Quantizer | None:
+        return quantizer if quantizer is None or site.is_weight else quantizer.model_copy(update={"low": None, "high": None})
+
+    decisions = tuple(Decision(site=d.site, quantizer=bare(d.quantizer, d.site), reason=d.reason) for d in plan.decisions)
+    return plan.model_copy(update={"decisions": decisions})
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "mobilebert", "albert", "mpnet"])
+def test_observers_see_real_tokens_only(case, family: str) -> None:
+    """What the float graph has at real tokens, computed row by row without any padding, is what is observed of a padded batch."""
+    one = case(family)
+    lengths, pad = [9, 4, 1], pad_of(one.source)
+    padded = batch(lengths, pad_id=pad, seed=5)
+    alone = [{k: v[i : i + 1, :n] for k, v in padded.items()} for i, n in enumerate(lengths)]
+    plan = without_ranges(one.plan(("*",), activations="uint8", symmetric=False))
+    model = one.model().train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.config.update({key: 0.0 for key in checkpoints.dropouts(model.config.to_dict())})
+    simulation = Simulation(model, plan, one.encoder, share=1.0).attach()
+    simulation.observing, simulation.quantizing = True, False
+    outputs(model, padded)
+    found = simulation.intervals()
+    opened = session(one.folder / "seen.onnx", one.folder)
+    names = sorted(found)
+    rows = [run(opened, feeds, names) for feeds in alone]
+    for index, name in enumerate(names):
+        low, high = min(0.0, *(r[index].min() for r in rows)), max(0.0, *(r[index].max() for r in rows))
+        assert (found[name].low, found[name].high) == (pytest.approx(low, **FLOATS), pytest.approx(high, **FLOATS)), name
+
+
+def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
+    one = case("bert")
+    plan = without_ranges(one.plan("matmul"))
+    widths = {}
+    for keep in (100.0, 90.0):
+        model = one.model().train()
+        simulation = Simulation(model, plan, one.encoder, keep=keep, share=1.0).attach()
+        simulation.observing, simulation.quantizing = True, False
+        torch.manual_seed(0)
+        outputs(model, batch([30] * 8, seed=3))
+        widths[keep] = simulation.intervals()
+    name = "encoder.layer.0.output.LayerNorm"
+    seen = [widths[keep][name] for keep in (100.0, 90.0)]
+    assert seen[1].high < 0.8 * seen[0].high
+    assert seen[1].low > 0.8 * seen[0].low
+
+
+def test_a_range_that_saw_nothing_is_named(case) -> None:
+    one = case("bert")
+    simulation = Simulation(one.model(), without_ranges(one.plan("matmul")), one.encoder).attach()
+    with pytest.raises(PlanError, match=r"embeddings.LayerNorm.*no data was seen for a range.*train on more rows"):
+        simulation.intervals()
+
+
+def test_a_plan_of_another_model_is_refused(case) -> None:
+    one = case("bert")
+    plan = one.plan("matmul")
+    moved = [
+        d.model_copy(update={"site": d.site.model_copy(update={"value": d.site.value.replace("layer.1.", "layer.7.")})})
+        for d in plan.decisions
+    ]
+    with pytest.raises(PlanError, match=r"layer.7.*the plan does not fit the model"):
+        Simulation(one.model(), plan.model_copy(update={"decisions": tuple(moved)}), one.encoder)
+
+
+def test_dynamic_activations_are_refused(case) -> None:
+    from octobert.quantization.methods import dynamic
+
+    one = case("bert")
+    plan = dynamic.plan(one.sites, one.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options())
+    with pytest.raises(PlanError, match=r"needs fixed ranges .*use the method static"):
+        Simulation(one.model(), plan, one.encoder)
+
+
+def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
+    """Moved ends of activations and weights, written as Q/DQ, give what the simulation gives."""
+    one = case("bert")
+    model = one.model()
+    simulation = Simulation(model, one.plan("qdqbert"), one.encoder, learned=True).attach()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".log_" in name:
+                parameter.uniform_(-0.3, 0.2, generator=generator)
+    ranges = Ranges(calibrator="", options={}, intervals=simulation.intervals(), provenance=PROVENANCE)
+    plan = static.plan(one.sites, ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, static.Options(placement="qdqbert"))
+    graph = ir.load(one.path)
+    nodes = {str(node.name): node for node in graph.graph}
+    scales = {str(sites.linear_node(nodes, m).inputs[1].name): s for m, s in simulation.weight_scales().items()}
+    qdq.write(graph, plan, scales)
+    opened = session(graph, one.folder)
+    assert_follows(model, one, [run(opened, feeds)[0] for feeds in one.feeds])
+    # A model that is loaded again computes the same with the scales that were kept.
+    again = one.model()
+    Simulation(again, plan, one.encoder, scales=simulation.weight_scales()).attach()
+    np.testing.assert_allclose(outputs(again, one.feeds[2]), outputs(model, one.feeds[2]), atol=EXACT)
+
+
+def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> None:
+    """What a change of transformers' code would do: a product that is not recognised must not stay float in silence."""
+    from octobert.training.interception import Interceptor
+
+    one = case("bert")
+    monkeypatch.setattr(Interceptor, "_product", lambda self, func, args, kwargs: func(*args, **kwargs))
+    model = one.model()
+    simulation = Simulation(model, one.plan("qdqbert"), one.encoder).attach()
+    outputs(model, one.feeds[0])
+    with pytest.raises(
+        PlanError, match=r"attention.self.*without computing what the plan rounds .*got 8 of 20 ranges were never met"
+    ):
+        simulation.intervals()
