@@ -25,7 +25,7 @@ from octobert.graph.passes import static_shapes
 from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
 from octobert.quantization import observer, search, sensitivity
-from octobert.quantization.corrections import _apply
+from octobert.quantization import apply_corrections
 from octobert.quantization.methods import static
 from octobert.quantization.transforms import smoothquant
 from tests.graph.passes.test_static_shapes import SAME, assert_static, error_of
@@ -69,7 +69,7 @@ class Family:
         model, options = ir.load(self.captured), smoothquant.Options(alpha=0.5)
         values = smoothquant.values(model.graph, self.encoder, options)
         samples = observer.sample(self.captured, self.rows, pad_id, values, tokens=64, seed=0)
-        smoothquant.prepare_(model, self.encoder, samples, options, lambda *_: None)
+        smoothquant.transform_(model, self.encoder, samples, options, lambda *_: None)
         self.float = folder / "float.onnx"
         operators.save(model, self.float)
         self.sites = sites.find_sites(model.graph, self.encoder)
@@ -86,11 +86,13 @@ class Family:
 
     def refined(self, plan: QuantPlan) -> dict:
         refiner = plugins.load("corrections", "weight-rounding")
-        return _apply.refine(self.float, self.rows, self.pad_id, plan, [(refiner, refiner.Options())], lambda *_: None)
+        return apply_corrections.correct_layers(
+            self.float, self.rows, self.pad_id, plan, [(refiner, refiner.Options())], lambda *_: None
+        )
 
     def written(self, plan: QuantPlan, name: str, changes: dict | None = None) -> Path:
         model, path = ir.load(self.float), self.folder / f"{name}.onnx"
-        qdq.write(model, plan, _apply.apply_(model, changes or {}, plan))
+        qdq.write(model, plan, apply_corrections.apply_(model, changes or {}, plan))
         operators.save(model, path)
         return path
 

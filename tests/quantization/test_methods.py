@@ -17,9 +17,8 @@ from octobert.core.ranges import Collector, Interval, Ranges
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture, shapes
-from octobert.quantization import sensitivity
-from octobert.quantization.corrections import _apply
-from octobert.quantization.corrections._layer import Layer, Moments, MomentsCollector
+from octobert.quantization import apply_corrections, sensitivity
+from octobert.quantization.layers import LinearLayer, Moments, MomentsCollector
 from octobert.quantization.methods import dynamic, static
 from tests.graph.test_qdq import (
     INTEGERS,
@@ -446,9 +445,13 @@ def test_a_ruined_value_is_the_most_harmful(float_path, found, measured, statist
 def test_all_values_together_are_the_written_graph(float_path, found, measured, statistics, tmp_path, refined) -> None:
     plan = plan_of(found, measured, placement="matmul")
     refiner = plugins.load("corrections", "weight-rounding")
-    layers = _apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent) if refined else {}
+    layers = (
+        apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+        if refined
+        else {}
+    )
     model = ir.load(float_path)
-    scales = _apply.apply_(model, layers, plan)
+    scales = apply_corrections.apply_(model, layers, plan)
     operators.save(model, tmp_path / "refined.onnx")
     result = sensitivity.measure(ir.load(tmp_path / "refined.onnx"), plan, encoded(), 0, statistics, silent, scales)
     qdq.write(model, plan, scales)
@@ -510,19 +513,19 @@ def moments_of(x: np.ndarray, q: np.ndarray) -> Moments:
     return collector.moments()
 
 
-def layer_of(seed: int, *, bias: bool = True, axis: int | None = 1, least: str = "max") -> Layer:
+def layer_of(seed: int, *, bias: bool = True, axis: int | None = 1, least: str = "max") -> LinearLayer:
     generator = np.random.default_rng(100 + seed)
     weight = generator.normal(size=(32, 16)).astype(np.float32)
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, least=least)
-    return Layer.of(weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer)
+    return LinearLayer.of(weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer)
 
 
-def refined(name: str, layer: Layer, moments: Moments) -> Layer:
+def refined(name: str, layer: LinearLayer, moments: Moments) -> LinearLayer:
     module = plugins.load("corrections", name)
-    return module.refine(layer, moments, module.Options())
+    return module.correct(layer, moments, module.Options())
 
 
-def squared_error(x: np.ndarray, q: np.ndarray, layer: Layer, result: Layer) -> float:
+def squared_error(x: np.ndarray, q: np.ndarray, layer: LinearLayer, result: LinearLayer) -> float:
     """Of q W8 + b8, as it will be written, against x W + b."""
     written = qdq.dequantized_weight(result.weight, result.quantizer, result.scale).astype(np.float64)
     return float(np.mean((q @ written + result.bias - (x.astype(np.float64) @ layer.weight + layer.bias)) ** 2))
@@ -610,7 +613,7 @@ def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
 def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduced: bool) -> None:
     plain = layer_of(2, axis=axis)
     quantizer = plain.quantizer.model_copy(update={"reduced": reduced})
-    result = refined("weight-rounding", Layer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
+    result = refined("weight-rounding", LinearLayer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
     assert result.scale.shape == (() if axis is None else (16,))
     codes = result.weight.astype(np.float64) / result.scale
     np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
@@ -625,7 +628,9 @@ def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduce
 def test_a_scale_that_is_chosen_already_is_kept() -> None:
     plain = layer_of(3)
     scale = qdq.weight_scale(plain.weight, plain.quantizer) * np.float32(1.1)
-    result = refined("weight-rounding", Layer.of(plain.weight, plain.bias, plain.quantizer, scale), moments_of(*correlated(3)))
+    result = refined(
+        "weight-rounding", LinearLayer.of(plain.weight, plain.bias, plain.quantizer, scale), moments_of(*correlated(3))
+    )
     np.testing.assert_array_equal(result.scale, scale)
 
 
@@ -648,7 +653,7 @@ def test_refiners_one_after_another_are_as_good_as_the_best(order) -> None:
 def test_refined_layers_of_a_model_equal_numpy(float_path, found, measured, tmp_path, module) -> None:
     plan = plan_of(found, measured, placement="tensorrt")
     refiner = plugins.load("corrections", "bias-correction")
-    layers = _apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
     assert len(layers) == 14
     # The inputs of the layer, row by row, so that there is no padding.
     model = ir.load(float_path)
@@ -678,15 +683,17 @@ def test_refined_layers_of_a_model_equal_numpy(float_path, found, measured, tmp_
 def test_every_linear_layer_in_8_bits_is_refined(float_path, found, measured, placement, count) -> None:
     refiner = plugins.load("corrections", "bias-correction")
     plan = plan_of(found, measured, placement=placement)
-    assert len(_apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)) == count
+    assert (
+        len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)) == count
+    )
 
 
 @pytest.mark.parametrize("name", REFINERS)
 def test_refined_q_k_and_v_still_share_one_scale(float_path, found, measured, name) -> None:
     plan = plan_of(found, measured, placement="matmul-attention", fuse_qkv=True, per_channel=False)
     refiner = plugins.load("corrections", name)
-    layers = _apply.refine(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
     model = ir.load(float_path)
-    qdq.write(model, plan, _apply.apply_(model, layers, plan))
+    qdq.write(model, plan, apply_corrections.apply_(model, layers, plan))
     names = [f"encoder.layer.0.attention.self.{part}.weight.scale" for part in ("query", "key", "value")]
     assert len({float(constant(model, one)) for one in names}) == 1

@@ -40,7 +40,7 @@ def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     model, chosen = ir.load(tmp_path / "float.onnx"), smoothquant.Options(**options)
     wanted = smoothquant.values(model.graph, captured.encoder, chosen)
     samples = observer.sample(tmp_path / "float.onnx", ROWS, 0, wanted, tokens=64, seed=0)
-    return model, smoothquant.prepare_(model, captured.encoder, samples, chosen, lambda *_: None)
+    return model, smoothquant.transform_(model, captured.encoder, samples, chosen, lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,65 @@
 """Targets: one file each, what a runtime accepts and how a model is written for it; sessions are in runtimes/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+from octobert.core import plugins
+from octobert.core.capability import Capabilities, Probe
+from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
+
+
+class Target(Protocol):
+    """What a target's module has."""
+
+    @property
+    def CAPABILITIES(self) -> Capabilities:
+        """What the target accepts and runs fast."""
+        ...
+
+    @property
+    def RUNTIME_OPTIONS(self) -> Mapping[str, tuple[RuntimeOption, ...]]:
+        """Settings of the runtime that `octobert tune` may try: name → values, the default first."""
+        ...
+
+    def probe(self) -> Probe:
+        """Whether the target can run on this machine."""
+        ...
+
+    def export(self, quantized: Path, folder: Path, form: Form) -> None:
+        """Write the files that the target opens.
+
+        Args:
+            quantized: an ONNX file with Q/DQ.
+            folder: of the package.
+            form: the static shape and the type of the float parts, where the target has them.
+        """
+        ...
+
+    def model_file(self, package: Path) -> Path:
+        """The file in the folder of a package that the target opens."""
+        ...
+
+    def open_session(self, path: Path, options: SessionOptions) -> Session:
+        """Open a model file."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """The names of all targets, sorted."""
+    return plugins.names("targets")
+
+
+def load(name: str, *, where: str | None = None) -> Target:
+    """The target of that name.
+
+    Args:
+        name: such as `openvino-cpu`.
+        where: the recipe key or option that named it, for the error.
+
+    Raises:
+        RecipeError: there is no target of that name.
+    """
+    return cast(Target, plugins.load("targets", name, where=where))

@@ -7,7 +7,7 @@ of its own. What suits `openvino-cpu` suits it; the file it opens is the ONNX fi
 from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
-from octobert.core.session import Form, Session, SessionOptions
+from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import files, ort
 
@@ -23,6 +23,7 @@ CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
         "written_anywhere": True,
     }
 )
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
 
 def probe() -> Probe:

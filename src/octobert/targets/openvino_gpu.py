@@ -4,7 +4,7 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Session, SessionOptions
+from octobert.core.session import RuntimeOption, Session, SessionOptions
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import openvino
 
@@ -27,6 +27,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
 # Its files are those of the CPU.
 export, model_file = openvino_cpu.export, openvino_cpu.model_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Form, Session, SessionOptions
+from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
 from octobert.graph.passes import epcontext
 from octobert.targets.runtimes import files, openvino
 from octobert.targets.runtimes.static_shape import FixedSession
@@ -32,6 +32,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
 
 def probe() -> Probe:

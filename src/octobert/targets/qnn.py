@@ -14,7 +14,7 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import WHOLE
-from octobert.core.session import Form, Session, SessionOptions
+from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
 from octobert.graph.passes import contrib, gemm
 from octobert.targets.runtimes import files, ort
 from octobert.targets.runtimes.static_shape import FixedSession
@@ -55,6 +55,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="run here",
 )
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
 
 def probe() -> Probe:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Form, Session, SessionOptions
+from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
 from octobert.targets.runtimes import files, torch
 
 DEVICE = "cpu"
@@ -31,6 +31,7 @@ CAPABILITIES = Capabilities(
     formats=("onnx",),
     status="run here",
 )
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
 
 def probe() -> Probe:

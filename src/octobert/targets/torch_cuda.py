@@ -25,6 +25,7 @@ CAPABILITIES: Capabilities = torch_cpu.CAPABILITIES.model_copy(
 )
 # Its files are those of the CPU.
 export, model_file = torch_cpu.export, torch_cpu.model_file
+RUNTIME_OPTIONS = torch_cpu.RUNTIME_OPTIONS
 
 
 def probe() -> Probe:

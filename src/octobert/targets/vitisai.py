@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import WHOLE
-from octobert.core.session import Form, Session, SessionOptions
+from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
 from octobert.graph.passes import contrib
 from octobert.targets.runtimes import files, ort
 from octobert.targets.runtimes.static_shape import FixedSession
@@ -38,6 +38,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
+RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
 
 def probe() -> Probe:

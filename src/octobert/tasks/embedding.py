@@ -8,6 +8,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.tasks._embedding import Embedding
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, MRR@10 and recall on query→document, or fidelity to float"
+FILES: tuple[str, ...] = ()
 
 
 class Options(FrozenModel):

@@ -12,6 +12,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
+FILES: tuple[str, ...] = ()
 
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 

@@ -8,6 +8,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
+FILES: tuple[str, ...] = ()
 
 CLASSES = (("not_equivalent",), ("equivalent",))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from octobert.tasks._answering import Answering, WindowOptions
 
 DESCRIPTION = "find the answer to a question in a context; exact match and F1, with or without unanswerable questions"
+FILES: tuple[str, ...] = ()
 
 
 class Options(WindowOptions):

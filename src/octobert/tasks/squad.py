@@ -6,7 +6,7 @@ from octobert.tasks._answering import Answering, WindowOptions
 
 DESCRIPTION = "SQuAD 1.1: every question has an answer; exact match and F1"
 # Which of several files of one split is meant, in a folder that holds both versions.
-FILES = ("v1.1",)
+FILES: tuple[str, ...] = ("v1.1",)
 
 
 class Options(WindowOptions):

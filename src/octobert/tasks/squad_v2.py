@@ -6,7 +6,7 @@ from octobert.tasks._answering import Answering, WindowOptions
 
 DESCRIPTION = "SQuAD 2.0: questions may have no answer; exact match and F1, of answerable and unanswerable ones too"
 # Which of several files of one split is meant, in a folder that holds both versions.
-FILES = ("v2.0",)
+FILES: tuple[str, ...] = ("v2.0",)
 
 
 class Options(WindowOptions):

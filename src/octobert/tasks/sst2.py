@@ -8,6 +8,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
 
 DESCRIPTION = "SST-2: negative or positive; accuracy"
+FILES: tuple[str, ...] = ()
 
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 

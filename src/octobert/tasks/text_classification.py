@@ -11,6 +11,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.tasks._classification import METRICS, Classification, check_labels
 
 DESCRIPTION = "classify one text or a pair; any labels; accuracy, F1, macro-F1, Matthews"
+FILES: tuple[str, ...] = ()
 _TEXT = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence"), ("text",), ("sentence",))
 
 

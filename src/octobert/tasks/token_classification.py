@@ -20,6 +20,7 @@ from octobert.tasks._classification import check_labels
 from octobert.tasks._task import Fidelity, Metric, Outputs, check_texts, first_column, output_error, place_of, shares
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
+FILES: tuple[str, ...] = ()
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 # What a model that predicts nothing of a word says.
 OUTSIDE = "O"

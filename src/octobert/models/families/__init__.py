@@ -1,1 +1,35 @@
 """Encoder families: one file each, the module names of its parts."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from octobert.core import plugins
+from octobert.core.family import EncoderFamily
+
+
+class FamilyPlugin(Protocol):
+    """What a family's module has."""
+
+    @property
+    def FAMILY(self) -> EncoderFamily:
+        """The family."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """The names of all encoder families, sorted."""
+    return plugins.names("families")
+
+
+def load(name: str, *, where: str | None = None) -> EncoderFamily:
+    """The encoder family of that name.
+
+    Args:
+        name: such as `deberta-v2`.
+        where: the recipe key or option that named it, for the error.
+
+    Raises:
+        RecipeError: there is no family of that name.
+    """
+    return cast(FamilyPlugin, plugins.load("families", name, where=where)).FAMILY

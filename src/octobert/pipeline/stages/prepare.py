@@ -43,7 +43,7 @@ def run(context: Context) -> dict[str, Any]:
             seed=int(context.options["seed"]),
             on_rows=lambda n: context.progress("sampling", n, len(asked.flat)),
         )
-        steps = preparer.prepare_(model, family, samples, options, lambda n, of, name=name: context.progress(name, n, of))
+        steps = preparer.transform_(model, family, samples, options, lambda n, of, name=name: context.progress(name, n, of))
         done.append(Preparer(name=name, options=options.model_dump(), groups=tuple(steps)))
         operators.save(model, path)
         before = path

@@ -18,8 +18,8 @@ from octobert.core.ranges import Ranges
 from octobert.core.results import CaptureFacts
 from octobert.graph import operators, qdq, sites
 from octobert.pipeline.stages import Context, calibration
-from octobert.quantization.corrections import _apply
-from octobert.quantization.corrections._layer import Change
+from octobert.quantization import apply_corrections
+from octobert.quantization.layers import LayerChange
 
 VERSION = 4
 FILE = "model_quantized.onnx"
@@ -38,7 +38,7 @@ def run(context: Context) -> dict[str, Any]:
     capability.check(plan, target)
     layers = _trained(context, plan) or _refined(context, source, plan)
     if layers:
-        _apply.save(layers, context.work / "refined.npz")
+        apply_corrections.save(layers, context.work / "refined.npz")
     size = write(source, plan, layers, context.work / FILE)
     context.write("plan.json", plan)
     return {"quantized": len(plan.quantized), "sites": len(plan.decisions), "refined": len(layers), "size_bytes": size}
@@ -55,16 +55,16 @@ def planned(context: Context, ranges: Ranges, target: str, choice: dict[str, Any
     return method.plan(sites.find_sites(graph, family), ranges, capabilities, options)
 
 
-def write(source: Path, plan: QuantPlan, layers: dict[str, Change], path: Path) -> int:
+def write(source: Path, plan: QuantPlan, layers: dict[str, LayerChange], path: Path) -> int:
     """Write a plan with refined layers into a copy of a float graph; its size in bytes."""
     model = ir.load(source)
-    qdq.write(model, plan, _apply.apply_(model, layers, plan))
+    qdq.write(model, plan, apply_corrections.apply_(model, layers, plan))
     operators.save(model, path)
     onnx.checker.check_model(str(path), full_check=False)
     return path.stat().st_size
 
 
-def _trained(context: Context, plan: QuantPlan) -> dict[str, Change]:
+def _trained(context: Context, plan: QuantPlan) -> dict[str, LayerChange]:
     """The scales of weights that quantization-aware training has chosen."""
     path = context.inputs["calibrate"] / SCALES
     if not path.is_file():
@@ -75,13 +75,13 @@ def _trained(context: Context, plan: QuantPlan) -> dict[str, Change]:
         if site.is_weight:
             first.setdefault(site.value.removesuffix(".weight"), site.module)
     with np.load(path) as arrays:
-        return {first[name]: Change(None, None, arrays[name]) for name in arrays.files if name in first}
+        return {first[name]: LayerChange(None, None, arrays[name]) for name in arrays.files if name in first}
 
 
-def _refined(context: Context, source: Path, plan: QuantPlan) -> dict[str, Change]:
+def _refined(context: Context, source: Path, plan: QuantPlan) -> dict[str, LayerChange]:
     chosen = [(plugins.load("corrections", one["name"]), one["options"]) for one in context.options["refine"]]
     if not chosen:
         return {}
     encoder, asked = calibration(context)
     refiners = [(refiner, refiner.Options.model_validate(options)) for refiner, options in chosen]
-    return _apply.refine(source, asked.flat, encoder.pad_id, plan, refiners, context.progress)
+    return apply_corrections.correct_layers(source, asked.flat, encoder.pad_id, plan, refiners, context.progress)

@@ -28,9 +28,8 @@ from octobert.evaluation import candidates, latency
 from octobert.evaluation.statistics import paired
 from octobert.inference.batching import run_rows
 from octobert.pipeline.stages import Context, encoder_of, quantize, task_of
-from octobert.quantization import search
-from octobert.quantization.corrections import _apply
-from octobert.quantization.corrections._layer import Change
+from octobert.quantization import apply_corrections, search
+from octobert.quantization.layers import LayerChange
 from octobert.tasks._task import Task
 
 VERSION = 2
@@ -39,7 +38,7 @@ _TIMING_ROUNDS = 15
 _TRIALS, _TIMINGS, _FLOAT = "trials.jsonl", "timings.json", "float.npz"
 
 Outputs = dict[Text, dict[str, np.ndarray]]
-Changes = dict[str, Change]
+Changes = dict[str, LayerChange]
 Part = tuple[list[Text], list[Any]]
 
 
@@ -50,7 +49,7 @@ def run(context: Context) -> dict[str, Any]:
     target = plugins.load("targets", context.options["target"])
     plan = context.read("quantize", "plan.json", QuantPlan)
     refined = context.inputs["quantize"] / "refined.npz"
-    layers = _apply.load(refined) if refined.is_file() else {}
+    layers = apply_corrections.load(refined) if refined.is_file() else {}
     began = time.monotonic()
     judge = Judge(context, criterion)
     units = search.units_of(plan)

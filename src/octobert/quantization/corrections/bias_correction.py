@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
-from octobert.quantization.corrections._layer import Layer, Moments
+from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
 
@@ -19,7 +19,7 @@ class Options(FrozenModel):
     """No options."""
 
 
-def refine(layer: Layer, moments: Moments, options: Options) -> Layer:
+def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
     """The layer with its bias corrected; a layer without one is left as it is."""
     if layer.float_bias is None:
         return layer

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
-from octobert.quantization.corrections._layer import Layer, Moments
+from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
 _BLOCK = 128
@@ -28,7 +28,7 @@ class Options(FrozenModel):
     damping: float = Field(default=0.05, gt=0, le=10)
 
 
-def refine(layer: Layer, moments: Moments, options: Options) -> Layer:
+def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
     """The layer with weights on the 8-bit grid, their scale, and its bias."""
     assert moments.products is not None
     assert moments.lost is not None

@@ -1,1 +1,35 @@
-"""Placements: one file each, which values a plan quantizes."""
+"""Placements: one file each, which kinds of sites a plan quantizes."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from octobert.core import plugins
+from octobert.core.placement import Placement
+
+
+class PlacementPlugin(Protocol):
+    """What a placement's module has."""
+
+    @property
+    def PLACEMENT(self) -> Placement:
+        """The kinds of sites, and why others stay float."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """The names of all placements, sorted."""
+    return plugins.names("placements")
+
+
+def load(name: str, *, where: str | None = None) -> Placement:
+    """The placement of that name.
+
+    Args:
+        name: such as `matmul`.
+        where: the recipe key or option that named it, for the error.
+
+    Raises:
+        RecipeError: there is no placement of that name.
+    """
+    return cast(PlacementPlugin, plugins.load("placements", name, where=where)).PLACEMENT

@@ -1,1 +1,72 @@
-"""Preparers: one file each, from a float graph to one that computes the same and quantizes better."""
+"""Graph transforms: one file each, from a float graph to an equivalent one that loses less when it is quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+import onnx_ir as ir
+
+from octobert.core import plugins
+from octobert.core.family import EncoderFamily
+from octobert.core.frozen import FrozenModel
+from octobert.core.ranges import Sample
+
+
+class Transform(Protocol):
+    """What a transform's module has."""
+
+    @property
+    def Options(self) -> type[FrozenModel]:
+        """The options, with defaults."""
+        ...
+
+    def values(self, graph: ir.Graph, family: EncoderFamily, options: Any) -> list[str]:
+        """Names of the values that `transform_` needs samples of.
+
+        Args:
+            graph: a canonical float graph.
+            family: the encoder family of the model.
+            options: an instance of this module's `Options`.
+        """
+        ...
+
+    def transform_(
+        self,
+        model: ir.Model,
+        family: EncoderFamily,
+        samples: Mapping[str, Sample],
+        options: Any,
+        progress: Callable[[int, int], None],
+    ) -> list[dict[str, Any]]:
+        """Edit a float graph in place, without changing what it computes.
+
+        Args:
+            model: a canonical float graph.
+            family: the encoder family of the model.
+            samples: a sample of each of `values`.
+            options: an instance of this module's `Options`.
+            progress: called with (groups done, groups in all).
+
+        Returns:
+            One record per group of layers, for the report: what was changed, or why nothing was.
+        """
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """The names of all graph transforms, sorted."""
+    return plugins.names("transforms")
+
+
+def load(name: str, *, where: str | None = None) -> Transform:
+    """The graph transform of that name.
+
+    Args:
+        name: such as `smoothquant`.
+        where: the recipe key or option that named it, for the error.
+
+    Raises:
+        RecipeError: there is no transform of that name.
+    """
+    return cast(Transform, plugins.load("transforms", name, where=where))

@@ -53,7 +53,7 @@ def values(graph: ir.Graph, encoder: EncoderFamily, options: Options) -> list[st
     return sorted({value for group in found for value in group.values} | keys)
 
 
-def prepare_(
+def transform_(
     model: ir.Model,
     encoder: EncoderFamily,
     samples: Mapping[str, Sample],

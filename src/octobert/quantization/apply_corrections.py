@@ -13,7 +13,7 @@ from octobert.core.plan import OUTPUT, Quantizer, QuantPlan, Site
 from octobert.data.tokenization import Encoded
 from octobert.graph import operators, qdq, sites
 from octobert.quantization import observer
-from octobert.quantization.corrections._layer import Change, Layer, Moments, MomentsCollector
+from octobert.quantization.layers import LayerChange, LinearLayer, Moments, MomentsCollector
 
 # Square matrices of all layers at once would not fit; as many as stay below this are gathered in one pass over the rows.
 _PRODUCTS_BYTES = 1 << 29
@@ -25,14 +25,14 @@ Refiners = Sequence[tuple[Any, Any]]
 Inputs = tuple[str, ...]
 
 
-def refine(
+def correct_layers(
     model_path: Path,
     rows: Sequence[Encoded],
     pad_id: int,
     plan: QuantPlan,
     refiners: Refiners,
     progress: Callable[[str, int, int], None],
-) -> dict[str, Change]:
+) -> dict[str, LayerChange]:
     """Module path → its refined constants, for every linear layer whose input and weight the plan quantizes statically.
 
     Layers that share a weight are refined as one, by all their inputs, and found under the path of the first.
@@ -49,7 +49,7 @@ def refine(
     widths = {inputs[name]: int(graph.initializers[name].shape[0]) for name in together}  # type: ignore[index,arg-type]
     products = any(refiner.NEEDS_PRODUCTS for refiner, _ in refiners)
     kept = _few(rows)
-    found: dict[str, Change] = {}
+    found: dict[str, LayerChange] = {}
     for chunk in _chunks(widths, products=products):
         moments = _moments(
             model_path, kept, pad_id, quantizers, {values: widths[values] for values in chunk}, products=products
@@ -59,13 +59,13 @@ def refine(
                 continue
             before = layer = _constants(nodes, site, weight, shared)
             for refiner, options in refiners:
-                layer = refiner.refine(layer, moments[inputs[name]], options)
-            found[site.module] = Change(None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale)
+                layer = refiner.correct(layer, moments[inputs[name]], options)
+            found[site.module] = LayerChange(None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale)
             progress("refining", len(found), len(together))
     return found
 
 
-def apply_(model: ir.Model, changes: Mapping[str, Change], plan: QuantPlan) -> dict[str, np.ndarray]:
+def apply_(model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan) -> dict[str, np.ndarray]:
     """Put refined constants into a float graph, for the layers that the plan quantizes; the chosen scales, by weight."""
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
@@ -85,7 +85,7 @@ def apply_(model: ir.Model, changes: Mapping[str, Change], plan: QuantPlan) -> d
     return scales
 
 
-def save(changes: Mapping[str, Change], path: Path) -> None:
+def save(changes: Mapping[str, LayerChange], path: Path) -> None:
     """Write refined constants."""
     arrays: dict[str, np.ndarray] = {}
     for module, change in changes.items():
@@ -96,11 +96,11 @@ def save(changes: Mapping[str, Change], path: Path) -> None:
     np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
-def load(path: Path) -> dict[str, Change]:
+def load(path: Path) -> dict[str, LayerChange]:
     """The inverse of `save`."""
     with np.load(path) as arrays:
         modules = dict.fromkeys(key.rpartition("/")[0] for key in arrays.files)
-        return {m: Change(*(arrays.get(f"{m}/{part}") for part in ("weight", "bias", "scale"))) for m in modules}
+        return {m: LayerChange(*(arrays.get(f"{m}/{part}") for part in ("weight", "bias", "scale"))) for m in modules}
 
 
 def _layers(plan: QuantPlan) -> Iterator[tuple[Site, Quantizer, Quantizer]]:
@@ -121,12 +121,12 @@ def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[tup
     return found
 
 
-def _constants(nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer, shared: qdq.Scales) -> Layer:
+def _constants(nodes: dict[str, ir.Node], site: Site, quantizer: Quantizer, shared: qdq.Scales) -> LinearLayer:
     weight = operators.const_array(nodes[site.node].inputs[1])
     add = nodes.get(site.module)
     bias = operators.const_array(add.inputs[1]) if add is not None and add.op_type == "Add" else None
     assert weight is not None
-    return Layer.of(weight, bias, quantizer, shared.get(str(nodes[site.node].inputs[1].name)))  # type: ignore[union-attr]
+    return LinearLayer.of(weight, bias, quantizer, shared.get(str(nodes[site.node].inputs[1].name)))  # type: ignore[union-attr]
 
 
 def _few(rows: Sequence[Encoded]) -> list[Encoded]:

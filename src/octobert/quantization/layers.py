@@ -32,7 +32,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LinearLayer:
     """The constants of one linear layer.
 
     Args:
@@ -50,13 +50,13 @@ class Layer:
     scale: np.ndarray | None = None
 
     @staticmethod
-    def of(weight: np.ndarray, bias: np.ndarray | None, quantizer: Quantizer, scale: np.ndarray | None = None) -> Layer:
+    def of(weight: np.ndarray, bias: np.ndarray | None, quantizer: Quantizer, scale: np.ndarray | None = None) -> LinearLayer:
         """A layer that nothing has refined yet."""
-        return Layer(weight, bias, quantizer, weight, bias, scale)
+        return LinearLayer(weight, bias, quantizer, weight, bias, scale)
 
 
 @dataclass(frozen=True)
-class Change:
+class LayerChange:
     """What refiners changed of a layer; None is what they left alone."""
 
     weight: np.ndarray | None
