@@ -6,7 +6,7 @@ and names them by the family's table, which holds the module paths of `transform
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,3 +107,17 @@ def family_of(model_type: str) -> EncoderFamily | None:
     """The family of a model type, or None."""
     name = families().get(model_type)
     return plugins.load("families", name).FAMILY if name else None
+
+
+def longest_input(config: Mapping[str, Any]) -> int:
+    """The largest number of tokens that a model has positions for, special tokens included.
+
+    Args:
+        config: `config.json` of the model.
+
+    Example:
+        >>> longest_input({"model_type": "roberta", "max_position_embeddings": 514})
+        512
+    """
+    family = family_of(str(config.get("model_type")))
+    return int(config.get("max_position_embeddings", 512)) - (family.position_offset if family else 0)

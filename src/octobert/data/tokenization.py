@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import ModelError
-from octobert.core.family import family_of
+from octobert.core.family import longest_input
 from octobert.core.session import Feeds
 
 # One text, two that form a pair, or the words of one.
@@ -182,9 +182,7 @@ def check_length(max_length: int | None, folder: Path) -> None:
 
 def longest(folder: Path) -> int:
     """The most tokens that a model has positions for."""
-    config = _json(folder / "config.json")
-    family = family_of(str(config.get("model_type")))
-    return int(config.get("max_position_embeddings", 512)) - (family.position_offset if family else 0)
+    return longest_input(_json(folder / "config.json"))
 
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
