@@ -9,8 +9,8 @@ __all__ = ["OctobertError", "Recipe", "load", "load_recipe", "parse_recipe", "ru
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
-    from octobert.config.recipe import load as load_recipe
-    from octobert.config.recipe import parse as parse_recipe
+    from octobert.config.loading import load as load_recipe
+    from octobert.config.loading import parse as parse_recipe
     from octobert.core.errors import OctobertError
     from octobert.inference.predictor import load
     from octobert.pipeline.runner import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octobert.config import recipe as recipes
+from octobert.config import loading
 from octobert.core.errors import RecipeError
 
 GOOD = {"model": "m", "task": "mrpc", "data": "d"}
@@ -12,24 +12,24 @@ GOOD = {"model": "m", "task": "mrpc", "data": "d"}
 
 def mistakes(**changes: object) -> str:
     with pytest.raises(RecipeError) as caught:
-        recipes.parse({**GOOD, **changes})
+        loading.parse({**GOOD, **changes})
     assert caught.value.exit_code == 2
     return str(caught.value)
 
 
 def test_defaults() -> None:
-    found = recipes.parse(GOOD)
-    assert found.data.source == "d"
-    assert found.calibrate.name == "minmax"
-    assert found.quantize.name == "static"
-    assert found.targets == ("ort-cpu",)
-    assert found.data.calibrate.samples == 256
+    recipe = loading.parse(GOOD)
+    assert recipe.data.source == "d"
+    assert recipe.calibrate.name == "minmax"
+    assert recipe.quantize.name == "static"
+    assert recipe.targets == ("ort-cpu",)
+    assert recipe.data.calibrate.samples == 256
 
 
 def test_plugins_by_name_or_with_options() -> None:
-    found = recipes.parse({**GOOD, "calibrate": {"percentile": {"keep": 99.9}}, "quantize": {"static": {"disable": ["a.*"]}}})
-    assert found.calibrate.options == {"keep": 99.9}
-    assert recipes.options_of(found.quantize, "methods").disable == ("a.*",)
+    recipe = loading.parse({**GOOD, "calibrate": {"percentile": {"keep": 99.9}}, "quantize": {"static": {"disable": ["a.*"]}}})
+    assert recipe.calibrate.options == {"keep": 99.9}
+    assert loading.options_of(recipe.quantize, "methods").disable == ("a.*",)
 
 
 def test_an_unknown_key_with_a_suggestion() -> None:
@@ -64,7 +64,7 @@ def test_all_mistakes_at_once() -> None:
         ({"seed": "x"}, "seed: input should be a valid integer"),
         ({"baselines": ["tf"]}, "baselines.0: input should be 'torch-f32'"),
         ({"targets": []}, "targets:"),
-        ({"targets": ["ort-cpu", "ort-cpu"]}, "targets: each may be named once"),
+        ({"targets": ["ort-cpu", "ort-cpu"]}, "targets: a name is listed twice"),
         ({"benchmark": {"sequence": ["data", 16, 0]}}, "benchmark.sequence.2"),
         ({"quantize": {"static": {"placement": "matmull"}}}, 'there is no placement "matmull"; did you mean "matmul"?'),
     ],
@@ -75,30 +75,30 @@ def test_single_mistakes(changes: dict, message: str) -> None:
 
 def test_a_missing_key() -> None:
     with pytest.raises(RecipeError, match="model: missing"):
-        recipes.parse({"task": "mrpc", "data": "d"})
+        loading.parse({"task": "mrpc", "data": "d"})
 
 
 def test_files_are_relative_to_the_recipe(tmp_path) -> None:
     (tmp_path / "rows.tsv").write_text("x")
     path = tmp_path / "r.yaml"
     path.write_text("model: ../m\ntask: mrpc\ndata: {train: rows.tsv, evaluate: other.tsv, source: glue}\n")
-    found = recipes.load(path)
-    assert found.model == str(tmp_path.parent / "m")
-    assert found.data.train == str(tmp_path / "rows.tsv")
-    assert found.data.source == "glue"
+    recipe = loading.load(path)
+    assert recipe.model == str(tmp_path.parent / "m")
+    assert recipe.data.train == str(tmp_path / "rows.tsv")
+    assert recipe.data.source == "glue"
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not YAML"), ("- a", "not a mapping"), ("", "not a mapping")])
+@pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")])
 def test_files_that_are_no_recipe(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError, match=message):
-        recipes.load(path)
+        loading.load(path)
 
 
 def test_a_missing_recipe(tmp_path) -> None:
-    with pytest.raises(RecipeError, match="there is no such recipe"):
-        recipes.load(tmp_path / "none.yaml")
+    with pytest.raises(RecipeError, match="the recipe file does not exist"):
+        loading.load(tmp_path / "none.yaml")
 
 
 def test_what_is_printed_reads_back_as_the_same_recipe() -> None:
@@ -110,9 +110,9 @@ def test_what_is_printed_reads_back_as_the_same_recipe() -> None:
         "targets": ["openvino-cpu"],
         "data": {"source": "d", "evaluate": "test"},
     }
-    found = recipes.parse(given)
-    assert recipes.parse(yaml.safe_load(recipes.as_yaml(found))) == found
-    assert recipes.parse(found.model_dump(by_alias=True)) == found
+    recipe = loading.parse(given)
+    assert loading.parse(yaml.safe_load(loading.as_yaml(recipe))) == recipe
+    assert loading.parse(recipe.model_dump(by_alias=True)) == recipe
 
 
 def test_parts_of_a_file_can_be_changed_in_passing(tmp_path, monkeypatch) -> None:
@@ -122,35 +122,35 @@ def test_parts_of_a_file_can_be_changed_in_passing(tmp_path, monkeypatch) -> Non
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "r.yaml").write_text("model: ./m\ntask: squad\ndata: ./d\n")
     changes = ["task.squad.doc_stride=9", "data.train=mine.tsv", "targets=[ort-cpu]", "finetune.epochs=1"]
-    found = recipes.load(tmp_path / "r.yaml", changes)
-    assert (found.task.name, found.task.options) == ("squad", {"doc_stride": 9})
-    assert (found.data.source, found.data.train) == (str(tmp_path / "d"), str(tmp_path / "here" / "mine.tsv"))
-    assert found.finetune.epochs == 1.0
-    assert found.model == str(tmp_path / "m")
+    recipe = loading.load(tmp_path / "r.yaml", changes)
+    assert (recipe.task.name, recipe.task.options) == ("squad", {"doc_stride": 9})
+    assert (recipe.data.source, recipe.data.train) == (str(tmp_path / "d"), str(tmp_path / "here" / "mine.tsv"))
+    assert recipe.finetune.epochs == 1.0
+    assert recipe.model == str(tmp_path / "m")
 
 
 def test_the_number_of_rows_can_be_changed_without_saying_where_they_are_from(tmp_path) -> None:
     """As the help of --set has it."""
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\n")
-    found = recipes.load(tmp_path / "r.yaml", ["data.calibrate.samples=50", "data.evaluate.samples=9"])
-    assert (found.data.calibrate.from_, found.data.calibrate.samples) == ("train", 50)
-    assert (found.data.evaluate.from_, found.data.evaluate.samples) == ("auto", 9)
+    recipe = loading.load(tmp_path / "r.yaml", ["data.calibrate.samples=50", "data.evaluate.samples=9"])
+    assert (recipe.data.calibrate.from_, recipe.data.calibrate.samples) == ("train", 50)
+    assert (recipe.data.evaluate.from_, recipe.data.evaluate.samples) == ("auto", 9)
 
 
 @pytest.mark.parametrize("written", ["squad_v2", "squad-v2"])
 @pytest.mark.parametrize("changed", ["squad_v2", "squad-v2"])
 def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: str) -> None:
     (tmp_path / "r.yaml").write_text(f"model: m\ntask: {written}\ndata: d\n")
-    found = recipes.load(tmp_path / "r.yaml", [f"task.{changed}.doc_stride=9"])
-    assert (found.task.name, found.task.options) == ("squad-v2", {"doc_stride": 9})
+    recipe = loading.load(tmp_path / "r.yaml", [f"task.{changed}.doc_stride=9"])
+    assert (recipe.task.name, recipe.task.options) == ("squad-v2", {"doc_stride": 9})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("seed", "a change is a path, an equals sign and a value"),
-        ("seed=[", "--set seed: the value is not YAML"),
-        ("seed.x=1", r"--set seed.x: the recipe has no part of that name in it \(got seed: 3"),
+        ("seed", "a change is a key, an equals sign and a value"),
+        ("seed=[", "--set seed: the value is not valid YAML"),
+        ("seed.x=1", r"--set seed.x: this part of the recipe has no keys \(got seed: 3"),
         ("data.calibrat.samples=1", r'data.calibrat: unknown key; did you mean "calibrate"'),
         ("task.squad.max_length=7", "task.squad.max_length: input should be greater than or equal to 8"),
     ],
@@ -158,4 +158,4 @@ def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: st
 def test_changes_that_do_not_fit(tmp_path, change: str, message: str) -> None:
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\nseed: 3\n")
     with pytest.raises(RecipeError, match=message):
-        recipes.load(tmp_path / "r.yaml", [change])
+        loading.load(tmp_path / "r.yaml", [change])

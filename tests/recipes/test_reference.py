@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from octobert.config import recipe
+from octobert.config import loading
 from octobert.pipeline import runner
 from octobert.quantization import tables
 from tests.support.checkpoints import WORDS, reduces
@@ -49,7 +49,7 @@ def made(tmp_path_factory, checkpoint) -> Path:
         "data.calibrate.samples=20",
         *SMALL,
     ]
-    runner.run(recipe.load(RECIPE, changes), folder / "out")
+    runner.run(loading.load(RECIPE, changes), folder / "out")
     return folder / "out" / "ort-cpu"
 
 
@@ -137,7 +137,7 @@ def test_nothing_measured_is_said(made: Path) -> None:
     ],
 )
 def test_a_part_of_a_recipe_is_changed(change: str, place: tuple[str, ...], value: object) -> None:
-    found = recipe.load(RECIPE, [change])
+    found = loading.load(RECIPE, [change])
     for name in place:
         found = found[name] if isinstance(found, dict) else getattr(found, name)
     assert found == value
@@ -157,4 +157,4 @@ def test_a_change_that_cannot_be(change: str, message: str) -> None:
     from octobert.core.errors import RecipeError
 
     with pytest.raises(RecipeError, match=message):
-        recipe.load(RECIPE, [change])
+        loading.load(RECIPE, [change])

@@ -1,4 +1,4 @@
-"""Settings of training, in float and with 8 bits in mind: parts of the recipe."""
+"""Training settings of a recipe: fine-tuning in float, and quantization-aware training (QAT)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from octobert.core.frozen import FrozenModel
 
 
 class Distill(FrozenModel):
-    """A teacher that a model in training follows, beside what the rows say.
+    """Distillation: the loss also compares the model with a teacher.
 
     Args:
-        teacher: checkpoint for the same task; with `qat`, when absent, the float model that it begins from.
-        share: of the loss that is the teacher's; 1 needs no labels.
-        temperature: that logits are divided by before they are compared.
-        hidden: weight of the hidden states' difference, of all layers; needs a teacher of the same sizes.
+        teacher: Checkpoint of the teacher, trained for the same task. Default with `qat`: the float model.
+        share: Weight of the teacher's loss, from 0 to 1. With 1, training needs no labels.
+        temperature: Temperature of the logits.
+        hidden: Weight of the mean squared difference of hidden states, over all layers. The teacher must have the same sizes.
     """
 
     teacher: str | None = None
@@ -26,20 +26,20 @@ class Distill(FrozenModel):
 
 
 class Finetune(FrozenModel):
-    """How a model is trained for the task before anything else happens, by transformers' Trainer.
+    """Fine-tuning in float, before everything else, with the Trainer of transformers.
 
     Args:
-        epochs: passes over the training rows; 0 for a head that is new and untrained.
-        learning_rate: at its highest.
-        batch: rows of a step, of all processes together.
-        accumulate: steps whose gradients are added up.
-        warmup: share of all steps in which the rate rises.
-        schedule: how it falls.
-        weight_decay: AdamW's.
-        precision: of the arithmetic; weights stay float32.
-        dropout: with the model's own dropout; otherwise with none anywhere.
-        distill: a teacher.
-        code: `file.py:function` that trains instead of the Trainer; needs `allow_code`.
+        epochs: Passes over the training rows. 0 creates a new head and does not train it.
+        learning_rate: Peak learning rate.
+        batch: Batch size over all processes.
+        accumulate: Gradient accumulation steps.
+        warmup: Fraction of the training steps with a rising learning rate.
+        schedule: Learning rate schedule after the warm-up.
+        weight_decay: Weight decay of AdamW.
+        precision: Precision of the computation. Weights stay float32.
+        dropout: Use the model's dropout rates. Otherwise no dropout.
+        distill: Distillation from a teacher.
+        code: `file.py:function` that trains instead of the Trainer. Needs `allow_code`.
     """
 
     epochs: float = Field(default=2.0, ge=0)
@@ -56,17 +56,18 @@ class Finetune(FrozenModel):
 
 
 class Qat(Finetune):
-    """How a float model is trained on with its values rounded as the plan says; the ranges begin as calibrated.
+    """Quantization-aware training: the forward pass rounds values as the plan does. Ranges start at the calibrated ones.
 
     Args:
-        ranges: `moving-average` follows what batches have in them; `learned` has gradients for the ends of activations' and
-            weights' ranges (LSQ); `fixed` keeps activations' as they are calibrated. Weights' ranges follow the weights, unless
-            they are learned.
-        keep: percentage of a batch's values that an observed range holds; 100 is minimum and maximum.
-        average: share of the way to a batch's range that a moving average goes.
-        observe: share of all steps before anything is rounded, in which ranges are only observed.
-        freeze: share of all steps after which observed ranges stay as they are.
-        range_rate: learning rate of learned ranges, of the logarithm of their ends.
+        epochs: Passes over the training rows.
+        ranges: How activation ranges change. `moving-average`: they follow the values of each batch. `learned`: activation and
+            weight ranges are trained by gradients (LSQ). `fixed`: they stay as calibrated. Unless `learned`, weight ranges
+            follow the weights.
+        keep: Percentage of a batch's values inside an observed range. 100: minimum and maximum.
+        average: Update rate of the moving average.
+        observe: Fraction of the training steps at the start that observe ranges and do not round.
+        freeze: Fraction of the training steps after which observed ranges are frozen.
+        range_rate: Learning rate of learned ranges, in the logarithm of their bounds.
     """
 
     epochs: float = Field(default=1.0, gt=0)
@@ -78,25 +79,25 @@ class Qat(Finetune):
     average: float = Field(default=0.01, gt=0, le=1)
     observe: float = Field(default=0.0, ge=0, lt=1)
     freeze: float = Field(default=0.5, ge=0, le=1)
-    # A few hundred steps shrink a range by half, where that helps; a tenth of this hardly moves it in a short training.
+    # At this rate a few hundred steps can halve a range. A tenth of it hardly changes ranges in a short training.
     range_rate: float = Field(default=1e-2, gt=0)
 
     @model_validator(mode="after")
     def _order(self) -> Qat:
         if self.ranges == "moving-average" and self.freeze < self.observe:
-            raise ValueError("freeze must not come before observe ends")
+            raise ValueError("freeze must not be smaller than observe")
         return self
 
 
 class Training(FrozenModel):
-    """How training is carried out: nothing here changes what is trained, beyond the order in which numbers are added up.
+    """How training runs. Results depend on these settings only through the order of floating-point sums.
 
     Args:
-        processes: on this machine.
-        machines: on each of which the same command is started.
-        rendezvous: `host:port` of one of them, where they meet.
-        checkpoint_minutes: how much work an interruption may cost.
-        tensorboard: folder for TensorBoard's event files.
+        processes: Processes on each machine.
+        machines: Number of machines. Start the same command on each.
+        rendezvous: `host:port` of one of the machines, where all processes connect.
+        checkpoint_minutes: Minutes between checkpoints of the training state.
+        tensorboard: Folder for TensorBoard event files.
     """
 
     processes: PositiveInt = 1

@@ -1,0 +1,294 @@
+"""Read, check, change and write recipes. Every mistake in a recipe is reported at once.
+
+A plugin is written as a name (`static`) or as a one-key object with its options (`{static: {placement: matmul}}`). Relative
+paths are relative to the recipe's file. Which keys hold plugins, and of which family, is read from the recipe's models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from octobert.config.recipe import Choice, Recipe, RowSelection, plugin_families, with_current_keys
+from octobert.core import plugins
+from octobert.core.errors import RecipeError, did_you_mean
+
+SCHEMA_FILE = "recipe.schema.json"
+_ROWS = ("calibrate", "evaluate", "tune", "finetune")
+_BROKEN = object()
+
+
+def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file.
+
+    Args:
+        path: The YAML or JSON file.
+        changes: Keys to change, as `path=value` with a value in YAML: `benchmark.batch=[1, 8]`. Paths in a value are relative
+            to the working directory.
+
+    Returns:
+        The recipe, with paths that can be opened from the working directory.
+
+    Raises:
+        RecipeError: The file is missing, is not YAML, or is not a valid recipe. The message lists every mistake.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError("the recipe file does not exist", where=str(path), fix="check the path") from None
+    except OSError as error:
+        raise RecipeError("the recipe cannot be read", where=str(path), got=error.strerror) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError("the recipe is not valid YAML", where=str(path), got=" ".join(str(error).split())[:300]) from error
+    if not isinstance(raw, dict):
+        raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
+    return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
+
+
+def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe") -> dict[str, Any]:
+    """A recipe as plain data, with some of its keys changed (see `load`).
+
+    Raises:
+        RecipeError: A change that cannot be read, or that names a key inside a plain value.
+
+    Example:
+        >>> changed({"task": "squad"}, ["task.squad.doc_stride=9"])
+        {'task': {'squad': {'doc_stride': 9}}}
+    """
+    result = _current(raw, where)
+    for change in changes:
+        name, equals, text = change.partition("=")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise RecipeError("the value is not valid YAML", where=f"--set {name}", got=text) from error
+        path = name.strip().split(".")
+        if not equals or not path[-1]:
+            raise RecipeError("a change is a key, an equals sign and a value", where="--set", got=change, expected="seed=1")
+        path[0] = next(iter(_current({path[0]: None}, "--set")))
+        # A path on the command line is relative to the working directory, not to the recipe.
+        is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix) and Path(value).exists()
+        _set_(result, path, os.path.abspath(value) if is_path else value)
+    return result
+
+
+def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set one key of a recipe in place; missing objects on the way are created."""
+    place = raw
+    for index, part in enumerate(path[:-1]):
+        # Plugin names may be written with dashes or underscores.
+        part = next((p for p in (part, part.replace("-", "_"), part.replace("_", "-")) if p in place), part)
+        inner = place.get(part)
+        # `task: squad` and `data: ./folder` are short forms of objects.
+        if isinstance(inner, str):
+            inner = {"source": inner} if part == "data" and index == 0 else {inner: {}}
+        if inner is not None and not isinstance(inner, dict):
+            got = f"{'.'.join(path[: index + 1])}: {inner!r}"
+            raise RecipeError("this part of the recipe has no keys", where=f"--set {'.'.join(path)}", got=got)
+        place[part] = inner = dict(inner or {})
+        place = inner
+    place[path[-1]] = value
+
+
+def _current(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    try:
+        return with_current_keys(raw)
+    except ValueError as error:
+        raise RecipeError(str(error), where=where) from None
+
+
+def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = None) -> Recipe:
+    """Check a recipe given as plain data.
+
+    Args:
+        raw: The recipe, as loaded from YAML or JSON.
+        where: Name of the recipe in error messages.
+        base: Folder that relative paths are relative to. None: paths stay unchanged.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeError: The recipe is not valid. The message lists every mistake, one per line.
+
+    Example:
+        >>> parse({"model": "bert-base-uncased", "task": "mrpc", "data": "glue"}).quantize.name
+        'static'
+    """
+    plain = _current(raw, where)
+    problems: list[str] = []
+    for key, family in plugin_families().items():
+        if key in plain:
+            plain[key] = _plugins(plain[key], key, family, problems)
+    if isinstance(plain.get("data"), str):
+        plain["data"] = {"source": plain["data"]}
+    broken = {key for key, value in plain.items() if value is _BROKEN}
+    try:
+        recipe = Recipe.model_validate({key: value for key, value in plain.items() if key not in broken})
+    except ValidationError as error:
+        problems += [p for p in _sentences(error, Recipe) if p.split(":")[0] not in broken]
+    if problems:
+        count = f"{len(problems)} mistakes" if len(problems) > 1 else "1 mistake"
+        raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(problems), where=where)
+    return _with_paths(recipe, base)
+
+
+def options_of(choice: Choice, family: str) -> Any:
+    """The options of a chosen plugin, as the plugin's `Options` model."""
+    return plugins.load(family, choice.name).Options.model_validate(choice.options)
+
+
+def _plugins(value: Any, key: str, family: str, problems: list[str]) -> Any:
+    """The value of a plugin key in its full spelling; mistakes are added to `problems`."""
+    annotation = Recipe.model_fields[key].annotation
+    if annotation is Choice:
+        return _choice(value, key, family, problems)
+    values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    if Choice in get_args(annotation):
+        choices = [_choice(item, key, family, problems) for item in values]
+        return _BROKEN if _BROKEN in choices else choices
+    if value is None:
+        return list(Recipe.model_fields[key].default)
+    names = plugins.names(family)
+    unknown = [(index, name) for index, name in enumerate(values) if name not in names]
+    noun = family.removesuffix("s")
+    problems += [f'{key}.{i}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}' for i, name in unknown]
+    return _BROKEN if unknown else values
+
+
+def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
+    """A plugin in either spelling as {name, options}; mistakes are added to `problems`."""
+    if isinstance(value, dict) and set(value) <= {"name", "options"} and "name" in value:
+        name, options = value["name"], value.get("options", {})
+    elif isinstance(value, dict) and len(value) == 1:
+        name, options = next(iter(value.items()))
+    else:
+        name, options = value, {}
+    names = plugins.names(family)
+    # Data sets are also spelled with underscores: squad_v2.
+    name = name.replace("_", "-") if isinstance(name, str) else name
+    if name not in names:
+        what = f'there is no {key} "{name}"' if isinstance(name, str) else "write a name, or one name with its options"
+        problems.append(f"{key}: {what}; {did_you_mean(str(name), names)}")
+        return _BROKEN
+    model = plugins.load(family, name).Options
+    try:
+        model.model_validate(options or {})
+    except ValidationError as error:
+        problems += [f"{key}.{name}.{sentence}" for sentence in _sentences(error, model)]
+        return _BROKEN
+    return {"name": name, "options": options or {}}
+
+
+def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """The mistakes that pydantic reports, as `path: what is wrong`."""
+    sentences = []
+    for mistake in error.errors():
+        path = ".".join(str(part) for part in mistake["loc"]) or ("recipe" if model is Recipe else "options")
+        if mistake["type"] == "extra_forbidden":
+            keys = _keys(model, mistake["loc"][:-1])
+            sentences.append(f"{path}: unknown key; {did_you_mean(str(mistake['loc'][-1]), keys)}")
+        elif mistake["type"] == "missing":
+            sentences.append(f"{path}: missing")
+        else:
+            message = mistake["msg"].removeprefix("Value error, ")
+            got = f" (got {mistake['input']!r})" if mistake["loc"] else ""
+            sentences.append(f"{path}: {message[0].lower()}{message[1:]}{got}"[:300])
+    return sentences
+
+
+def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The keys of the model at a path inside another model."""
+    for part in path:
+        annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        # Also inside `Finetune | None`.
+        for inner in (annotation, *get_args(annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def looks_local(name: str, suffixes: Container[str]) -> bool:
+    """Whether a name that does not exist as a file is a mistyped path rather than a Hub id.
+
+    Example:
+        >>> looks_local("./model", ()), looks_local("google-bert/bert-base-uncased", ())
+        (True, False)
+    """
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).suffix.lower() in suffixes
+
+
+def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
+    """The recipe with paths that can be opened: `~` expanded, relative paths taken from `base`."""
+
+    def local(name: str | None) -> str | None:
+        if name is None or name.startswith("package:"):
+            return name
+        path = Path(name).expanduser()
+        if base is None or path.is_absolute():
+            return str(path) if name.startswith("~") else name
+        return os.path.normpath(base / path) if (base / path).exists() or name.startswith(".") else name
+
+    data = recipe.data
+    places: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
+    for key in _ROWS:
+        rows: RowSelection = getattr(data, key)
+        places[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
+    update: dict[str, Any] = {"model": local(recipe.model), "data": data.model_copy(update=places)}
+    for name in ("finetune", "qat"):
+        stage = getattr(recipe, name)
+        if stage is not None:
+            distill = stage.distill and stage.distill.model_copy(update={"teacher": local(stage.distill.teacher)})
+            file, colon, function = (stage.code or "").partition(":")
+            code = f"{local(file)}:{function}" if colon else stage.code
+            update[name] = stage.model_copy(update={"distill": distill, "code": code})
+    return recipe.model_copy(update=update)
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The recipe with absolute paths, so that its file can be in any folder."""
+    plain = recipe.model_dump(by_alias=True, exclude_unset=True)
+
+    def absolute(name: Any) -> Any:
+        return str(Path(name).resolve()) if isinstance(name, str) and Path(name).exists() else name
+
+    plain["model"] = absolute(plain["model"])
+    plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}
+    return Recipe.model_validate(plain)
+
+
+def as_yaml(recipe: Recipe) -> str:
+    """The recipe as a user would write it, without default values.
+
+    Example:
+        >>> print(as_yaml(parse({"model": "m", "task": {"squad": {"doc_stride": 64}}, "data": "d"})), end="")
+        model: m
+        task:
+          squad:
+            doc_stride: 64
+        data:
+          source: d
+    """
+    plain = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
+    for key in plugin_families():
+        if key in plain:
+            plain[key] = [_short(item) for item in plain[key]] if isinstance(plain[key], list) else _short(plain[key])
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def as_file(recipe: Recipe) -> str:
+    """The recipe as the text of a recipe file: `as_yaml`, with the line that lets editors check it."""
+    return f"# yaml-language-server: $schema={SCHEMA_FILE}\n{as_yaml(recipe)}"
+
+
+def _short(choice: Any) -> Any:
+    """A plugin in its short spelling."""
+    if not isinstance(choice, dict):
+        return choice
+    return {choice["name"]: choice["options"]} if choice.get("options") else choice["name"]
