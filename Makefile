@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
+TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test coverage wheel-test lint docs bench clean
 
 install: .venv/installed
 
@@ -17,12 +18,25 @@ demo: install
 	$(BIN)/octobert run recipes/demo.yaml --out runs/demo
 
 test: install
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(TESTS)
+
+coverage: install
+	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage
+
+wheel-test: install
+	$(BIN)/python -m pytest tests/docs/test_wheel.py -m needs_network
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir runs/site
+
+.venv/docs: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@
 
 bench: install
 	$(BIN)/python benchmarks/foundation.py

@@ -1,0 +1,1 @@
+"""Documents, packaging and dependencies."""

@@ -1,0 +1,58 @@
+"""The wheel: what is in it, and that it predicts in an environment without torch. `make wheel-test` runs this."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.needs_network
+ROOT = Path(__file__).parents[2]
+ABSENT = ("torch", "transformers", "openvino", "optuna")
+# Run in a folder outside the checkout, so that only the installed package can be imported.
+PREDICT = """
+import importlib.util, json, sys
+import octobert
+assert "site-packages" in octobert.__file__, octobert.__file__
+answer = octobert.load(sys.argv[1])([("he was in it", "she was not")])
+loaded = [name for name in {absent!r} if importlib.util.find_spec(name)]
+print(json.dumps([loaded, answer]))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
+    (path,) = folder.glob("octobert-*.whl")
+    return path
+
+
+def test_the_wheel_holds_what_is_no_module(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "octobert/py.typed" in names
+    assert "octobert/report/page.html" in names
+    assert [name for name in names if not name.startswith("octobert")] == []
+
+
+def test_a_finished_package_predicts_without_torch(wheel: Path, finished, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True)
+    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel)]
+    subprocess.run(install, check=True)
+    command = [str(python), "-c", PREDICT.format(absent=ABSENT), str(finished[1] / "ort-cpu")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    installed, answers = json.loads(done.stdout)
+    assert installed == []
+    assert answers[0]["label"] in ("same", "different")
+    shown = subprocess.run([str(python), "-m", "octobert", "--help"], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert "quantize" in shown.stdout
