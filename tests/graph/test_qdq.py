@@ -58,7 +58,7 @@ def model(float_path):
 
 @pytest.fixture(scope="module")
 def found(captured) -> tuple[Site, ...]:
-    return sites.find_sites(captured.model.graph, captured.encoder)
+    return sites.find_sites(captured.model.graph, captured.family)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def capabilities(name: str) -> Capabilities:
 
 
 def plan_for(model, captured, target: str = "ort-cpu", **options: object) -> QuantPlan:
-    found = sites.find_sites(model.graph, captured.encoder)
+    found = sites.find_sites(model.graph, captured.family)
     return static.plan(found, ranges_for(found), capabilities(target), exact_options(static, target, **options))
 
 
@@ -150,7 +150,7 @@ def constant(model: ir.Model, name: str) -> np.ndarray:
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduced: bool, low: float, high: float) -> None:
-    quantizer = Quantizer(dtype=dtype, symmetric=False, low=low, high=high, reduced=reduced)
+    quantizer = Quantizer(dtype=dtype, symmetric=False, low=low, high=high, reduce_range=reduced)
     lowest, highest = quantizer.limits
     assert highest - lowest == (LIMITS[dtype][1] - LIMITS[dtype][0]) // (2 if reduced else 1)
     scale, zero = qdq.activation_parameters(quantizer)
@@ -168,7 +168,7 @@ def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduce
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("uint8", 8), ("int16", 16), ("uint16", 16)])
 def test_symmetric_parameters(dtype: DType, bits: int, reduced: bool) -> None:
-    quantizer = Quantizer(dtype=dtype, symmetric=True, low=-3.0, high=1.0, reduced=reduced)
+    quantizer = Quantizer(dtype=dtype, symmetric=True, low=-3.0, high=1.0, reduce_range=reduced)
     scale, point = qdq.activation_parameters(quantizer)
     half = 2 ** (bits - 1 - reduced)
     assert int(point) == (0 if dtype.startswith("i") else half)
@@ -284,7 +284,7 @@ def test_disabled_modules_stay_float(model, captured) -> None:
 
 
 def test_a_missing_range_is_an_error(model, captured) -> None:
-    found = sites.find_sites(model.graph, captured.encoder)
+    found = sites.find_sites(model.graph, captured.family)
     ranges = ranges_for(found).model_copy(update={"intervals": {}})
     with pytest.raises(PlanError, match=r'no range was calibrated for "embeddings\.LayerNorm"'):
         static.plan(found, ranges, capabilities("ort-cpu"), static.Options())
@@ -443,14 +443,14 @@ def test_a_pair_takes_the_scale_that_was_chosen(float_path, found, measured, tmp
 def test_the_form_of_weights_is_the_targets_unless_chosen(found, measured) -> None:
     def forms(table: Capabilities, **options: str) -> set[bool]:
         plan = static.plan(found, measured, table, static.Options(**options))
-        return {quantizer.pair for site, quantizer in plan.quantized if site.role == "linear.weight"}
+        return {quantizer.weight_form == "pair" for site, quantizer in plan.quantized if site.role == "linear.weight"}
 
     table = capabilities("ort-cpu")
     folding = table.model_copy(update={"weight_form": "pair"})
     assert [forms(table), forms(folding)] == [{False}, {True}]
     assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [{False}, {True}]
     plan = static.plan(found, measured, folding, static.Options(placement="qdqbert"))
-    assert not any(q.pair for s, q in plan.quantized if s.role != "linear.weight")
+    assert not any(q.weight_form == "pair" for s, q in plan.quantized if s.role != "linear.weight")
 
 
 @pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
@@ -472,7 +472,7 @@ def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
     weight[:, 5] = 0.0
     errors = []
     for least in ("max", "mse"):
-        quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, least=least, reduced=reduced)
+        quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least, reduce_range=reduced)
         squares = (qdq.dequantized_weight(weight, quantizer).astype(np.float64) - weight) ** 2
         errors.append(squares.sum(axis=0 if axis == 1 else None))
     # Equal where the full interval is the best one, but for scales that are float32.
@@ -593,7 +593,7 @@ def test_a_dynamic_head_without_bias_may_be_the_output(model, captured, measured
     model.graph.outputs[:] = [product]
     model.graph.remove(nodes["classifier"], safe=True)
     product.name = "logits"
-    found = sites.find_sites(model.graph, captured.encoder)
+    found = sites.find_sites(model.graph, captured.family)
     qdq.write(model, dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
     assert [v.name for v in model.graph.outputs] == ["logits"]
 

@@ -24,8 +24,7 @@ from octobert.graph.capture import capture, lowering, shapes, structure
 from octobert.graph.passes import static_shapes
 from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
-from octobert.quantization import observer, search, sensitivity
-from octobert.quantization import apply_corrections
+from octobert.quantization import apply_corrections, observer, search, sensitivity
 from octobert.quantization.methods import static
 from octobert.quantization.transforms import smoothquant
 from tests.graph.passes.test_static_shapes import SAME, assert_static, error_of
@@ -60,19 +59,19 @@ class Family:
 
     def __init__(self, name: str, captured: capture.Captured, pad_id: int, folder: Path) -> None:
         self.name = name
-        self.encoder = captured.encoder
+        self.family = captured.family
         self.pad_id = pad_id
         self.rows = rows(pad_id)
         self.folder = folder
         self.captured = folder / "captured.onnx"
         operators.save(captured.model, self.captured)
         model, options = ir.load(self.captured), smoothquant.Options(alpha=0.5)
-        values = smoothquant.values(model.graph, self.encoder, options)
+        values = smoothquant.values(model.graph, self.family, options)
         samples = observer.sample(self.captured, self.rows, pad_id, values, tokens=64, seed=0)
-        smoothquant.transform_(model, self.encoder, samples, options, lambda *_: None)
+        smoothquant.transform_(model, self.family, samples, options, lambda *_: None)
         self.float = folder / "float.onnx"
         operators.save(model, self.float)
-        self.sites = sites.find_sites(model.graph, self.encoder)
+        self.sites = sites.find_sites(model.graph, self.family)
         activations = sorted({site.value for site in self.sites if not site.is_weight})
         self.statistics = observer.observe(self.float, self.rows, pad_id, activations)
         minmax = plugins.load("calibrators", "minmax")
@@ -163,7 +162,7 @@ def test_the_plan_covers_every_linear_layer_of_every_layer(family, name: str) ->
     planned = {site.node for site, _ in one.plan("ort-cpu").quantized if site.is_weight}
     outside = {site.node for site in one.sites if site.role == "head.weight"}
     assert {str(linear.matmul.name) for linear in parts.all_linears(graph)} - planned == outside
-    layers = [one.encoder.layer.format(i) for i in range(2)]
+    layers = [one.family.layer.format(i) for i in range(2)]
     assert not [node for node in outside if any(node.startswith(f"{layer}.") for layer in layers)]
     assert {site.part for site in one.sites if site.role == "linear.weight"} <= set(LINEAR_PARTS)
     assert len({(s.node, s.input) for s in one.sites}) == len(one.sites)
@@ -209,7 +208,7 @@ def test_weights_that_layers_share_are_there_once(captured, family) -> None:
     one = family("albert")
     changes = one.refined(one.plan("ort-cpu"))
     assert len(changes) == 6
-    stem = one.encoder.shared_layer
+    stem = one.family.shared_layer
     for path in (one.captured, one.float, one.written(one.plan("ort-cpu"), "shared", changes)):
         matrices = [n for n, v in ir.load(path).graph.initializers.items() if len(v.shape) == 2 and n.startswith(stem)]
         assert len(matrices) == 6, path
@@ -225,10 +224,10 @@ def test_a_layer_that_is_stepped_back_reads_the_float_weight(family) -> None:
     plan = one.plan("ort-cpu")
     changes = one.refined(plan)
     unit = next(u for u in search.units_of(plan) if u.name == "layer 1 ffn_up")
-    model = ir.load(one.written(search.stepped_back(plan, [unit], None), "mixed", changes))
-    path = one.encoder.part(1, "ffn_up")
+    model = ir.load(one.written(search.with_fallback(plan, [unit], None), "mixed", changes))
+    path = one.family.part(1, "ffn_up")
     weight = sites.linear_node({str(n.name): n for n in model.graph}, path).inputs[1]
-    name = f"{one.encoder.module(0, 'ffn_up')}.weight"
+    name = f"{one.family.module(0, 'ffn_up')}.weight"
     before = ir.load(one.float).graph.initializers[name].const_value.numpy()
     np.testing.assert_array_equal(weight.const_value.numpy(), before)
     assert f"{name}.quantized" in model.graph.initializers
@@ -283,8 +282,8 @@ def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
     folder = make_checkpoint(tmp_path / "model", name, "sequence-classification", **config)
     result = capture.capture(folder, "sequence-classification", parity_feeds(pad_of(folder)))
     assert result.parity.largest_difference <= parity.TOLERANCE
-    found = sites.find_sites(result.model.graph, result.encoder)
-    layers = [result.encoder.layer.format(i) for i in range(result.sizes.layers)]
+    found = sites.find_sites(result.model.graph, result.family)
+    layers = [result.family.layer.format(i) for i in range(result.sizes.layers)]
     assert not [s.module for s in found if s.part == "head" and any(s.module.startswith(f"{layer}.") for layer in layers)]
 
 
@@ -330,7 +329,7 @@ def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path: 
     (tmp_path / "config.json").write_bytes((checkpoint(name, "sequence-classification") / "config.json").read_bytes())
     pad_id = pad_of(tmp_path)
     again = capture.capture(tmp_path / "model.onnx", "sequence-classification", parity_feeds(pad_id))
-    assert sites.find_sites(again.model.graph, again.encoder) == sites.find_sites(first.model.graph, first.encoder)
+    assert sites.find_sites(again.model.graph, again.family) == sites.find_sites(first.model.graph, first.family)
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])

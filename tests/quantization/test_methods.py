@@ -51,7 +51,7 @@ def captured(checkpoint):
 
 @pytest.fixture(scope="module")
 def found(captured) -> tuple[Site, ...]:
-    return sites.find_sites(captured.model.graph, captured.encoder)
+    return sites.find_sites(captured.model.graph, captured.family)
 
 
 @pytest.fixture(scope="module")
@@ -328,8 +328,8 @@ def test_clip_gelu_is_positive() -> None:
     ("options", "update"),
     [
         ({"per_channel": False}, {"axis": None}),
-        ({"weight_ranges": "mse"}, {"least": "mse"}),
-        ({"reduce_range": True}, {"reduced": True}),
+        ({"weight_ranges": "mse"}, {"weight_ranges": "mse"}),
+        ({"reduce_range": True}, {"reduce_range": True}),
     ],
 )
 @pytest.mark.parametrize("method", [static, dynamic])
@@ -479,13 +479,13 @@ def test_the_noise_of_an_activation_equals_numpy(dtype, symmetric, low, high) ->
 def test_the_noise_of_weights_and_of_dynamic_values(float_path, found, measured, statistics) -> None:
     plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options())
     result = sensitivity.measure(ir.load(float_path), plan, encoded(), 0, statistics, silent)
-    harms = {h.value: h for h in result.values}
-    assert harms["embeddings.LayerNorm"].signal_to_noise_db is None
+    unit_errors = {h.value: h for h in result.values}
+    assert unit_errors["embeddings.LayerNorm"].signal_to_noise_db is None
     name = "encoder.layer.1.output.dense.weight"
     weight = constant(ir.load(float_path), name)
     step = np.abs(weight).max(axis=0) / 127
     noise = np.mean((np.rint(weight / step) * step - weight) ** 2)
-    assert harms[name].signal_to_noise_db == pytest.approx(10 * np.log10(np.mean(weight**2) / noise), abs=1e-3)
+    assert unit_errors[name].signal_to_noise_db == pytest.approx(10 * np.log10(np.mean(weight**2) / noise), abs=1e-3)
     assert sensitivity.decibels(1.0, 0.0) == 200.0
 
 
@@ -516,7 +516,7 @@ def moments_of(x: np.ndarray, q: np.ndarray) -> Moments:
 def layer_of(seed: int, *, bias: bool = True, axis: int | None = 1, least: str = "max") -> LinearLayer:
     generator = np.random.default_rng(100 + seed)
     weight = generator.normal(size=(32, 16)).astype(np.float32)
-    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, least=least)
+    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least)
     return LinearLayer.of(weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer)
 
 
@@ -612,7 +612,7 @@ def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
 @pytest.mark.parametrize("axis", [1, None])
 def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduced: bool) -> None:
     plain = layer_of(2, axis=axis)
-    quantizer = plain.quantizer.model_copy(update={"reduced": reduced})
+    quantizer = plain.quantizer.model_copy(update={"reduce_range": reduced})
     result = refined("weight-rounding", LinearLayer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
     assert result.scale.shape == (() if axis is None else (16,))
     codes = result.weight.astype(np.float64) / result.scale

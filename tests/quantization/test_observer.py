@@ -78,7 +78,7 @@ def graph(checkpoint, tmp_path_factory):
     result = capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
     path = tmp_path_factory.mktemp("observe") / "model.onnx"
     operators.save(result.model, path)
-    found = sites.find_sites(result.model.graph, result.encoder)
+    found = sites.find_sites(result.model.graph, result.family)
     return path, sorted({s.value for s in found if not s.is_weight})
 
 

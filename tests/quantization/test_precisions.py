@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core import capability, plugins
 from octobert.core.errors import RecipeError
 from octobert.core.plan import Quantizer, QuantPlan

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.results import Sensitivity, SiteSensitivity, Trial
@@ -51,13 +51,13 @@ class World:
         drop = sum(h for name, h in self.harm.items() if name not in names)
         saved = sum(SAVING[u.kind] for u in UNITS if u.name not in names)
         met = drop <= self.allowed
-        return Trial(stepped_back=names, rows=10, value=1 - drop, drop=drop, met=met, saved_ms=saved, seconds=self.seconds)
+        return Trial(fallback=names, rows=10, value=1 - drop, drop=drop, met=met, saved_ms=saved, seconds=self.seconds)
 
     def search(self, known: tuple[Trial, ...] = (), seconds: float = 60.0) -> search.Outcome:
         order = search.ordered(UNITS, {u.name: self.harm.get(u.name, 0.0) for u in UNITS}, SAVING)
         kept: list[Trial] = []
         outcome = search.search(order, SAVING, self.attempt, known, most=len(UNITS) - 1, seconds=seconds, on_trial=kept.append)
-        assert [t.stepped_back for t in kept] == self.tried
+        assert [t.fallback for t in kept] == self.tried
         return outcome
 
 
@@ -70,7 +70,7 @@ def test_units_are_what_a_runtime_feeds_from_one_value() -> None:
 def test_nothing_steps_back_where_nothing_has_to() -> None:
     world = World({"layer 1 ffn_up": 0.001}, allowed=0.01)
     outcome = world.search()
-    assert (outcome.met, outcome.taken.stepped_back) == (True, ())
+    assert (outcome.met, outcome.taken.fallback) == (True, ())
     assert len(world.tried) == 1
 
 
@@ -80,7 +80,7 @@ def test_exactly_the_harmful_units_step_back(count: int) -> None:
     world = World(dict.fromkeys(harmful, 0.1), allowed=0.05)
     outcome = world.search()
     assert outcome.met
-    assert set(outcome.taken.stepped_back) == harmful
+    assert set(outcome.taken.fallback) == harmful
     assert len(set(map(frozenset, world.tried))) == len(world.tried), "a plan was tried twice"
 
 
@@ -93,7 +93,7 @@ def test_what_saves_nothing_goes_first_and_what_saves_much_is_put_back() -> None
     kept: list[Trial] = []
     order = search.ordered(UNITS, {u.name: harm.get(u.name, 0.0) for u in UNITS}, SAVING)
     outcome = search.search(order, SAVING, world.attempt, (), most=11, seconds=60, on_trial=kept.append)
-    assert outcome.taken.stepped_back == ("layer 2 ffn_down",)
+    assert outcome.taken.fallback == ("layer 2 ffn_down",)
 
 
 def test_out_of_time_gives_the_best_so_far_and_says_so() -> None:
@@ -125,7 +125,7 @@ def test_the_harm_of_a_shared_value_is_shared() -> None:
     first, second = (
         search.Unit(name, "qkv", (site(0, "query").model_copy(update={"value": "v"}),)) for name in ("first", "second")
     )
-    found = search.harms([first, second], Sensitivity(rows=1, together=1.0, values=(shared,)))
+    found = search.unit_errors([first, second], Sensitivity(rows=1, together=1.0, values=(shared,)))
     assert found == {"first": 0.2, "second": 0.2}
 
 
@@ -136,7 +136,7 @@ def test_stepping_back_edits_the_plan_and_says_why(dtype) -> None:
     wide = site(0, "query", "linear.input")
     plan = plan.model_copy(update={"decisions": (*plan.decisions, Decision(site=wide, quantizer=activation, reason=""))})
     units = search.units_of(plan)
-    edited = search.stepped_back(plan, [u for u in units if u.kind == "qkv"], dtype)
+    edited = search.with_fallback(plan, [u for u in units if u.kind == "qkv"], dtype)
     changed = {d.site.value: d for d in edited.decisions if "accuracy search (layer 0 qkv)" in d.reason}
     if dtype is None:
         assert {d.quantizer for d in changed.values()} == {None}
@@ -182,7 +182,7 @@ def test_a_whole_search(searched) -> None:
     _, out, report = searched
     found = report.searches["ort-cpu"]
     assert found.met
-    assert (found.rows, found.taken.rows, found.taken.stepped_back) == (60, 60, ())
+    assert (found.rows, found.taken.rows, found.taken.fallback) == (60, 60, ())
     assert set(found.unit_saving_ms) == {"qkv", "attention_output", "ffn_up", "ffn_down", "embeddings"}
     harm = report.sensitivities["ort-cpu"]
     assert harm.values[0].output_error == max(one.output_error for one in harm.values)
@@ -202,7 +202,7 @@ def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(che
         "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 16}, "tune": {"from": "train", "samples": 60}},
         "targets": ["ort-cpu"],
         "measure": False,
-        "prepare": [],
+        "transforms": [],
         # Everything quantized with ranges that are far too narrow.
         "calibrate": {"percentile": {"keep": 50.1}},
         "accuracy": {"max_drop": 0.0, "minutes": 1e-6},
@@ -222,7 +222,7 @@ def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(che
 def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, max_drop=0.0, minutes=5)
     plain = recipe.model_dump(mode="json", by_alias=True)
-    plain["prepare"], plain["calibrate"] = [], {"percentile": {"keep": 50.1}}
+    plain["transforms"], plain["calibrate"] = [], {"percentile": {"keep": 50.1}}
     (tmp_path / "recipe.json").write_text(json.dumps({**plain, "task": "text-classification", "quantize": "static"}))
     out = begun
     command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "recipe.json"), "--out", str(out)]
@@ -237,7 +237,7 @@ def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None
     subprocess.run(command, capture_output=True, text=True)
     trials = json.loads((out / "report.json").read_text())["searches"]["ort-cpu"]["trials"]
     assert trials[: len(before)] == before
-    assert len({tuple(sorted(t["stepped_back"])) for t in trials}) == len(trials)
+    assert len({tuple(sorted(t["fallback"])) for t in trials}) == len(trials)
 
 
 def test_criteria_that_cannot_be_held_against_anything(checkpoint, pairs, begun) -> None:

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from pydantic import ValidationError
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core import plugins
 from octobert.data.tokenization import Encoded
 from octobert.graph import operators, parity, smoothing
@@ -38,9 +38,9 @@ def run(model: ir.Model, feeds: dict[str, np.ndarray], tmp_path) -> list[np.ndar
 def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     operators.save(captured.model, tmp_path / "float.onnx")
     model, chosen = ir.load(tmp_path / "float.onnx"), smoothquant.Options(**options)
-    wanted = smoothquant.values(model.graph, captured.encoder, chosen)
+    wanted = smoothquant.values(model.graph, captured.family, chosen)
     samples = observer.sample(tmp_path / "float.onnx", ROWS, 0, wanted, tokens=64, seed=0)
-    return model, smoothquant.transform_(model, captured.encoder, samples, chosen, lambda *_: None)
+    return model, smoothquant.transform_(model, captured.family, samples, chosen, lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_any_scales_leave_the_float_function_alone(captured, family: str, head: 
     before = run(result.model, feeds, tmp_path)
     model = ir.load(tmp_path / "float.onnx")
     generator = np.random.default_rng(0)
-    groups = smoothing.groups(model.graph, result.encoder)
+    groups = smoothing.groups(model.graph, result.family)
     assert {g.kind for g in groups} == {"norm", "activation"} | set(FOLDED.get(family, ("scores", "value")))
     for group in groups:
         width = smoothing.weight_of(model.graph, group.readers[0]).shape[1 if group.kind == "scores" else 0]
@@ -86,7 +86,7 @@ def test_what_cannot_be_scaled_is_left_alone_for_a_reason(captured, family: str,
 
 def test_layers_that_share_weights_are_scaled_together(captured, tmp_path) -> None:
     result = captured("albert")
-    groups = smoothing.groups(result.model.graph, result.encoder)
+    groups = smoothing.groups(result.model.graph, result.family)
     assert Counter(g.kind for g in groups) == {"norm": 1, "scores": 1, "value": 1, "activation": 1}
     assert all([place.layer for place in g.places] == [0, 1] for g in groups)
     names = set(result.model.graph.initializers)
@@ -184,7 +184,7 @@ def test_outliers_that_break_plain_ranges_cost_nothing_after_smoothing(shared, t
         "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [32], "repeats": 3},
     }
-    broken = runner.run(parse({**recipe, "prepare": [], "refine": [], "calibrate": "minmax"}), tmp_path / "out")
+    broken = runner.run(parse({**recipe, "transforms": [], "corrections": [], "calibrate": "minmax"}), tmp_path / "out")
     whole = runner.run(parse(recipe), tmp_path / "out")
     drops = [next(c.difference for c in r.comparisons if c.candidate == "ort-cpu") for r in (broken, whole)]
     assert drops[0] < -0.05

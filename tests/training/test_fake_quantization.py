@@ -44,7 +44,7 @@ def test_values_are_those_of_the_written_graph(quantizer: Quantizer) -> None:
 @pytest.mark.parametrize("reduced", [False, True])
 def test_weights_are_those_of_the_written_graph(axis: int | None, reduced: bool) -> None:
     """The graph has [in, out], PyTorch [out, in]."""
-    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, reduced=reduced)
+    quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, reduce_range=reduced)
     weight = torch.from_numpy(values(1, 24 * 16).reshape(24, 16))
     found = rounded_weight(weight, quantizer, weight_bound(weight, axis), clips=False).numpy()
     np.testing.assert_allclose(found, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6)

@@ -35,7 +35,7 @@ def command(
     found = fusion.fuse_(fused)
     proof = fusion.check(fused, graph, parity.sample_batches(graph))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with files.storage_errors(out), files.whole(out) as partial:
+    with files.storage_errors(out), files.atomic_write(out) as partial:
         operators.save(fused, partial)
     if as_json:
         _show.document({**found.model_dump(mode="json"), "largest_difference": proof.largest_difference})

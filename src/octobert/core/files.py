@@ -39,7 +39,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to; what was written takes the place of `path` at once, or leaves nothing behind."""
     partial = path.with_name(f"partial-{path.name}")
     try:

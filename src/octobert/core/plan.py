@@ -107,11 +107,11 @@ class Quantizer(FrozenModel):
     low: float | None = None
     high: float | None = None
     dynamic: bool = False
-    reduced: bool = False
-    least: Literal["max", "mse"] = "max"
+    reduce_range: bool = False
+    weight_ranges: Literal["max", "mse"] = "max"
     shared: str | None = None
     ceiling: float | None = None
-    pair: bool = False
+    weight_form: Literal["integers", "pair"] = "integers"
 
     @property
     def weight_limits(self) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class Quantizer(FrozenModel):
         low, high = LIMITS[dtype]
         if dtype == "float8e4m3":
             return low, high
-        if self.reduced:
+        if self.reduce_range:
             low, high = low // 2, high // 2
         return (-high, high) if self.symmetric and low < 0 else (low, high)
 

@@ -44,13 +44,13 @@ class Parity(FrozenModel):
 class CaptureFacts(FrozenModel):
     """`capture.json`: the family's plugin name, the head, sizes and the proof."""
 
-    encoder: str
+    family: str
     head: str
     sizes: Sizes
     parity: Parity
 
 
-class Preparer(FrozenModel):
+class AppliedTransform(FrozenModel):
     """What one preparer did.
 
     Args:
@@ -62,10 +62,10 @@ class Preparer(FrozenModel):
     groups: tuple[dict[str, Any], ...]
 
 
-class Prepared(FrozenModel):
+class TransformFacts(FrozenModel):
     """`prepared.json`: what every preparer did, and the proof that the graph still computes the same."""
 
-    preparers: tuple[Preparer, ...]
+    transforms: tuple[AppliedTransform, ...]
     parity: Parity
 
 
@@ -115,7 +115,7 @@ class Trial(FrozenModel):
         seconds: that the trial took.
     """
 
-    stepped_back: tuple[str, ...]
+    fallback: tuple[str, ...]
     rows: int
     value: float
     drop: float
@@ -272,7 +272,7 @@ class Report(FrozenModel):
     model_digest: str
     ranges: RangeFacts
     plans: dict[str, QuantPlan]
-    prepared: Prepared | None = None
+    transforms: TransformFacts | None = None
     sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
     searches: dict[str, Search] = Field(default_factory=dict)
     simulations: dict[str, Simulated] = Field(default_factory=dict)

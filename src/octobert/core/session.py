@@ -16,7 +16,7 @@ Feeds = dict[str, np.ndarray]
 RuntimeOption = bool | int | str
 
 
-class Shape(FrozenModel):
+class StaticShape(FrozenModel):
     """What a model is made for, where its target wants that fixed.
 
     Args:
@@ -28,7 +28,7 @@ class Shape(FrozenModel):
     sequence: int = Field(ge=2)
 
 
-class Form(FrozenModel):
+class ExportOptions(FrozenModel):
     """What the files of a target are beside what its table says.
 
     Args:
@@ -36,7 +36,7 @@ class Form(FrozenModel):
         float_parts: the type of everything that is not quantized.
     """
 
-    shape: Shape | None = None
+    shape: StaticShape | None = None
     float_parts: FloatType = "float32"
 
 

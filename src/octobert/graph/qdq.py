@@ -84,7 +84,7 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     highest = quantizer.weight_limits[1]
     axes = tuple(i for i in range(array.ndim) if i != quantizer.axis) if quantizer.axis is not None else None
     bound = np.abs(array).max(axis=axes)
-    if quantizer.least == "max":
+    if quantizer.weight_ranges == "max":
         return np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
     scales = [np.maximum(bound * fraction / highest, MIN_SCALE) for fraction in _FRACTIONS]
     errors = [((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes) for scale in scales]
@@ -258,7 +258,7 @@ def _write_weight_(
     zero_value = operators.initializer(graph, f"{name}.zero_point", np.full_like(scale, zero, dtype=dtype))
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
     nodes: list[ir.Node] = []
-    if quantizer.pair:
+    if quantizer.weight_form == "pair":
         # Not the weight as it was, but what its integers stand for: whoever quantizes that gets these very integers, however
         # it rounds halves, and though QuantizeLinear knows nothing of narrower limits (`least: mse`, 7 bits, symmetric int8).
         exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)

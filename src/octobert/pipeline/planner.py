@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from octobert.config.recipe import Benchmark, Choice, Recipe, options_of
+from octobert.config.loading import options_of
+from octobert.config.recipe import Benchmark, Choice, Recipe
 from octobert.config.training import Finetune, Training
 from octobert.core import environment, plugins
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import RecipeError
 from octobert.core.files import canonical_digest, file_digest
-from octobert.core.session import Shape
+from octobert.core.session import StaticShape
 from octobert.data import sources
 from octobert.data.tokenization import longest
 from octobert.evaluation import candidates
@@ -173,7 +174,7 @@ class _Facts:
         """The step whose graph is quantized."""
         if self.recipe.qat is not None:
             return "capture/trained"
-        return "prepare" if self.recipe.prepare else "capture"
+        return "prepare" if self.recipe.transforms else "capture"
 
     @property
     def ranges_step(self) -> str:
@@ -189,7 +190,7 @@ class _Facts:
         """The shape that a target's model is made for; nothing where it is free."""
         if plugins.load("targets", target).CAPABILITIES.shapes == "dynamic":
             return {}
-        return {"shape": (self.recipe.shape or Shape(sequence=self.max_length)).model_dump()}
+        return {"shape": (self.recipe.shape or StaticShape(sequence=self.max_length)).model_dump()}
 
     def chosen(self, target: str) -> str:
         """The step whose plan a target gets."""
@@ -273,10 +274,10 @@ def _model_steps(facts: _Facts, how: str) -> list[Step]:
     }
     rows = {"capture": "capture", "data": "data"}
     steps = [Step("capture", "capture", facts.trained, captured, {"model": facts.model})]
-    if recipe.prepare:
-        prepared = {"prepare": [one.model_dump() for one in recipe.prepare], **facts.task}
+    if recipe.transforms:
+        prepared = {"prepare": [one.model_dump() for one in recipe.transforms], **facts.task}
         steps.append(Step("prepare", "prepare", rows, prepared))
-    rows = {**rows, "float": "prepare" if recipe.prepare else "capture"}
+    rows = {**rows, "float": "prepare" if recipe.transforms else "capture"}
     steps += [
         Step("observe", "observe", rows, {"kinds": list(kinds), **facts.task}),
         Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
@@ -292,7 +293,7 @@ def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step
     recipe = facts.recipe
     capabilities = plugins.load("targets", target).CAPABILITIES
     given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **facts.task}
-    given["refine"] = [one.model_dump() for one in recipe.refine]
+    given["refine"] = [one.model_dump() for one in recipe.corrections]
     given["strict"] = recipe.strict
     quantize = f"quantize/{target}"
     steps = [Step(quantize, "quantize", {**rows, "calibrate": facts.ranges_step}, given)]
@@ -344,7 +345,7 @@ def _result_steps(facts: _Facts) -> list[Step]:
     inputs = {"capture": "capture", "data": "data", "calibrate": facts.ranges_step}
     inputs |= {f"quantize/{t}": facts.chosen(t) for t in targets}
     inputs |= {step.name: step.name for step in _measure_steps(facts)}
-    if facts.recipe.prepare:
+    if facts.recipe.transforms:
         inputs["prepare"] = "prepare"
     for target in targets:
         if facts.recipe.sensitivity or facts.recipe.accuracy is not None:

@@ -57,7 +57,7 @@ def units_of(plan: QuantPlan) -> list[Unit]:
     ]
 
 
-def harms(units: Sequence[Unit], sensitivity: Sensitivity) -> dict[str, float]:
+def unit_errors(units: Sequence[Unit], sensitivity: Sensitivity) -> dict[str, float]:
     """Unit → output error of its values; a value that several units read is shared among them."""
     cost = {one.value: one.output_error for one in sensitivity.values}
     readers: dict[str, int] = {}
@@ -73,7 +73,7 @@ def ordered(units: Sequence[Unit], harm: Mapping[str, float], saving: Mapping[st
     return sorted(units, key=lambda u: -harm[u.name] / max(saving.get(u.kind, 0.0), floor))
 
 
-def stepped_back(plan: QuantPlan, units: Iterable[Unit], dtype: DType | None) -> QuantPlan:
+def with_fallback(plan: QuantPlan, units: Iterable[Unit], dtype: DType | None) -> QuantPlan:
     """The plan with units in float, or with their activations in a 16-bit type."""
     sites = {site: unit.name for unit in units for site in unit.sites}
     return plan.model_copy(update={"decisions": tuple(_back(d, sites.get(d.site), dtype) for d in plan.decisions)})
@@ -150,7 +150,7 @@ class _Clock:
         on_trial: Callable[[Trial], None],
     ) -> None:
         self._attempt, self._on_trial = attempt, on_trial
-        self._trials = {frozenset(t.stepped_back): t for t in known}
+        self._trials = {frozenset(t.fallback): t for t in known}
         self._ends = time.monotonic() + seconds - sum(t.seconds for t in known)
         self._out_of_time = False
 

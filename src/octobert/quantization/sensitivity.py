@@ -62,14 +62,14 @@ def measure(
     off = np.zeros(len(sites), dtype=bool)
     reference = _run(session, outputs, feeds, off)
     together = _error(_run(session, outputs, feeds, ~off), reference)
-    harms = []
+    unit_errors = []
     for number, found in enumerate(sites):
         on = off.copy()
         on[number] = True
         error = _error(_run(session, outputs, feeds, on), reference)
         site = found[0]
         noise = _signal_to_noise(site, quantizers[site], statistics, weights)
-        harms.append(
+        unit_errors.append(
             SiteSensitivity(
                 value=site.value,
                 role=site.role,
@@ -81,7 +81,7 @@ def measure(
             )
         )
         progress(number + 1, len(sites))
-    return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(harms, key=lambda h: -h.output_error)))
+    return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(unit_errors, key=lambda h: -h.output_error)))
 
 
 def _run(session: Any, outputs: list[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:

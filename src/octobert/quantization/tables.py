@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import DataError
-from octobert.core.files import storage_errors, whole
+from octobert.core.files import atomic_write, storage_errors
 from octobert.core.ranges import Interval
 
 FLATBUFFERS, JSON, CACHE, TENSORRT = "calibration.flatbuffers", "calibration.json", "calibration.cache", "tensorrt.cache"
@@ -56,7 +56,7 @@ def write(intervals: Intervals, folder: Path, *, tensorrt: int | None = None) ->
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            with whole(folder / name) as partial:
+            with atomic_write(folder / name) as partial:
                 partial.write_bytes(content)
     return [folder / name for name in contents]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from octobert.config.recipe import Recipe, as_yaml
+from octobert.config.loading import as_yaml
+from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.report import summary
 from octobert.report.terminal import quantizer_text

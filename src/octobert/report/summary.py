@@ -180,7 +180,7 @@ def trainings(report: Report) -> list[str]:
 
 def searched(search: Search) -> str:
     """What an accuracy search found, in a sentence without a final stop."""
-    back = len(search.taken.stepped_back)
+    back = len(search.taken.fallback)
     stepped = "everything planned stays in 8 bits" if not back else f"{back} parts step back from 8 bits"
     verdict = "met" if search.met else "MISSED"
     return (

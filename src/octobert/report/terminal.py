@@ -9,7 +9,7 @@ from rich.text import Text
 from octobert.core.plan import Quantizer, QuantPlan
 from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search, Sensitivity, Sweep
-from octobert.inference.settings import Tuned
+from octobert.core.settings import Tuned
 from octobert.report import summary
 
 
@@ -184,7 +184,7 @@ def trials_table(search: Search) -> Table:
             "yes" if trial.met else "no",
             f"{trial.saved_ms:.2f}",
             f"{trial.seconds:.1f}",
-            ", ".join(trial.stepped_back) or "nothing",
+            ", ".join(trial.fallback) or "nothing",
             style="bold" if trial == search.taken else "",
         )
     return table
@@ -227,7 +227,7 @@ def quantizer_text(quantizer: Quantizer | None) -> str:
     if quantizer is None:
         return "float"
     text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "") + (" dynamic" if quantizer.dynamic else "")
-    text += " reduced to 7 bits" if quantizer.reduced else ""
+    text += " reduced to 7 bits" if quantizer.reduce_range else ""
     if quantizer.axis is not None:
         text += f", axis {quantizer.axis}"
     if quantizer.low is not None:

@@ -163,7 +163,7 @@ class Simulation:
         for number, (path, weight) in enumerate(weights.items()):
             quantizer = self._weights[path]
             scale = scales.get(path)
-            if scale is None and quantizer.least == "mse":
+            if scale is None and quantizer.weight_ranges == "mse":
                 scale = weight_scale(weight.detach().cpu().numpy().T, quantizer)
             if scale is None and not learned:
                 continue

@@ -23,7 +23,7 @@ import numpy as np
 
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core.errors import DataError, ModelError, RecipeError
-from octobert.core.files import whole
+from octobert.core.files import atomic_write
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.models import checkpoint
 
@@ -207,7 +207,7 @@ def _same_training(job: Job) -> None:
             )
     elif is_first():
         job.scratch.mkdir(parents=True, exist_ok=True)
-        with whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text(json.dumps(own))
 
 

@@ -1,6 +1,6 @@
 """A checkpoint or an ONNX file → the canonical float graph with its tokenizer and config, and the proof of parity.
 
-Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {encoder, sizes, parity}.
+Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {family, head, sizes, parity}.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(context: Context) -> dict[str, Any]:
     context.progress("capturing", 1, 2)
     captured.model.metadata_props.update(_described(context.work / "config.json"))
     operators.save(captured.model, context.work / "model.onnx")
-    facts = CaptureFacts(encoder=captured.family, head=head, sizes=captured.sizes, parity=captured.parity)
+    facts = CaptureFacts(family=captured.family.model_types[0], head=head, sizes=captured.sizes, parity=captured.parity)
     context.write("capture.json", facts)
     context.progress("capturing", 2, 2)
     return facts.model_dump(mode="json")

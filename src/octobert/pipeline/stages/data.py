@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.config.recipe import Rows
+from octobert.config.recipe import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.data import sources
@@ -31,8 +31,8 @@ def run(context: Context) -> dict[str, Any]:
     """Load, hold apart, check, sample."""
     options = context.options
     task, seed = task_of(options), int(options["seed"])
-    calibrate, evaluate = (Rows.model_validate(options[name]) for name in ("calibrate", "evaluate"))
-    tune = Rows.model_validate(options["tune"]) if options["tune"] else None
+    calibrate, evaluate = (RowSelection.model_validate(options[name]) for name in ("calibrate", "evaluate"))
+    tune = RowSelection.model_validate(options["tune"]) if options["tune"] else None
     samples = calibrate.samples or 0
     source, rows = _load(context, "calibrate")
     tuning: list[Row] = []
@@ -104,7 +104,7 @@ def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> N
 def _write_training(context: Context, task: Task, evaluated: Sequence[str], tuning: Sequence[Row]) -> int:
     """The rows to fine-tune on, none of which a search is held against; how many."""
     options = context.options
-    wanted = Rows.model_validate(options["finetune"])
+    wanted = RowSelection.model_validate(options["finetune"])
     place, rows = _load(context, "train")
     foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if wanted.drop_evaluated else [])]
     digests = _digests(task, rows, place)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from octobert.core import plugins
 from octobert.core.capability import Capabilities
 from octobert.core.plan import QuantPlan
-from octobert.core.session import Form
+from octobert.core.session import ExportOptions
 from octobert.graph import operators
 from octobert.graph.passes import first_token, norms
 from octobert.pipeline.stages import Context
@@ -22,7 +22,7 @@ def run(context: Context) -> dict[str, Any]:
     """Export."""
     target = plugins.load("targets", context.options["target"])
     plan = context.read("quantize", "plan.json", QuantPlan)
-    form = Form(shape=context.options.get("shape"), float_parts=plan.float_parts)
+    form = ExportOptions(shape=context.options.get("shape"), float_parts=plan.float_parts)
     written = context.inputs["quantize"] / "model_quantized.onnx"
     thin, fast = target.CAPABILITIES.first_token, context.options["fast_norms"] and is_for_it_alone(plan, target.CAPABILITIES)
     products = rewritten = 0

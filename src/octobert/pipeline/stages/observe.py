@@ -30,7 +30,7 @@ def run(context: Context) -> dict[str, Any]:
     encoder, asked = calibration(context)
     rows = asked.flat
     texts = [(number, text) for number, (text, own) in enumerate(zip(asked.texts, asked.rows, strict=True), 1) for _ in own]
-    family = plugins.load("families", facts.encoder).FAMILY
+    family = plugins.load("families", facts.family).FAMILY
     path = context.inputs["float"] / "model.onnx"
     wanted = Placement(description="", kinds=tuple(context.options["kinds"]))
     found = sites.find_sites(ir.load(path).graph, family)

@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octobert.core import plugins
-from octobert.core.results import CaptureFacts, Prepared, Preparer
+from octobert.core.results import AppliedTransform, CaptureFacts, TransformFacts
 from octobert.graph import operators, parity
 from octobert.pipeline.stages import Context, calibration
 from octobert.pipeline.stages.capture import parity_batches
@@ -26,10 +26,10 @@ def run(context: Context) -> dict[str, Any]:
     facts = context.read("capture", "capture.json", CaptureFacts)
     source = context.inputs["capture"] / "model.onnx"
     encoder, asked = calibration(context)
-    family = plugins.load("families", facts.encoder).FAMILY
+    family = plugins.load("families", facts.family).FAMILY
     path = context.work / "model.onnx"
     model, before = ir.load(source), source
-    done: list[Preparer] = []
+    done: list[AppliedTransform] = []
     for choice in context.options["prepare"]:
         name = choice["name"]
         preparer = plugins.load("transforms", name)
@@ -44,11 +44,11 @@ def run(context: Context) -> dict[str, Any]:
             on_rows=lambda n: context.progress("sampling", n, len(asked.flat)),
         )
         steps = preparer.transform_(model, family, samples, options, lambda n, of, name=name: context.progress(name, n, of))
-        done.append(Preparer(name=name, options=options.model_dump(), groups=tuple(steps)))
+        done.append(AppliedTransform(name=name, options=options.model_dump(), groups=tuple(steps)))
         operators.save(model, path)
         before = path
     batches = [parity.only(batch, model) for batch in parity_batches(encoder)]
     reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
     proof = parity.compare(model, batches, reference, "the captured graph")
-    context.write("prepared.json", Prepared(preparers=tuple(done), parity=proof))
+    context.write("prepared.json", TransformFacts(transforms=tuple(done), parity=proof))
     return {"preparers": [one.name for one in done], "largest_difference": proof.largest_difference}

@@ -28,7 +28,7 @@ def run(context: Context) -> dict[str, Any]:
     from octobert.training.simulation import Simulation
 
     base, settings = model_of(context), Qat.model_validate(context.options["qat"])
-    family = plugins.load("families", context.read("capture", "capture.json", CaptureFacts).encoder).FAMILY
+    family = plugins.load("families", context.read("capture", "capture.json", CaptureFacts).family).FAMILY
     calibrated = context.read("calibrate", "ranges.json", Ranges)
     plan = _of_all([planned(context, calibrated, name, how) for name, how in context.options["methods"].items()])
     teacher = finetune.teacher_of(context, base, settings)

@@ -47,7 +47,7 @@ def run(context: Context) -> dict[str, Any]:
 def planned(context: Context, ranges: Ranges, target: str, choice: dict[str, Any]) -> QuantPlan:
     """The plan of a method, chosen with its options, for a target and the float graph."""
     facts = context.read("capture", "capture.json", CaptureFacts)
-    family = plugins.load("families", facts.encoder).FAMILY
+    family = plugins.load("families", facts.family).FAMILY
     method = plugins.load("methods", choice["name"])
     options = method.Options.model_validate(choice["options"])
     capabilities = plugins.load("targets", target).CAPABILITIES

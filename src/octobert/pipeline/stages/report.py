@@ -10,7 +10,7 @@ from octobert.core import environment
 from octobert.core.measurements import Comparison
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
-from octobert.core.results import CaptureFacts, Prepared, RangeFacts, Report, Search, Sensitivity, Simulated, TaskFacts
+from octobert.core.results import CaptureFacts, RangeFacts, Report, Search, Sensitivity, Simulated, TaskFacts, TransformFacts
 from octobert.evaluation import candidates, scoring
 from octobert.pipeline.stages import Context, encoder_of, evaluation, task_of
 from octobert.pipeline.stages.benchmark import Timings
@@ -33,7 +33,7 @@ def run(context: Context) -> dict[str, Any]:
         model_digest=options["model_digest"],
         ranges=RangeFacts(calibrator=ranges.calibrator, options=ranges.options, provenance=ranges.provenance),
         plans={t: context.read(f"quantize/{t}", "plan.json", QuantPlan) for t in options["targets"]},
-        prepared=context.read("prepare", "prepared.json", Prepared) if "prepare" in context.inputs else None,
+        transforms=context.read("prepare", "prepared.json", TransformFacts) if "prepare" in context.inputs else None,
         sensitivities={
             t: context.read(f"sensitivity/{t}", "sensitivity.json", Sensitivity)
             for t in options["targets"]

@@ -19,7 +19,7 @@ from octobert.config.recipe import Accuracy
 from octobert.core import plugins
 from octobert.core.capability import Capabilities
 from octobert.core.errors import DataError, RecipeError
-from octobert.core.files import link_or_copy, whole
+from octobert.core.files import atomic_write, link_or_copy
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionOptions
@@ -55,7 +55,7 @@ def run(context: Context) -> dict[str, Any]:
     units = search.units_of(plan)
     sixteen = _sixteen_bits(target.CAPABILITIES, criterion)
     saving, tokens = _savings(context, plan, layers, units, judge, sixteen)
-    harm = search.harms(units, context.read("sensitivity", "sensitivity.json", Sensitivity))
+    harm = search.unit_errors(units, context.read("sensitivity", "sensitivity.json", Sensitivity))
     order = search.ordered(units, harm, saving)
     trials = _known(context.scratch / _TRIALS)
     spent = time.monotonic() - began
@@ -66,12 +66,12 @@ def run(context: Context) -> dict[str, Any]:
             f"trial {len(trials) + 1}: {len(names)} of {len(units)} units stepped back", len(trials), len(trials) + 1
         )
         back = [u for u in units if u.name in names]
-        tried = search.stepped_back(plan, back, sixteen)
+        tried = search.with_fallback(plan, back, sixteen)
         saved = sum(saving.get(u.kind, 0.0) for u in units if u not in back)
         rows, value, drop = judge.judge(_opened(context, target, tried, layers))
         met = rows == judge.rows and judge.meets(value, drop)
         seconds = time.monotonic() - started
-        return Trial(stepped_back=names, rows=rows, value=value, drop=drop, met=met, saved_ms=saved, seconds=seconds)
+        return Trial(fallback=names, rows=rows, value=value, drop=drop, met=met, saved_ms=saved, seconds=seconds)
 
     def keep(trial: Trial) -> None:
         trials.append(trial)
@@ -82,7 +82,7 @@ def run(context: Context) -> dict[str, Any]:
     # Something must stay in 8 bits, or there is nothing to hand over.
     most = len(units) - 1 if sixteen is None else len(units)
     outcome = search.search(order, saving, attempt, list(trials), most=most, seconds=seconds, on_trial=keep)
-    taken = search.stepped_back(plan, [u for u in units if u.name in outcome.taken.stepped_back], sixteen)
+    taken = search.with_fallback(plan, [u for u in units if u.name in outcome.taken.fallback], sixteen)
     quantize.write(context.inputs["float"] / "model.onnx", taken, layers, context.work / quantize.FILE)
     if refined.is_file():
         link_or_copy(refined, context.work / refined.name)
@@ -104,7 +104,7 @@ def run(context: Context) -> dict[str, Any]:
     return {
         "met": found.met,
         "trials": len(trials),
-        "stepped_back": list(outcome.taken.stepped_back),
+        "fallback": list(outcome.taken.fallback),
         "drop": outcome.taken.drop,
     }
 
@@ -206,7 +206,7 @@ class Judge:
         known: Outputs = {}
         self._run(session, distinct, known)
         joined = {name: np.concatenate([known[t][name] for t in distinct]) for name in known[distinct[0]]}
-        with whole(path) as partial:
+        with atomic_write(path) as partial:
             np.savez(partial, **joined)  # type: ignore[arg-type]
         return known
 
@@ -248,7 +248,7 @@ def _savings(
     head = task_of(context.options).head
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         plans = {"none": plan}
-        plans |= {kind: search.stepped_back(plan, [u for u in units if u.kind == kind], sixteen) for kind in kinds}
+        plans |= {kind: search.with_fallback(plan, [u for u in units if u.kind == kind], sixteen) for kind in kinds}
         named = []
         for index, (label, one) in enumerate(plans.items()):
             file = Path(folder) / f"{index}.onnx"
@@ -269,7 +269,7 @@ def _savings(
     times = {one.candidate: np.array(one.samples_ms) for one in latencies}
     counts = {kind: sum(u.kind == kind for u in units) for kind in kinds}
     saving = {kind: float(np.median(times[kind] - times["none"])) / counts[kind] for kind in kinds}
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps(saving))
     return saving, tokens
 

@@ -28,7 +28,7 @@ def run(context: Context) -> dict[str, Any]:
 
     task, encoder = task_of(context.options), encoder_of(context)
     asked, gold = evaluation(context, encoder)
-    family = plugins.load("families", context.read("capture", "capture.json", CaptureFacts).encoder).FAMILY
+    family = plugins.load("families", context.read("capture", "capture.json", CaptureFacts).family).FAMILY
     session = TorchSession(context.inputs["qat"] / CHECKPOINT, SessionOptions(), task.head)
     with np.load(context.inputs["qat"] / SCALES) as arrays:
         scales = {name: arrays[name] for name in arrays.files}

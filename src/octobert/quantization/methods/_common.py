@@ -130,7 +130,9 @@ def weight(options: WeightOptions, capabilities: Capabilities) -> Quantizer:
     """The quantizer of a linear layer's weight."""
     axis = capabilities.weight_axis if options.per_channel else None
     reduced = options.reduce_range is True
-    return Quantizer(dtype=capabilities.weights[0], symmetric=True, axis=axis, least=options.weight_ranges, reduced=reduced)
+    return Quantizer(
+        dtype=capabilities.weights[0], symmetric=True, axis=axis, weight_ranges=options.weight_ranges, reduce_range=reduced
+    )
 
 
 def float_because(site: Site, reason: str) -> Decision:

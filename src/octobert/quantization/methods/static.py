@@ -114,7 +114,7 @@ def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: 
     if site.is_weight:
         form = capabilities.weight_form if options.weight_form == "auto" else options.weight_form
         float8: dict[str, object] = {"dtype": "float8e4m3"} if options.activations == "float8e4m3" else {}
-        return _common.weight(options, capabilities).model_copy(update={"pair": form == "pair", **float8})
+        return _common.weight(options, capabilities).model_copy(update={"weight_form": form, **float8})
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")
