@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core import capability, plugins
 from octobert.core.capability import Capabilities
 from octobert.core.errors import ModelError, PlanError, RecipeError, TargetError
@@ -30,7 +30,7 @@ from octobert.pipeline import runner
 from octobert.quantization.methods import static
 from octobert.report import targets as report_targets
 from octobert.targets.runtimes import ort as onnxruntime
-from octobert.targets.runtimes.static_shape import FixedSession
+from octobert.targets.shared.static_shape import FixedSession
 from tests.cli.test_cli import octobert
 from tests.conftest import write_pairs
 from tests.support.checkpoints import batch, make_checkpoint
@@ -56,8 +56,8 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": str(make_checkpoint(folder / "model", "bert", "sequence-classification", **sizes)),
         "task": {"text-classification": {"max_length": SHAPE["sequence"]}},
         "data": {"source": str(write_pairs(folder / "data")), "calibrate": {"from": "train", "samples": 24}},
-        "prepare": [],
-        "refine": [],
+        "transforms": [],
+        "corrections": [],
         "targets": list(ALL),
         "shape": SHAPE,
         "measure": False,
@@ -457,8 +457,8 @@ def test_strict_is_a_part_of_a_recipe(checkpoint, pairs: Path, tmp_path: Path) -
         "task": {"text-classification": {"max_length": 16}},
         "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 8}},
         "quantize": {"static": {"activations": "uint8", "symmetric": False}},
-        "prepare": [],
-        "refine": [],
+        "transforms": [],
+        "corrections": [],
         "targets": ["tensorrt"],
         "measure": False,
     }

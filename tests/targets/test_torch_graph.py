@@ -22,9 +22,9 @@ from octobert.graph import operators, qdq, sites
 from octobert.graph.passes import float16
 from octobert.quantization.methods import dynamic, static
 from octobert.targets import torch_cpu, torch_cuda
-from octobert.targets.runtimes import torch_operators
 from octobert.targets.runtimes.torch import TorchGraphSession
-from octobert.targets.runtimes.torch_graph import is_half, to_torch
+from octobert.targets.shared import torch_operators
+from octobert.targets.shared.torch_graph import is_half, to_torch
 from tests.graph.test_qdq import encoded, outputs_of, ranges_of, relative_error, statistics_of
 from tests.support.checkpoints import batch
 
@@ -46,7 +46,7 @@ def float_path(captured, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def write(captured, float_path):
     """`write("matmul", activations="uint8")` → the path of the written graph."""
-    found = sites.find_sites(captured("bert").model.graph, captured("bert").encoder)
+    found = sites.find_sites(captured("bert").model.graph, captured("bert").family)
     measured = ranges_of(statistics_of(float_path, found))
 
     def get(placement: str, **options: object) -> Path:
@@ -226,7 +226,7 @@ def test_a_model_that_cannot_be_compiled_is_a_sentence(monkeypatch, float_path) 
 
 def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
     model = ir.load(float_path)
-    found = sites.find_sites(model.graph, captured("bert").encoder)
+    found = sites.find_sites(model.graph, captured("bert").family)
     qdq.write(model, dynamic.plan(found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()))
     with pytest.raises(
         ModelError, match=r"^node .*: PyTorch has no form of an operator here \(got DynamicQuantizeLinear\); choose"

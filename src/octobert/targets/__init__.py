@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 from octobert.core import plugins
 from octobert.core.capability import Capabilities, Probe
-from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
+from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
 
 
 class Target(Protocol):
@@ -28,7 +28,7 @@ class Target(Protocol):
         """Whether the target can run on this machine."""
         ...
 
-    def export(self, quantized: Path, folder: Path, form: Form) -> None:
+    def export(self, quantized: Path, folder: Path, options: ExportOptions) -> None:
         """Write the files that the target opens.
 
         Args:

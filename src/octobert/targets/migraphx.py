@@ -8,9 +8,10 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
-from octobert.core.session import Form, Session, SessionOptions
-from octobert.targets.runtimes import files, ort
-from octobert.targets.runtimes.static_shape import FixedSession
+from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
+from octobert.targets.shared.static_shape import FixedSession
 
 PROVIDER = "MIGraphXExecutionProvider"
 
@@ -40,9 +41,9 @@ def probe() -> Probe:
     return ort.probe(PROVIDER, "pip install onnxruntime-migraphx")
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file with its shape fixed."""
-    files.put_fixed(quantized, folder, form)
+    files.put_fixed(quantized, folder, options)
 
 
 def model_file(package: Path) -> Path:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from octobert.core.capability import INTEGER_UNITS, Capabilities, Probe
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Form, Session, SessionOptions
-from octobert.targets.runtimes import files, openvino
+from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.targets.runtimes import openvino
+from octobert.targets.shared import files
 
 DEVICE = "CPU"
 
@@ -41,9 +42,9 @@ def probe() -> Probe:
     return openvino.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The IR beside the ONNX file."""
-    openvino.convert(files.put(quantized, folder, form), model_file(folder))
+    openvino.convert(files.put(quantized, folder, options), model_file(folder))
 
 
 def model_file(package: Path) -> Path:

@@ -7,9 +7,10 @@ of its own. What suits `openvino-cpu` suits it; the file it opens is the ONNX fi
 from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
-from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
+from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
 from octobert.targets import openvino_cpu
-from octobert.targets.runtimes import files, ort
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
 
 PROVIDER = "OpenVINOExecutionProvider"
 
@@ -31,9 +32,9 @@ def probe() -> Probe:
     return ort.probe(PROVIDER, "pip install onnxruntime-openvino, in an environment without onnxruntime")
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file itself."""
-    files.put(quantized, folder, form)
+    files.put(quantized, folder, options)
 
 
 def model_file(package: Path) -> Path:

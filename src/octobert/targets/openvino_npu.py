@@ -7,10 +7,11 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
+from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
 from octobert.graph.passes import epcontext
-from octobert.targets.runtimes import files, openvino
-from octobert.targets.runtimes.static_shape import FixedSession
+from octobert.targets.runtimes import openvino
+from octobert.targets.shared import files
+from octobert.targets.shared.static_shape import FixedSession
 
 DEVICE = "NPU"
 
@@ -40,9 +41,9 @@ def probe() -> Probe:
     return openvino.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file with its shape fixed, the IR, and the ONNX file that carries it."""
-    openvino.convert(files.put_fixed(quantized, folder, form), model_file(folder))
+    openvino.convert(files.put_fixed(quantized, folder, options), model_file(folder))
     epcontext.encapsulate(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from octobert.core.capability import INTEGER_UNITS, Capabilities, Probe
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Form, Session, SessionOptions
-from octobert.targets.runtimes import files, ort
+from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
 
 PROVIDER = ort.CPU
 
@@ -41,9 +42,9 @@ def probe() -> Probe:
     return ort.probe(PROVIDER)
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file itself."""
-    files.put(quantized, folder, form)
+    files.put(quantized, folder, options)
 
 
 def model_file(package: Path) -> Path:

@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
-from octobert.core.session import Feeds, Form, Session, SessionOptions
+from octobert.core.session import ExportOptions, Feeds, Session, SessionOptions
 from octobert.graph import operators, parity
 from octobert.graph.passes import float16, fusion, qordered
-from octobert.targets.runtimes import files, ort
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
 
 PROVIDER = "CUDAExecutionProvider"
 
@@ -50,13 +51,13 @@ def probe() -> Probe:
     return ort.probe(PROVIDER, "pip install onnxruntime-gpu")
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The fused graph beside the QDQ graph; without quantized activations, that of ONNX Runtime's fused float operators.
 
     Raises:
         PlanError, ModelError, TargetError: the graph does not take the fused form.
     """
-    files.put(quantized, folder, form)
+    files.put(quantized, folder, options)
     model = ir.load(quantized)
     if any(node.op_type == "QuantizeLinear" for node in model.graph):
         qordered.rewrite_(model)
@@ -65,7 +66,7 @@ def export(quantized: Path, folder: Path, form: Form) -> None:
         unfused = model.clone()
         fusion.fuse_(model)
         fusion.check(model, unfused, parity.sample_batches(unfused))
-        float16.halve_(model, form.float_parts)
+        float16.halve_(model, options.float_parts)
     operators.save(model, model_file(folder))
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import WHOLE
-from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
+from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
 from octobert.graph.passes import contrib, gemm
-from octobert.targets.runtimes import files, ort
-from octobert.targets.runtimes.static_shape import FixedSession
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
+from octobert.targets.shared.static_shape import FixedSession
 
 PROVIDER = "QNNExecutionProvider"
 PACKAGE = "onnxruntime_qnn"
@@ -63,9 +64,9 @@ def probe() -> Probe:
     return ort.plugin_probe(PACKAGE, "pip install onnxruntime-qnn")
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file with its shape fixed, its linear layers as Gemm and GELU as one operator, and the options of a session."""
-    path = files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
+    path = files.put_fixed(quantized, folder, options, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
     (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
 
 

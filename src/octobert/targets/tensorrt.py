@@ -11,8 +11,9 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
-from octobert.core.session import Form, Session, SessionOptions
-from octobert.targets.runtimes import files, ort
+from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
 
 PROVIDER = "TensorrtExecutionProvider"
 OPTIONS = "provider_options.json"
@@ -47,15 +48,15 @@ def probe() -> Probe:
     return ort.probe(PROVIDER, "pip install onnxruntime-gpu tensorrt")
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file, a call of `trtexec` that builds an engine, and options for ONNX Runtime's provider."""
-    assert form.shape is not None
-    shape, path = form.shape, files.put(quantized, folder, form)
+    assert options.shape is not None
+    shape, path = options.shape, files.put(quantized, folder, options)
     inputs = files.inputs_of(path)
     ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
     shapes = {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}
-    options = {f"trt_profile_{end}_shapes": text for end, text in shapes.items()}
-    (path.parent / OPTIONS).write_text(json.dumps({**options, "trt_engine_cache_enable": "1"}, indent=1))
+    profile = {f"trt_profile_{end}_shapes": text for end, text in shapes.items()}
+    (path.parent / OPTIONS).write_text(json.dumps({**profile, "trt_engine_cache_enable": "1"}, indent=1))
     lines = [f"--{end}Shapes={text}" for end, text in shapes.items()]
     command = ["trtexec", f"--onnx={path.name}", "--stronglyTyped", *lines, "--saveEngine=model.plan"]
     script = "#!/bin/sh\n# Builds model.plan for the GPU of this machine. Precision is in the graph: no --int8, no --fp16.\n"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
-from octobert.targets.runtimes import files, torch
+from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
+from octobert.targets.runtimes import torch
+from octobert.targets.shared import files
 
 DEVICE = "cpu"
 COMPILED = False
@@ -39,9 +40,9 @@ def probe() -> Probe:
     return torch.probe(DEVICE)
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file itself."""
-    files.put(quantized, folder, form)
+    files.put(quantized, folder, options)
 
 
 def model_file(package: Path) -> Path:

@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import WHOLE
-from octobert.core.session import Form, RuntimeOption, Session, SessionOptions
+from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
 from octobert.graph.passes import contrib
-from octobert.targets.runtimes import files, ort
-from octobert.targets.runtimes.static_shape import FixedSession
+from octobert.targets.runtimes import ort
+from octobert.targets.shared import files
+from octobert.targets.shared.static_shape import FixedSession
 
 PROVIDER = "VitisAIExecutionProvider"
 
@@ -46,9 +47,9 @@ def probe() -> Probe:
     return ort.probe(PROVIDER, "install AMD's Ryzen AI software")
 
 
-def export(quantized: Path, folder: Path, form: Form) -> None:
+def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """The ONNX file with its shape fixed, in ONNX Runtime's own operators where ONNX has none, and its metadata."""
-    files.put_fixed(quantized, folder, form, contrib.fuse_gelu_, contrib.pairs_, _describe_)
+    files.put_fixed(quantized, folder, options, contrib.fuse_gelu_, contrib.pairs_, _describe_)
 
 
 def _describe_(model: ir.Model) -> None:

@@ -98,7 +98,7 @@ class TorchGraphSession:
             raise TargetError("torch has no such precision", where=str(path), got=options.precision, expected=words)
         import torch
 
-        from octobert.targets.runtimes import torch_graph
+        from octobert.targets.shared import torch_graph
 
         self._torch, self._device, self._path = torch, device, path
         _set_threads(options)

@@ -28,7 +28,7 @@ from octobert.core.errors import ModelError
 from octobert.core.plan import LIMITS
 from octobert.graph import operators, qdq
 from octobert.graph.passes import float16
-from octobert.targets.runtimes import torch_operators
+from octobert.targets.shared import torch_operators
 
 _TYPES = {
     ir.DataType.FLOAT: torch.float32,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.core.files import link_or_copy
-from octobert.core.session import Form
+from octobert.core.session import ExportOptions
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,16 +22,16 @@ def model_file(package: Path) -> Path:
     return package / "onnx" / "model_quantized.onnx"
 
 
-def put(quantized: Path, folder: Path, form: Form) -> Path:
+def put(quantized: Path, folder: Path, options: ExportOptions) -> Path:
     """The Q/DQ graph, its float parts in their type; where it is now."""
-    if form.float_parts != "float32":
-        return put_rewritten(quantized, folder, form)
+    if options.float_parts != "float32":
+        return put_rewritten(quantized, folder, options)
     for file in quantized.parent.glob(f"{quantized.name}*"):
         link_or_copy(file, model_file(folder).with_name(file.name))
     return model_file(folder)
 
 
-def put_rewritten(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.Model], object]) -> Path:
+def put_rewritten(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
     """The Q/DQ graph after passes that edit it, then its float parts in their type; where it is now."""
     import onnx_ir as ir
 
@@ -41,21 +41,21 @@ def put_rewritten(quantized: Path, folder: Path, form: Form, *passes: Callable[[
     model = ir.load(quantized)
     for one in passes:
         one(model)
-    float16.halve_(model, form.float_parts)
+    float16.halve_(model, options.float_parts)
     path = model_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)
     return path
 
 
-def put_fixed(quantized: Path, folder: Path, form: Form, *passes: Callable[[ir.Model], object]) -> Path:
+def put_fixed(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
     """The Q/DQ graph made for one shape, then after other passes."""
     from octobert.graph.passes import static_shapes
 
-    shape = form.shape
+    shape = options.shape
     assert shape is not None
     fixed = partial(static_shapes.fix_shapes_, batch=shape.batch, sequence=shape.sequence)
-    return put_rewritten(quantized, folder, form, fixed, *passes)
+    return put_rewritten(quantized, folder, options, fixed, *passes)
 
 
 def inputs_of(path: Path) -> list[str]:
