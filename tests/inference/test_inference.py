@@ -1,8 +1,11 @@
-"""A finished model at work: which rows run together, answers in order from any number of texts, threads and streams."""
+"""Prediction with a finished package: batching, order of answers with many texts, threads and streams, the cost model."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,18 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import pytest
 
 import octobert
 from octobert.core import environment
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, RecipeError
 from octobert.core.session import Feeds
-from octobert.inference import batching, streaming
-from octobert.inference.batching import Cost, Run, measure_cost, runs_of
+from octobert.core.settings import MAX_RUN_TOKENS
+from octobert.inference import batching, cost_model, streaming
+from octobert.inference.batching import Batch, make_batches
+from octobert.inference.cost_model import CostModel, measure_cost_model
 from octobert.inference.predictor import Predictor
 from tests.conftest import TARGETS
 
-# The same row in another batch: float32 sums in another order, one last digit of which may move an 8-bit value by a step.
+# The same row in another batch: float32 sums in another order can move an 8-bit value by one scale.
 SAME_SCORE = 2e-3
 GOALS = ("latency", "throughput")
 TEXT = "the of and to in a is that for it was"
@@ -34,37 +40,37 @@ def texts(count: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Figures about this machine in a folder of the test's own."""
+    """A cache folder for each test."""
     monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def model(finished) -> Iterator[Predictor]:
-    with octobert.load(finished[1] / "ort-cpu") as found:
-        yield found
+    with octobert.load(finished[1] / "ort-cpu") as predictor:
+        yield predictor
 
 
-# ---- which rows run together
+# ---- batching
 
 
-def total(runs: list[Run], lengths: list[int], cost: Cost, seen: set[tuple[int, int]]) -> float:
-    """What runs cost, one after another."""
-    assert all(run.length >= max(lengths[i] for i in run.rows) for run in runs)
-    new = [0.0 if run.shape in seen else cost.new_shape_ms / (1 if run.length % 8 else 2) for run in runs]
-    return sum(float(cost.of(np.array([len(run.rows)]), run.length)[0]) for run in runs) + sum(new)
+def total(batches: list[Batch], lengths: list[int], cost: CostModel, seen: set[tuple[int, int]]) -> float:
+    """The cost of batches, one after another."""
+    assert all(batch.length >= max(lengths[i] for i in batch.rows) for batch in batches)
+    new = [0.0 if b.shape in seen else cost.new_shape_ms / (1 if b.length % 8 else 2) for b in batches]
+    return sum(float(cost.batch_ms(np.array([len(b.rows)]), b.length)[0]) for b in batches) + sum(new)
 
 
 @pytest.mark.parametrize("new_shape_ms", [0.0, 20.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_are_put_together_as_cheaply_as_can_be(seed: int, new_shape_ms: float) -> None:
+def test_batches_are_the_cheapest(seed: int, new_shape_ms: float) -> None:
     generator = np.random.default_rng(seed)
     lengths = [int(n) for n in generator.integers(1, 60, 9)]
     own = float(generator.integers(0, 30))
-    cost = Cost(tokens=(0, 40, 400), ms=(own, 60.0, 500.0), square_ms=0.01, new_shape_ms=new_shape_ms)
+    cost = CostModel(tokens=(0, 40, 400), ms=(own, 60.0, 500.0), square_ms=0.01, new_shape_ms=new_shape_ms)
     seen = {(int(n), int(length)) for n, length in generator.integers((1, 1), (5, 65), (60, 2))}
-    found = runs_of(lengths, cost, longest=64, seen=seen)
-    assert sorted(i for run in found for i in run.rows) == list(range(9))
+    batches = make_batches(lengths, cost, max_length=64, seen=seen)
+    assert sorted(i for batch in batches for i in batch.rows) == list(range(9))
     order = sorted(range(9), key=lambda i: (-lengths[i], i))
     every = []
     for cuts in itertools.product((False, True), repeat=8):
@@ -73,38 +79,38 @@ def test_rows_are_put_together_as_cheaply_as_can_be(seed: int, new_shape_ms: flo
         if new_shape_ms and any(len(part) in (5, 7, 9) for part in parts):
             continue
         widths = [{lengths[part[0]], -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]]} for part in parts]
-        every += [[Run(p, w) for p, w in zip(parts, chosen, strict=True)] for chosen in itertools.product(*widths)]
-    least = min(total(one, lengths, cost, seen) for one in every)
-    assert total(found, lengths, cost, seen) == pytest.approx(least, rel=1e-12)
+        every += [[Batch(p, w) for p, w in zip(parts, chosen, strict=True)] for chosen in itertools.product(*widths)]
+    least = min(total(way, lengths, cost, seen) for way in every)
+    assert total(batches, lengths, cost, seen) == pytest.approx(least, rel=1e-12)
 
 
-PLAIN = Cost(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=0.0)
+PLAIN = CostModel(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=0.0)
 
 
-def test_runs_stay_within_their_limits() -> None:
+def test_batches_stay_within_their_limits() -> None:
     lengths = [512] * 9 + [3] * 200
-    found = runs_of(lengths, PLAIN, longest=512)
-    assert all(len(run.rows) <= batching.ROWS_PER_BATCH for run in found)
-    assert all(len(run.rows) * run.length <= batching.TOKENS for run in found)
-    assert runs_of([], PLAIN, longest=512) == []
-    # A row that is longer than a run may be still has one.
-    assert runs_of([5000], PLAIN, longest=5000) == [Run([0], 5000)]
+    batches = make_batches(lengths, PLAIN, max_length=512)
+    assert all(len(batch.rows) <= batching.MAX_ROWS for batch in batches)
+    assert all(len(batch.rows) * batch.length <= MAX_RUN_TOKENS for batch in batches)
+    assert make_batches([], PLAIN, max_length=512) == []
+    # A row with more tokens than a batch may have forms a batch of its own.
+    assert make_batches([5000], PLAIN, max_length=5000) == [Batch([0], 5000)]
 
 
-def test_every_stream_has_work() -> None:
-    assert len(runs_of([10] * 32, PLAIN, longest=512)) == 1
-    assert len(runs_of([10] * 32, PLAIN, longest=512, parts=4)) == 4
+def test_every_stream_gets_a_batch() -> None:
+    assert len(make_batches([10] * 32, PLAIN, max_length=512)) == 1
+    assert len(make_batches([10] * 32, PLAIN, max_length=512, streams=4)) == 4
 
 
-def test_shapes_are_used_again_where_they_are_dear() -> None:
+def test_shapes_are_reused_where_new_ones_are_slow() -> None:
     generator, seen = np.random.default_rng(0), set()
     cost = PLAIN.model_copy(update={"new_shape_ms": 100.0})
     new = []
     for _ in range(30):
-        runs = runs_of([int(n) for n in generator.integers(5, 120, 200)], cost, longest=120, seen=seen)
-        assert all(run.length <= 120 for run in runs)
-        new.append(len({run.shape for run in runs} - seen))
-        seen.update(run.shape for run in runs)
+        batches = make_batches([int(n) for n in generator.integers(5, 120, 200)], cost, max_length=120, seen=seen)
+        assert all(batch.length <= 120 for batch in batches)
+        new.append(len({batch.shape for batch in batches} - seen))
+        seen.update(batch.shape for batch in batches)
     assert sum(new[-10:]) <= 0.3 * sum(new[:10])
 
 
@@ -112,14 +118,14 @@ NEW_SHAPE_MS = 7.0
 
 
 class Clockwork:
-    """A session whose runs take what a formula says, on a clock of its own."""
+    """A session whose time is a formula, measured with a fake clock."""
 
     outputs, precision, threads, streams = ("logits",), "f32", 1, 1
     prepares_shapes = True
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float]) -> None:
         self._now, self._ms, self._seen = 0.0, ms, set[tuple[int, ...]]()
-        monkeypatch.setattr(batching.time, "perf_counter", lambda: self._now)
+        monkeypatch.setattr(cost_model.time, "perf_counter", lambda: self._now)
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         shape = feeds["input_ids"].shape
@@ -129,15 +135,15 @@ class Clockwork:
 
 
 @pytest.mark.parametrize("longest", [512, 128, 32, 7])
-def test_what_runs_cost_is_found(monkeypatch, longest: int) -> None:
+def test_the_measured_cost_model_predicts_the_times(monkeypatch, longest: int) -> None:
     def ms(rows: int, length: int) -> float:
         return 2.0 + 0.01 * rows * length + 5e-6 * rows * length**2
 
-    cost = measure_cost(Clockwork(monkeypatch, ms), longest)
+    cost = measure_cost_model(Clockwork(monkeypatch, ms), longest)
     assert cost.new_shape_ms == pytest.approx(NEW_SHAPE_MS)
     for rows, length in ((1, 5), (3, 64), (16, 30), (30, 64), (2, 384)):
         if length <= longest:
-            assert float(cost.of(np.array([rows]), length)[0]) == pytest.approx(ms(rows, length), rel=0.03)
+            assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(ms(rows, length), rel=0.03)
 
 
 # ---- answers
@@ -145,11 +151,11 @@ def test_what_runs_cost_is_found(monkeypatch, longest: int) -> None:
 
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_answers_come_in_order_and_are_those_of_each_text_alone(finished, target: str, goal: str) -> None:
-    asked = texts(90)
+def test_answers_are_in_order_and_equal_those_of_each_text_alone(finished, target: str, goal: str) -> None:
+    inputs = texts(90)
     with octobert.load(finished[1] / target, goal=goal) as model:
-        together, one_by_one = model(asked), [model([one])[0] for one in asked]
-        assert list(model.stream(iter(asked))) == together
+        together, one_by_one = model(inputs), [model([text])[0] for text in inputs]
+        assert list(model.stream(iter(inputs))) == together
     assert [a["label"] for a in together] == [a["label"] for a in one_by_one]
     assert np.abs(np.subtract([a["score"] for a in together], [a["score"] for a in one_by_one])).max() <= SAME_SCORE
 
@@ -157,12 +163,12 @@ def test_answers_come_in_order_and_are_those_of_each_text_alone(finished, target
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("threads", [0, 1, 2])
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
-def test_streams_and_threads_are_what_was_asked_for(finished, target: str, threads: int, streams: int) -> None:
+def test_streams_and_threads_are_as_given(finished, target: str, threads: int, streams: int) -> None:
     with octobert.load(finished[1] / target, streams=streams, threads=threads) as model:
         assert (model._session.streams, len(model(texts(40)))) == (streams, 40)
-        wanted = threads or max(1, environment.cores() // streams)
-        # OpenVINO takes no more threads than there are cores.
-        assert model._session.threads == wanted if target == "ort-cpu" else 1 <= model._session.threads <= wanted
+        expected = threads or max(1, environment.cores() // streams)
+        # OpenVINO uses at most as many threads as there are cores.
+        assert model._session.threads == expected if target == "ort-cpu" else 1 <= model._session.threads <= expected
 
 
 def test_an_endless_source_is_read_as_far_as_needed(model) -> None:
@@ -170,25 +176,25 @@ def test_an_endless_source_is_read_as_far_as_needed(model) -> None:
 
     def source() -> Iterator[tuple[str, str]]:
         nonlocal read
-        for one in itertools.cycle(texts(30)):
+        for text in itertools.cycle(texts(30)):
             read += 1
-            yield one
+            yield text
 
     stream = model.stream(source())
-    ahead = max(read - given for given, _ in enumerate(itertools.islice(stream, 5000), start=1))
+    ahead = max(read - answered for answered, _ in enumerate(itertools.islice(stream, 5000), start=1))
     assert streaming._FIRST <= ahead <= (streaming._AHEAD + 1) * streaming._LARGEST
     stream.close()
     assert read <= 5000 + (streaming._AHEAD + 1) * streaming._LARGEST
 
 
-def test_a_slow_source_is_answered_before_it_is_asked_again(model) -> None:
+def test_inputs_of_a_slow_source_are_answered_before_the_next_is_read(model) -> None:
     behind, answered = [], 0
 
     def source() -> Iterator[tuple[str, str]]:
-        for index, one in enumerate(texts(6)):
+        for index, text in enumerate(texts(6)):
             behind.append(index - answered)
             time.sleep(2 * streaming._PATIENCE_S)
-            yield one
+            yield text
 
     for _ in model.stream(source()):
         answered += 1
@@ -200,18 +206,18 @@ def test_no_texts_no_answers(model) -> None:
     assert list(model.stream(iter([]))) == []
 
 
-def test_any_number_of_threads(finished) -> None:
-    asked = texts(50)
+def test_many_threads_ask_one_model(finished) -> None:
+    inputs = texts(50)
     with octobert.load(finished[1] / "openvino-cpu", streams=2) as model:
-        expected = model(asked)
+        expected = model(inputs)
         barrier = threading.Barrier(6)
 
         def ask(_: int) -> list[dict[str, object]]:
             barrier.wait()
-            return model(asked)
+            return model(inputs)
 
         with ThreadPoolExecutor(6) as pool:
-            assert all(found == expected for found in pool.map(ask, range(6)))
+            assert all(answers == expected for answers in pool.map(ask, range(6)))
 
 
 def test_a_bad_input_is_named_after_the_answers_before_it(model) -> None:
@@ -227,31 +233,74 @@ def test_an_error_of_the_source_comes_after_the_answers_before_it(model) -> None
         yield from texts(40)
         raise OSError("the connection is gone")
 
-    given: list[dict[str, object]] = []
+    answers: list[dict[str, object]] = []
     with pytest.raises(OSError, match="the connection is gone"):
-        given.extend(model.stream(source()))
-    assert given == model(texts(40))
+        answers.extend(model.stream(source()))
+    assert answers == model(texts(40))
 
 
-# ---- what is remembered of a machine
+# ---- the stored cost model
 
 
-def test_costs_are_measured_once(finished, cache: Path) -> None:
+def test_the_cost_model_is_measured_once(finished, cache: Path) -> None:
     for _ in range(2):
         octobert.load(finished[1] / "ort-cpu", goal="throughput").close()
         (file,) = cache.iterdir()
-        kept = file.read_text()
-    assert Cost.model_validate_json(kept).tokens
+        content = file.read_text()
+    assert CostModel.model_validate_json(content).tokens
     written = file.stat().st_mtime_ns
     octobert.load(finished[1] / "ort-cpu", goal="throughput").close()
     assert file.stat().st_mtime_ns == written
     file.write_text("{")
     octobert.load(finished[1] / "ort-cpu", goal="throughput").close()
-    assert Cost.model_validate_json(file.read_text())
+    assert CostModel.model_validate_json(file.read_text())
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(finished, tmp_path, monkeypatch) -> None:
+def test_prediction_works_without_a_writable_cache(finished, tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "file" / "cache"))
     with octobert.load(finished[1] / "ort-cpu", goal="throughput") as model:
         assert len(model(texts(40))) == 40
+
+
+def test_the_cache_folder_is_the_users(monkeypatch) -> None:
+    monkeypatch.delenv("OCTOBERT_CACHE")
+    assert cost_model.cache_folder() == platformdirs.user_cache_path("octobert", appauthor=False)
+
+
+# ---- opening a package
+
+
+def test_an_unknown_goal_is_refused(finished) -> None:
+    with pytest.raises(RecipeError, match=r"goal: unknown goal \(got 'fast', expected latency or throughput\)"):
+        octobert.load(finished[1] / "ort-cpu", goal="fast")
+
+
+# Absent on Windows, or in an installation that only predicts.
+ABSENT = ("fcntl", "resource", "torch", "transformers", "datasets")
+PREDICT_WITHOUT = """
+import importlib.abc, json, sys
+# On Linux, psutil imports `resource` for itself.
+import psutil
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {absent!r}:
+            raise ImportError(f"{{name}} is absent")
+
+for name in {absent!r}:
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Absent())
+import octobert
+print(json.dumps(octobert.load({folder!r}, goal={goal!r})({inputs!r})))
+"""
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_prediction_needs_neither_unix_modules_nor_torch(finished, goal: str) -> None:
+    folder, inputs = finished[1] / "ort-cpu", texts(6)
+    code = PREDICT_WITHOUT.format(absent=ABSENT, folder=str(folder), goal=goal, inputs=inputs)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert [answer["label"] for answer in answers] == [answer["label"] for answer in octobert.load(folder)(inputs)]

@@ -1,9 +1,8 @@
-"""Texts in, answers out, in order: reading, tokenizing and inference at the same time, in bounded memory.
+"""Inputs in, answers out, in order: reading, tokenization and inference at the same time, in bounded memory.
 
-Texts are taken in windows. While one window is in the model, the next is being tokenized and the one after is being read,
-so that no more than three are in memory, however long the input is. Within a window, rows run with rows of their own
-length, on as many streams as the session has. Where the source is slower than the model, what it has given is answered
-before it is asked for more.
+Inputs are taken in windows. While one window is in the model, the next is tokenized and the one after is read, so that at most
+three are in memory, however long the source is. Within a window, rows run with rows of similar length, on all streams of the
+session. If the source is slower than the model, the inputs read so far are answered before the next one is awaited.
 """
 
 from __future__ import annotations
@@ -17,116 +16,127 @@ from typing import Any
 
 from octobert.core.session import Session
 from octobert.data.tokenization import Asked, Encoded, TextEncoder
-from octobert.inference.batching import Cost, Outputs, Run, runs_of
+from octobert.inference.batching import Batch, Outputs, make_batches
+from octobert.inference.cost_model import CostModel
 from octobert.tasks._task import Task
 
-# The first window is small, so that the first answers come soon; later ones are large, so that rows find rows of their length.
+# The first window is small, for early answers. Later ones are large, so that rows meet others of their length.
 _FIRST, _LARGEST = 32, 1024
-# Windows that are begun before the oldest is waited for.
+# Windows in work while the oldest is not yet awaited.
 _AHEAD = 2
+# A window is closed before it is full if reading its inputs takes longer.
 _PATIENCE_S = 0.05
 
 
 @dataclass(frozen=True)
-class _Begun:
-    """A window whose rows are on their way."""
+class _Window:
+    """Tokenized inputs whose batches were submitted."""
 
-    asked: Asked
-    runs: list[Run]
+    encoded: Asked
+    batches: list[Batch]
     results: list[Future[dict[str, Any]]]
 
     def cancel(self) -> None:
-        """Leave out what has not started."""
+        """Cancel the batches that have not started."""
         for result in self.results:
             result.cancel()
 
 
-class Flow:
-    """A session that is asked with texts.
+class Scheduler:
+    """Feeds inputs to a session, with tokenization and inference on threads of their own.
 
     Args:
-        cost: by which rows are put together.
-        tokens: the most of a run.
+        task: parses inputs, tokenizes them, and turns outputs into answers.
+        tokenizer: of the model.
+        cost: decides which rows run together.
+        tokens: most tokens of a batch, padding included.
     """
 
-    def __init__(self, task: Task, encoder: TextEncoder, session: Session, cost: Cost, tokens: int) -> None:
-        self._task, self._encoder, self._session = task, encoder, session
+    def __init__(self, task: Task, tokenizer: TextEncoder, session: Session, cost: CostModel, tokens: int) -> None:
+        self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen: set[tuple[int, int]] = set()
-        self._reads = ThreadPoolExecutor(1, "octobert-tokenize")
-        self._runs = ThreadPoolExecutor(session.streams, "octobert-run")
+        self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
+        self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
 
-    def at_once(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answers to a few texts, on this thread alone."""
-        return list(self._finish(inputs, self._begin(inputs, 0, _INLINE)))
+    def answer_now(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+        """Answer a few inputs on the calling thread."""
+        return list(self._finish(inputs, self._start(inputs, 0, _CALLING_THREAD)))
 
     def answers(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Answers in the order of the inputs, which may never end.
+        """Answer inputs in order. The source may be endless.
 
-        An error in an input, or in the source of inputs, is raised after the answers to all that came before its window.
+        An error in an input, or in the source, is raised after the answers to all windows before it.
         """
-        source, begun, size, first = iter(inputs), deque[tuple[list[Any], Future[_Begun]]](), _FIRST, 0
+        source, size, first = iter(inputs), _FIRST, 0
+        started = deque[tuple[list[Any], Future[_Window]]]()
         failed: BaseException | None = None
         ended = False
         try:
-            while begun or not ended:
+            while started or not ended:
                 window: list[Any] = []
                 slow = False
                 if not ended:
                     try:
                         slow = _fill(window, source, size)
                         ended = not slow and len(window) < size
-                    except Exception as error:  # noqa: BLE001  # raised below, behind the answers to what came before it
+                    except Exception as error:  # noqa: BLE001  # raised below, after the answers to the inputs before it
                         failed, ended = error, True
-                idle = all(_done(future) for _, future in begun)
+                idle = all(_done(future) for _, future in started)
                 if window:
-                    begun.append((window, self._reads.submit(self._begin, window, first, self._runs)))
+                    started.append((window, self._tokenize_pool.submit(self._start, window, first, self._run_pool)))
                     first, size = first + len(window), min(2 * size, _LARGEST)
-                while begun and ((slow and idle) or ended or len(begun) > _AHEAD):
-                    texts, future = begun.popleft()
-                    yield from self._finish(texts, future.result())
+                while started and ((slow and idle) or ended or len(started) > _AHEAD):
+                    oldest, future = started.popleft()
+                    yield from self._finish(oldest, future.result())
             if failed is not None:
                 raise failed
         finally:
-            for _, future in begun:
+            for _, future in started:
                 if not future.cancel():
                     future.add_done_callback(_abandon)
 
     def close(self) -> None:
-        """End the threads; what has been asked is answered first."""
-        self._reads.shutdown()
-        self._runs.shutdown()
+        """Finish the work in progress and end the threads."""
+        self._tokenize_pool.shutdown()
+        self._run_pool.shutdown()
 
-    def _begin(self, inputs: Sequence[Any], first: int, executor: Executor) -> _Begun:
-        """Tokenize a window and hand its runs to an executor."""
-        texts = [self._task.parse(one, where=f"input {first + i + 1}") for i, one in enumerate(inputs)]
-        asked = self._task.encode(self._encoder, texts)
-        rows, streams, longest = asked.flat, self._session.streams, self._encoder.max_length
-        lengths = [len(row) for row in rows]
-        runs = runs_of(lengths, self._cost, longest=longest, parts=streams, tokens=self._tokens, seen=self._seen)
-        self._seen.update(run.shape for run in runs)
-        return _Begun(asked, runs, [executor.submit(self._run, run, rows) for run in runs])
+    def _start(self, inputs: Sequence[Any], first: int, executor: Executor) -> _Window:
+        """Tokenize a window and submit its batches."""
+        texts = [self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)]
+        encoded = self._task.encode(self._tokenizer, texts)
+        rows = encoded.flat
+        batches = make_batches(
+            [len(row) for row in rows],
+            self._cost,
+            max_length=self._tokenizer.max_length,
+            streams=self._session.streams,
+            tokens=self._tokens,
+            seen=self._seen,
+        )
+        self._seen.update(batch.shape for batch in batches)
+        return _Window(encoded, batches, [executor.submit(self._run, batch, rows) for batch in batches])
 
-    def _run(self, run: Run, rows: Sequence[Encoded]) -> dict[str, Any]:
-        return self._session.run(run.feeds(rows, self._encoder.pad_id))
+    def _run(self, batch: Batch, rows: Sequence[Encoded]) -> dict[str, Any]:
+        return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
 
-    def _finish(self, inputs: Sequence[Any], begun: _Begun) -> Iterator[dict[str, Any]]:
-        """Wait for the runs of a window, and give its answers."""
-        collected = Outputs(self._session.outputs, begun.asked.flat, per_token=self._task.per_token)
+    def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[dict[str, Any]]:
+        """Wait for the batches of a window, then yield its answers."""
+        collected = Outputs(self._session.outputs, window.encoded.flat, per_token=self._task.per_token)
         try:
-            for run, result in zip(begun.runs, begun.results, strict=True):
-                collected.put(run, result.result())
+            for batch, result in zip(window.batches, window.results, strict=True):
+                collected.put(batch, result.result())
         finally:
-            begun.cancel()
+            window.cancel()
         outputs = collected.joined()
-        for index, one in enumerate(inputs):
-            answer = self._task.answer(outputs, begun.asked, index, one)
-            cut = any(row.truncated for row in begun.asked.rows[index])
-            yield {**answer, "truncated": True} if cut else answer
+        for index, item in enumerate(inputs):
+            answer = self._task.answer(outputs, window.encoded, index, item)
+            truncated = any(row.truncated for row in window.encoded.rows[index])
+            yield {**answer, "truncated": True} if truncated else answer
 
 
-class _Inline(Executor):
-    """Does everything on the thread that asks."""
+class _CallingThread(Executor):
+    """Runs everything on the thread that submits it."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -134,26 +144,26 @@ class _Inline(Executor):
         return done
 
 
-_INLINE = _Inline()
+_CALLING_THREAD = _CallingThread()
 
 
-def _done(future: Future[_Begun]) -> bool:
-    return future.done() and (future.exception() is not None or all(one.done() for one in future.result().results))
+def _done(future: Future[_Window]) -> bool:
+    return future.done() and (future.exception() is not None or all(result.done() for result in future.result().results))
 
 
-def _abandon(future: Future[_Begun]) -> None:
+def _abandon(future: Future[_Window]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().cancel()
 
 
 def _fill(window: list[Any], source: Iterator[Any], size: int) -> bool:
-    """Put inputs into a window; whether it was closed because the source is slow.
+    """Read inputs into a window. Returns whether it was closed early because the source is slow.
 
-    A window that is not full without that is the last.
+    A window that is not full and was not closed early is the last.
     """
     opened = time.monotonic()
-    for one in source:
-        window.append(one)
+    for item in source:
+        window.append(item)
         if len(window) == size:
             return False
         if time.monotonic() - opened > _PATIENCE_S:

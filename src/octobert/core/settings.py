@@ -1,0 +1,106 @@
+"""How a finished package is opened: goals, settings, and what `octobert tune` measured for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from pydantic import AliasChoices, Field
+
+from octobert.core import environment
+from octobert.core.errors import RecipeError
+from octobert.core.frozen import FrozenModel
+from octobert.core.session import RuntimeOption, SessionOptions
+
+Goal = Literal["latency", "throughput"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+# Most tokens of one inference, padding included. With more, activations leave the caches of any CPU, and memory use grows.
+MAX_RUN_TOKENS = 2048
+
+
+class Setting(FrozenModel):
+    """One way to open a model and to batch its inputs.
+
+    Args:
+        streams: inferences that run at the same time.
+        threads: threads of one inference; 0 leaves the number to the runtime.
+        tokens: most tokens of one inference, padding included.
+        runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
+    """
+
+    streams: int = 1
+    threads: int = 0
+    tokens: int = MAX_RUN_TOKENS
+    # Files written by octobert 0.1 say `knobs`.
+    runtime_options: Mapping[str, RuntimeOption] = Field(
+        default_factory=dict, validation_alias=AliasChoices("runtime_options", "knobs")
+    )
+
+    def options(self, **others: Any) -> SessionOptions:
+        """Return this setting as options of a session.
+
+        Args:
+            others: further fields of `SessionOptions`.
+        """
+        return SessionOptions(streams=self.streams, threads=self.threads, runtime_options=self.runtime_options, **others)
+
+
+class Tried(FrozenModel):
+    """One setting that a search has timed.
+
+    Args:
+        ratio: median time divided by the median time of the default setting; None where the model could not be opened.
+        problem: why the model could not be opened.
+    """
+
+    setting: Setting
+    ratio: float | None
+    problem: str | None = None
+
+
+class Tuned(FrozenModel):
+    """Result of a search for the fastest setting.
+
+    Args:
+        setting: the fastest setting, or the default where no other was significantly faster.
+        ratio: its time divided by the time of the default setting.
+        low: lower end of the 95 % confidence interval of `ratio`.
+        high: upper end of that interval.
+        default_ms: median time of one round of work with the default setting.
+        rows: rows in one round of work.
+        tried: every setting that was timed, in order.
+    """
+
+    goal: Goal
+    setting: Setting
+    ratio: float
+    low: float
+    high: float
+    default_ms: float
+    rows: int
+    tried: tuple[Tried, ...]
+
+
+def goal_named(name: str, *, where: str = "goal") -> Goal:
+    """Return a goal by its name.
+
+    Raises:
+        RecipeError: there is no goal of that name.
+
+    Example:
+        >>> goal_named("throughput")
+        'throughput'
+    """
+    for goal in GOALS:
+        if goal == name:
+            return goal
+    raise RecipeError("unknown goal", where=where, got=repr(name), expected=" or ".join(GOALS))
+
+
+def default_setting(goal: Goal) -> Setting:
+    """Return the setting of a package that was not tuned.
+
+    Args:
+        goal: for `latency` one inference uses all cores; for `throughput` each core runs one inference.
+    """
+    return Setting(streams=environment.cores() if goal == "throughput" else 1)
