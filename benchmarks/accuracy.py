@@ -37,7 +37,8 @@ import numpy as np
 import yaml
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
-from octobert.config.recipe import Benchmark, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Benchmark
 from octobert.core import environment
 from octobert.core.results import Report
 from octobert.core.session import Feeds
@@ -54,16 +55,18 @@ from octobert.tasks._task import Outputs, Task, rebuild
 # Name → what is merged into the recipe.
 OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
     "static": {},
-    "static, no bias correction": {"refine": []},
-    "static, neither smoothed nor corrected": {"prepare": [], "refine": []},
-    "static, weight rounding": {"refine": ["weight-rounding"]},
+    "static, no bias correction": {"corrections": []},
+    "static, neither smoothed nor corrected": {"transforms": [], "corrections": []},
+    "static, weight rounding": {"corrections": ["weight-rounding"]},
     "static, mse": {"calibrate": "mse"},
     "static, percentile 99.999": {"calibrate": {"percentile": {"keep": 99.999}}},
     "dynamic": {"quantize": "dynamic"},
 }
 REFERENCE = Path(__file__).parents[1] / "recipes" / "squad-reference.yaml"
 _settings = yaml.safe_load(REFERENCE.read_text(encoding="utf-8"))
-OCTOBERT_VARIANTS["reference settings"] = {key: _settings[key] for key in ("prepare", "calibrate", "quantize", "refine")}
+OCTOBERT_VARIANTS["reference settings"] = {
+    key: _settings[key] for key in ("transforms", "calibrate", "quantize", "corrections")
+}
 # Target → runtime and file.
 TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino/openvino_model.xml")}
 SEED = 0

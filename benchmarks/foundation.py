@@ -13,7 +13,8 @@ import json
 import random
 from pathlib import Path
 
-from octobert.config.recipe import Recipe, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.report import summary

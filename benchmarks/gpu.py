@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core.results import Report
 from octobert.pipeline import runner
 
@@ -40,8 +40,8 @@ def main() -> None:
                 "model": given.checkpoint,
                 "task": given.task,
                 "data": given.data,
-                "prepare": [],
-                "refine": [],
+                "transforms": [],
+                "corrections": [],
                 "quantize": quantize,
                 "targets": given.target,
                 "baselines": [],

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from octobert.config.recipe import Recipe, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.pipeline import runner
 

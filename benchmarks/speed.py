@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core import environment
 from octobert.core.session import Feeds, SessionOptions
 from octobert.data import sources as data

@@ -1,4 +1,4 @@
-"""A training loop of one's own for `recipes/custom-training.yaml`: AdamW, a cosine schedule, gradients cut at a norm of 1."""
+"""A custom training loop for `recipes/custom-training.yaml`: AdamW, a cosine schedule, and gradients clipped at a norm of 1."""
 
 from __future__ import annotations
 

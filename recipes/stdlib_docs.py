@@ -1,8 +1,8 @@
-"""Real text that every machine has: docstrings of the Python standard library, as queries and the documents that answer them.
+"""Text that every machine has: docstrings of the Python standard library, as queries and the documents that answer them.
 
-The query is the first sentence of a docstring, the document is the rest. Sources are parsed, never imported. Modules are
-divided between `train.jsonl` (for calibration) and `validation.jsonl` (evaluated) by a digest of their name, so that the two
-share no module, and repeated sentences are dropped.
+The query is the first sentence of a docstring, the document is the rest. Source files are parsed, never imported. Modules are
+split between `train.jsonl` (calibration) and `validation.jsonl` (evaluation) by a digest of their name, so the two files share no
+module. Repeated sentences are dropped.
 
     python recipes/stdlib_docs.py FOLDER [--rows N]
 """
@@ -24,7 +24,7 @@ _MIN_QUERY_WORDS, _MIN_DOCUMENT_WORDS = 5, 12
 
 
 def docstrings(root: Path) -> Iterator[tuple[str, str]]:
-    """(module, docstring) of every module, class and function below a folder."""
+    """Yield (module, docstring) of every module, class and function below a folder."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
         if any(part.startswith(_SKIPPED) for part in parts):
@@ -41,7 +41,7 @@ def docstrings(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def split_docstring(text: str) -> tuple[str, str] | None:
-    """First sentence and rest, in one line each; None where either says too little."""
+    """The first sentence and the rest, each on one line; None if either is too short to be useful."""
     flat = " ".join(text.split())
     match = re.match(r"(.+?[.!?])\s+(?=[A-Z\"'`(*])(.+)", flat)
     if match is None:
@@ -55,22 +55,22 @@ def main() -> None:
     """Write the two files."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=Path)
-    arguments.add_argument("--rows", type=int, default=800, help="at most so many evaluated rows")
-    given = arguments.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    arguments.add_argument("--rows", type=int, default=800, help="largest number of evaluation rows")
+    options = arguments.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
     seen: set[str] = set()
     for module, text in docstrings(Path(sysconfig.get_paths()["stdlib"])):
-        found = split_docstring(text)
-        if found is None or seen & set(found):
+        pair = split_docstring(text)
+        if pair is None or seen & set(pair):
             continue
-        seen.update(found)
+        seen.update(pair)
         split = "train" if hashlib.sha256(module.encode()).digest()[0] % 3 == 0 else "validation"
-        rows[split].append({"query": found[0], "document": found[1]})
-    rows["validation"] = rows["validation"][: given.rows]
+        rows[split].append({"query": pair[0], "document": pair[1]})
+    rows["validation"] = rows["validation"][: options.rows]
     for split, part in rows.items():
         lines = [json.dumps(row, ensure_ascii=False) for row in part]
-        (given.folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (options.folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
