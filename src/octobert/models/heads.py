@@ -1,0 +1,104 @@
+"""The heads that models can have, as data: to support another head, add an entry to `HEADS` and a task that uses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octobert.core.errors import ModelError, did_you_mean
+from octobert.models.source import ModelSource
+
+_STATES = "last_hidden_state"
+
+
+@dataclass(frozen=True)
+class Head:
+    """What sits on top of an encoder, and what it computes.
+
+    Args:
+        name: as tasks name it.
+        auto_class: the class of `transformers` that loads a model with this head.
+        outputs: names of the graph's outputs, in transformers' order.
+        shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
+            per token; `embedding` [B, D], pooled from the token states by octobert, as sentence-transformers does it.
+        pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
+    """
+
+    name: str
+    auto_class: str
+    outputs: tuple[str, ...]
+    shape: Literal["classes", "token-classes", "tokens", "embedding"]
+    pooler: bool = False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether octobert pools the token states."""
+        return self.shape == "embedding"
+
+    @property
+    def model_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs before pooling, as transformers calls them.
+
+        Example:
+            >>> HEADS["embedding"].model_outputs
+            ('last_hidden_state',)
+        """
+        return (_STATES,) if self.pooled else self.outputs
+
+    @property
+    def architecture(self) -> str:
+        """How the architectures in `config.json` end that have this head; empty where no head follows the encoder.
+
+        Example:
+            >>> HEADS["question-answering"].architecture
+            'ForQuestionAnswering'
+        """
+        return self.auto_class.removeprefix("AutoModel")
+
+
+HEADS = {
+    head.name: head
+    for head in (
+        Head("sequence-classification", "AutoModelForSequenceClassification", ("logits",), "classes", pooler=True),
+        Head("token-classification", "AutoModelForTokenClassification", ("logits",), "token-classes"),
+        Head("question-answering", "AutoModelForQuestionAnswering", ("start_logits", "end_logits"), "tokens"),
+        Head("embedding", "AutoModel", ("sentence_embedding",), "embedding"),
+    )
+}
+
+
+def head_of(name: str) -> Head:
+    """The head of that name.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if name not in HEADS:
+        raise ModelError(f'there is no head "{name}"', fix=did_you_mean(name, HEADS))
+    return HEADS[name]
+
+
+def check_head(source: ModelSource, name: str) -> None:
+    """Refuse a checkpoint that was trained for another head, before its weights are loaded.
+
+    Raises:
+        ModelError: the config names another architecture.
+    """
+    ending, stated = head_of(name).architecture, _architecture(source)
+    if ending and stated and not stated.endswith(ending):
+        raise ModelError(
+            f"the checkpoint has no {name} head",
+            where=str(source.path / "config.json"),
+            got=stated,
+            expected=f"an architecture that ends in {ending}",
+            fix="fine-tune it for the task first, or choose the task that it was trained for",
+        )
+
+
+def has_head(source: ModelSource, name: str) -> bool:
+    """Whether the config of a checkpoint says that it was trained for a head."""
+    return source.is_checkpoint and _architecture(source).endswith(head_of(name).architecture or "Model")
+
+
+def _architecture(source: ModelSource) -> str:
+    return str((source.config.get("architectures") or [""])[0])
