@@ -17,12 +17,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import onnx_ir as ir
 
-from octobert.config.recipe import Recipe, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
 from octobert.core import plugins
 from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.graph.capture.capture import Captured, capture
 from octobert.pipeline import runner
+from octobert.models.source import resolve
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -77,14 +79,14 @@ def captured(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
             source, encoder = checkpoint(family, head), plugins.load("families", family).FAMILY
 
             def make(folder: Path) -> None:
-                found = capture(source, head, parity_feeds(pad_of(source)))
+                found = capture(resolve(source), head, parity_feeds(pad_of(source)))
                 operators.save(found.model, folder / "model.onnx")
-                assert found.encoder is encoder
-                (folder / "facts.pickle").write_bytes(pickle.dumps(dataclasses.replace(found, model=None, encoder=None)))
+                assert found.family is encoder
+                (folder / "facts.pickle").write_bytes(pickle.dumps(dataclasses.replace(found, model=None, family=None)))
 
             folder = made_once(tmp_path_factory, f"captured-{family}-{head}", make)
             facts = pickle.loads((folder / "facts.pickle").read_bytes())
-            made[family, head] = dataclasses.replace(facts, model=ir.load(folder / "model.onnx"), encoder=encoder)
+            made[family, head] = dataclasses.replace(facts, model=ir.load(folder / "model.onnx"), family=encoder)
         return made[family, head]
 
     return get

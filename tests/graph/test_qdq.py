@@ -24,6 +24,7 @@ from octobert.graph.capture import capture
 from octobert.graph.passes import switches
 from octobert.quantization import observer
 from octobert.quantization.methods import dynamic, static
+from octobert.models.source import resolve
 from tests.support.checkpoints import batch, exact_options
 
 TARGETS = plugins.names("targets")
@@ -41,7 +42,7 @@ LENGTHS = (9, 4, 13, 30, 7, 22)
 
 @pytest.fixture(scope="module")
 def captured(checkpoint):
-    return capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+    return capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +287,7 @@ def test_disabled_modules_stay_float(model, captured) -> None:
 def test_a_missing_range_is_an_error(model, captured) -> None:
     found = sites.find_sites(model.graph, captured.family)
     ranges = ranges_for(found).model_copy(update={"intervals": {}})
-    with pytest.raises(PlanError, match=r'no range was calibrated for "embeddings\.LayerNorm"'):
+    with pytest.raises(PlanError, match=r'no calibrated range for "embeddings\.LayerNorm"'):
         static.plan(found, ranges, capabilities("ort-cpu"), static.Options())
 
 

@@ -1,4 +1,8 @@
-"""GELU in a graph, found by its form: x · ½(1 + erf(x / √2)), or with tanh(√(2/π) (x + 0.044715 x³)), factors in any order."""
+"""Find GELU written in primitive operators.
+
+Two forms, factors in any order: x · ½(1 + erf(x / √2)), and the approximation x · ½(1 + tanh(√(2/π) (x + 0.044715 x³))).
+Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ import onnx_ir as ir
 
 from octobert.graph import operators
 
-# Constants are float32 in the graph, and exporters write them with more or fewer digits; relative.
+# Relative. Constants in the graph are float32, and exporters write them with more or fewer digits.
 TOLERANCE = 1e-4
 
 
 def gelu_around(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """What the GELU around an Erf or a Tanh reads, and what it makes; None where it is none."""
+    """Return input and output of the GELU around an Erf or Tanh node, or None if the node is not part of one."""
     x = _erf_argument(node) if node.op_type == "Erf" else _tanh_argument(node)
     end = _end(x, node) if x is not None else None
     return (x, end) if x is not None and end is not None else None
@@ -32,11 +36,11 @@ def _tanh_argument(tanh: ir.Node) -> ir.Value | None:
     if scaled is None or inner is None or cubic is None or cube is None or cube.inputs[0] is not inner.inputs[0]:
         return None
     constants = ((scaled, (2.0 / np.pi) ** 0.5), (cubic, 0.044715), (cube, 3.0))
-    return inner.inputs[0] if all(_is_constant(one.inputs[1], number) for one, number in constants) else None
+    return inner.inputs[0] if all(_is_constant(factor.inputs[1], number) for factor, number in constants) else None
 
 
 def _end(x: ir.Value, node: ir.Node) -> ir.Value | None:
-    """Where one plus what `node` makes is multiplied with x and with one half."""
+    """Return the value (1 + output of `node`) · x · ½, or None."""
     add = operators.readers(node.outputs[0])[0]
     if add.op_type != "Add" or not _is_constant(add.inputs[1], 1.0):
         return None
@@ -48,20 +52,20 @@ def _end(x: ir.Value, node: ir.Node) -> ir.Value | None:
         other = readers[0].inputs[1 - [v is value for v in readers[0].inputs].index(True)]
         half_x = operators.producer(other, "Mul")
         if _is_constant(other, 0.5):
-            found = {"half"}
+            factors = {"half"}
         elif other is x:
-            found = {"x"}
+            factors = {"x"}
         elif half_x is not None and half_x.inputs[0] is x and _is_constant(half_x.inputs[1], 0.5):
-            found = {"x", "half"}
+            factors = {"x", "half"}
         else:
             return None
-        if not found <= missing:
+        if not factors <= missing:
             return None
-        missing -= found
+        missing -= factors
         value = readers[0].outputs[0]
     return value
 
 
 def _is_constant(value: ir.Value | None, number: float) -> bool:
-    found = operators.const_scalar(value)
-    return found is not None and abs(found - number) <= TOLERANCE * number
+    scalar = operators.const_scalar(value)
+    return scalar is not None and abs(scalar - number) <= TOLERANCE * number

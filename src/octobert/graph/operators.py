@@ -1,11 +1,12 @@
-"""Small helpers over `onnx_ir`: read constants, walk values, make nodes and initializers with names that people can read.
+"""Helpers over `onnx_ir`: read constants, follow values, make nodes and initializers with readable names.
 
-Shape legend used throughout `graph`: B batch, S sequence (tokens), H heads, K head size, D hidden size, F feed-forward size.
+Shape letters used in the whole package `graph`: B batch, S sequence (tokens), H heads, K head size, D hidden size,
+F feed-forward size. A function whose name ends in `_` changes its argument in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,50 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-# Behind and before integers.
+from octobert.core.errors import ModelError
+
+# The two operators around a quantized value; together they are called a Q/DQ pair.
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 # The domain of ONNX Runtime's own operators.
 MICROSOFT = "com.microsoft"
-# ONNX files are protobuf messages, which end at 2 GiB; above this the weights go to a file beside the graph.
+# A protobuf message holds at most 2 GiB. Larger models store their weights in a second file.
 MAX_SINGLE_FILE_BYTES = 1_800_000_000
 
 
+def input_of(node: ir.Node, index: int) -> ir.Value:
+    """Return an input that the operator must have; `onnx_ir` types every input as optional.
+
+    Raises:
+        ModelError: the node has no such input.
+    """
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        raise ModelError(
+            "an operator lacks a required input",
+            where=f"node {node.name}",
+            got=f"{node.op_type} without input {index}",
+            fix="export the model again",
+        )
+    return value
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray:
+    """Return the constant behind a value that must be one.
+
+    Raises:
+        ModelError: the value is computed at run time, or absent.
+    """
+    array = const_array(value)
+    if array is None:
+        name = value.name if value is not None else None
+        raise ModelError(
+            "a weight is not a constant", where=str(name), expected="an initializer", fix="export the model with its weights"
+        )
+    return array
+
+
 def const_array(value: ir.Value | None) -> np.ndarray | None:
-    """The constant behind a value (initializer or Constant node), or None."""
+    """Return the constant behind a value (initializer or Constant node), or None."""
     if value is None:
         return None
     tensor = ir.convenience.get_const_tensor(value)
@@ -30,33 +65,44 @@ def const_array(value: ir.Value | None) -> np.ndarray | None:
 
 
 def const_scalar(value: ir.Value | None) -> float | None:
-    """The constant behind a value when it holds one number."""
+    """Return the constant behind a value if it holds exactly one number, else None."""
     array = const_array(value)
     return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that makes a value, when it is one of `op_types` (any, if none are given)."""
+    """Return the node that computes a value if its type is one of `op_types` (any type if none are listed), else None."""
     node = value.producer() if value is not None else None
     return node if node is not None and (not op_types or node.op_type in op_types) else None
 
 
 def consumers(value: ir.Value, *op_types: str) -> list[ir.Node]:
-    """The nodes that read a value, of these types, in graph order of use."""
+    """Return the nodes of these types that read a value, in order of use; a node that reads it twice is listed twice."""
     return [node for node, _ in value.uses() if not op_types or node.op_type in op_types]
 
 
 def readers(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value, each once."""
+    """Return the nodes that read a value, each once."""
     return list(dict.fromkeys(node for node, _ in value.uses()))
 
 
-def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """A new initializer; where its name is taken (a graph captured before has them all), it gets a number behind it."""
-    free, count = name, 0
-    while free in graph.initializers:
+def free_name(name: str, *taken: Container[str], suffix: str = "") -> str:
+    """Return `name`, or `name_1`, `name_2`, … if `name + suffix` is taken.
+
+    Example:
+        >>> free_name("x", {"x", "x_1"})
+        'x_2'
+    """
+    candidate, count = name, 0
+    while any(f"{candidate}{suffix}" in names for names in taken):
         count += 1
-        free = f"{name}_{count}"
+        candidate = f"{name}_{count}"
+    return candidate
+
+
+def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """Add an initializer to the graph; if the name is taken, a number is appended."""
+    free = free_name(name, graph.initializers)
     value = ir.Value(
         name=free,
         shape=ir.Shape(array.shape),
@@ -68,9 +114,11 @@ def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
 
 
 def shared_initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """The initializer of that name if it holds the same, else a new one: for small constants that many nodes read."""
-    found = graph.initializers.get(name)
-    return found if found is not None and np.array_equal(const_array(found), array) else initializer(graph, name, array)
+    """Return the initializer of that name if it holds the same array, else a new one; for constants that many nodes read."""
+    existing = graph.initializers.get(name)
+    if existing is not None and np.array_equal(constant_of(existing), array):
+        return existing
+    return initializer(graph, name, array)
 
 
 def make_node(
@@ -80,9 +128,18 @@ def make_node(
     attributes: Mapping[str, Any] | None = None,
     *,
     dtype: ir.DataType | None = ir.DataType.FLOAT,
-    shape: Iterable[int | str] | None = None,
+    shape: Iterable[Any] | None = None,
 ) -> ir.Node:
-    """A node with one output; node and output share the name, so a graph viewer shows module paths."""
+    """Make a node with one output; node and output have the same name, so that graph viewers show module paths.
+
+    Args:
+        op_type: ONNX operator.
+        inputs: input values; None for an optional input that is absent.
+        output: name of the node and of its output.
+        attributes: ONNX attributes.
+        dtype: element type of the output; None if unknown.
+        shape: shape of the output, integers or names of dynamic axes; None if unknown.
+    """
     value = ir.Value(
         name=output,
         type=ir.TensorType(dtype) if dtype is not None else None,
@@ -92,7 +149,7 @@ def make_node(
 
 
 def ancestors(value: ir.Value) -> set[ir.Value]:
-    """Every value that a value depends on, itself included."""
+    """Return every value that a value depends on, itself included."""
     seen: set[ir.Value] = set()
     stack = [value]
     while stack:
@@ -107,7 +164,7 @@ def ancestors(value: ir.Value) -> set[ir.Value]:
 
 
 def follows(value: ir.Value, source: ir.Value) -> bool:
-    """Whether a value is made of the numbers in another one: not of its shape only, and not by way of a product."""
+    """Return whether a value depends on the numbers in `source`, not only on its shape and not through a MatMul."""
     seen, stack = set(), [value]
     while stack:
         current = stack.pop()
@@ -121,30 +178,30 @@ def follows(value: ir.Value, source: ir.Value) -> bool:
 
 
 def replace_(graph: ir.Graph, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
-    """Put nodes where one was; the last one's output takes the place, the name and the shape of the first output."""
-    for one in nodes:
-        one.metadata_props.update(node.metadata_props)
+    """Replace a node by several; the last output takes over the readers, the name and the shape of the first old output."""
+    for new in nodes:
+        new.metadata_props.update(node.metadata_props)
     result = nodes[-1].outputs[0]
     ir.convenience.replace_nodes_and_values(graph, node, [node], list(nodes), list(node.outputs), [result] * len(node.outputs))
 
 
 def clean_(model: ir.Model) -> None:
-    """Remove what nothing reads: nodes, initializers, opset imports; and sort."""
-    for one in (
+    """Remove unused nodes, initializers and opset imports, and sort the graph topologically."""
+    for graph_pass in (
         common.IdentityEliminationPass(),
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedOpsetsPass(),
         common.TopologicalSortPass(),
     ):
-        one(model)
+        graph_pass(model)
 
 
 def initializer_bytes(model: ir.Model) -> int:
-    """Bytes of all weights and constants."""
+    """Return the size of all weights and constants, in bytes."""
     return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
 
 
 def save(model: ir.Model, path: Path) -> None:
-    """Write a model; weights beyond the protobuf limit go to `<name>.data` beside it."""
+    """Write a model; if it exceeds the protobuf limit, the weights go to `<name>.data` beside it."""
     external = f"{path.name}.data" if initializer_bytes(model) > MAX_SINGLE_FILE_BYTES else None
     ir.save(model, path, external_data=external)

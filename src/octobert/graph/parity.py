@@ -18,7 +18,8 @@ from octobert.core.results import Parity
 from octobert.core.session import Feeds
 from octobert.graph import operators
 from octobert.graph.capture import shapes
-from octobert.models import checkpoint
+from octobert.models.heads import Head
+from octobert.models.pooling import Pooling, pool
 
 Batches = Sequence[Feeds]
 # Two float32 implementations of a deep encoder differ by rounding order; measured 1e-6 relative on 6 to 24 layers.
@@ -46,16 +47,16 @@ def only(batch: Feeds, model: ir.Model) -> Feeds:
     return {str(v.name): batch[str(v.name)] for v in model.graph.inputs}
 
 
-def torch_outputs(model: Any, feeds: Feeds, head: str, how: checkpoint.Pooling) -> list[np.ndarray]:
-    """Outputs of the PyTorch model, in the order of `checkpoint.OUTPUTS[head]`."""
+def torch_outputs(model: Any, feeds: Feeds, head: Head, pooling: Pooling) -> list[np.ndarray]:
+    """The outputs of a PyTorch model, in the order of `head.outputs`."""
     import torch
 
     tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
     with torch.inference_mode():
         result = model(**tensors)
-    if head == "embedding":
-        return [checkpoint.pool(result["last_hidden_state"], tensors["attention_mask"], how).numpy()]
-    return [result[name].numpy() for name in checkpoint.OUTPUTS[head]]
+    if head.pooled:
+        return [pool(result[head.model_outputs[0]], tensors["attention_mask"], pooling).numpy()]
+    return [result[name].numpy() for name in head.outputs]
 
 
 def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimized: bool = True) -> list[list[np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Linear layers and norms in a graph, in the one form that `canonical.prepare_` gives them."""
+"""Linear layers and norms in a graph of the form that `canonical.prepare_` produces."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from octobert.graph import operators
 
 @dataclass(frozen=True)
 class Linear:
-    """`y = x @ weight + bias`; `weight` is [in, out]. Without a bias, `y` is the product itself."""
+    """A linear layer `y = x @ weight + bias`; `weight` is [in, out]. Without a bias, `y` is the output of the MatMul."""
 
     matmul: ir.Node
     add: ir.Node | None
 
     @property
     def x(self) -> ir.Value:
-        return self.matmul.inputs[0]  # type: ignore[return-value]
+        return operators.input_of(self.matmul, 0)
 
     @property
     def weight(self) -> ir.Value:
-        return self.matmul.inputs[1]  # type: ignore[return-value]
+        return operators.input_of(self.matmul, 1)
 
     @property
     def bias(self) -> ir.Value | None:
@@ -33,21 +33,22 @@ class Linear:
         return (self.add or self.matmul).outputs[0]
 
     @property
-    def width(self) -> int:
-        """Channels of `y`."""
-        return int(self.weight.const_value.shape[1])
+    def sizes(self) -> tuple[int, int]:
+        """Channels of `x` and of `y`."""
+        channels_in, channels_out = operators.constant_of(self.weight).shape
+        return channels_in, channels_out
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A LayerNormalization, or only its last part, `x * weight + bias`, which is a Mul and an Add."""
+    """A LayerNormalization, or a norm that is only `x * weight + bias`: a Mul and an Add (MobileBERT)."""
 
     node: ir.Node
     mul: ir.Node | None = None
 
     @property
     def x(self) -> ir.Value:
-        return (self.mul or self.node).inputs[0]  # type: ignore[return-value]
+        return operators.input_of(self.mul or self.node, 0)
 
     @property
     def y(self) -> ir.Value:
@@ -55,12 +56,12 @@ class Norm:
 
     @property
     def residual(self) -> ir.Node | None:
-        """The residual add that it normalizes."""
+        """The residual Add that the norm reads, or None."""
         return operators.producer(self.x, "Add") if linear_of(self.x) is None else None
 
 
 def linear_of(value: ir.Value | None) -> Linear | None:
-    """The linear layer whose output is `value`, or None."""
+    """Return the linear layer whose output is `value`, or None."""
     node = operators.producer(value, "MatMul", "Add")
     if node is None:
         return None
@@ -73,7 +74,7 @@ def linear_of(value: ir.Value | None) -> Linear | None:
 
 
 def norm_of(value: ir.Value | None) -> Norm | None:
-    """The norm whose output is `value`, or None."""
+    """Return the norm whose output is `value`, or None."""
     node = operators.producer(value, "LayerNormalization", "Add")
     if node is None or node.op_type == "LayerNormalization":
         return None if node is None else Norm(node)
@@ -83,7 +84,7 @@ def norm_of(value: ir.Value | None) -> Norm | None:
 
 
 def norm_behind(value: ir.Value) -> Norm | None:
-    """The norm that reads `value`, or None."""
+    """Return the norm that reads `value`, or None."""
     for node in operators.consumers(value, "LayerNormalization", "Mul"):
         ends = [node] if node.op_type == "LayerNormalization" else operators.consumers(node.outputs[0], "Add")
         for end in ends:
@@ -94,23 +95,23 @@ def norm_behind(value: ir.Value) -> Norm | None:
 
 
 def all_linears(graph: ir.Graph) -> list[Linear]:
-    """Every product with a constant matrix, in graph order."""
+    """Return every product with a constant matrix, in graph order."""
     return [linear_at(node) for node in graph if node.op_type == "MatMul" and is_weight(node.inputs[1])]
 
 
 def linear_at(matmul: ir.Node) -> Linear:
-    """The linear layer of a product, with its bias where nothing else reads the product."""
+    """Return the linear layer of a MatMul, with its bias if nothing else reads the product."""
     adds = [n for n in operators.consumers(matmul.outputs[0], "Add") if linear_of(n.outputs[0])]
     only = len(matmul.outputs[0].uses()) == 1 and len(adds) == 1
     return Linear(matmul, adds[0] if only else None)
 
 
 def is_weight(value: ir.Value | None) -> bool:
-    """Whether a value is a constant matrix."""
+    """Return whether a value is a constant matrix."""
     return value is not None and value.const_value is not None and len(value.const_value.shape) == 2
 
 
 def is_vector(value: ir.Value | None) -> bool:
-    """Whether a value is a constant with one axis."""
+    """Return whether a value is a constant with one axis."""
     constant = operators.const_array(value)
     return constant is not None and constant.ndim == 1

@@ -29,11 +29,11 @@ from octobert.core.plan import OUTPUT, Site
 from octobert.graph import operators, parts
 
 
-def layer_count(graph: ir.Graph, encoder: EncoderFamily) -> int:
+def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
     """How many encoder layers the graph has."""
     names = {node.name for node in graph}
     count = 0
-    while f"{encoder.part(count, 'attention')}.scores" in names:
+    while f"{family.part(count, 'attention')}.scores" in names:
         count += 1
     return count
 
@@ -58,22 +58,22 @@ def node_named(nodes: dict[str, ir.Node], name: str) -> ir.Node:
     return nodes[name]
 
 
-def find_sites(graph: ir.Graph, encoder: EncoderFamily) -> tuple[Site, ...]:
+def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     """All sites in graph order of their modules.
 
     Raises:
         ModelError: a part that the family names is not in the graph.
     """
     nodes = {str(node.name): node for node in graph}
-    norm = node_named(nodes, encoder.embeddings_norm)
-    sites: list[Site] = [_output(norm, "norm.output", "embeddings", encoder.embeddings_norm, None)]
-    count = layer_count(graph, encoder)
+    norm = node_named(nodes, family.embeddings_norm)
+    sites: list[Site] = [_output(norm, "norm.output", "embeddings", family.embeddings_norm, None)]
+    count = layer_count(graph, family)
     # The two summands of a residual add: one is what a linear layer of an encoder layer makes, the other is not.
-    branches = {path for index in range(count) for path in layer_linears(nodes, encoder, index).values()}
+    branches = {path for index in range(count) for path in layer_linears(nodes, family, index).values()}
     for index in range(count):
-        sites.extend(_layer_sites(nodes, encoder, index, branches))
-    if encoder.final_norm:
-        sites.extend(_norm_sites(nodes, encoder.final_norm, "final_norm", None, branches))
+        sites.extend(_layer_sites(nodes, family, index, branches))
+    if family.final_norm:
+        sites.extend(_norm_sites(nodes, family.final_norm, "final_norm", None, branches))
     inside = {site.node for site in sites}
     for linear in parts.all_linears(graph):
         name = str(linear.matmul.name)
@@ -89,31 +89,31 @@ def find_sites(graph: ir.Graph, encoder: EncoderFamily) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def layer_linears(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int) -> dict[str, str]:
+def layer_linears(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
     """role → module path of the linear layers that an encoder layer has."""
-    paths = {role: encoder.part(index, role) for role in encoder.roles(*LINEAR_PARTS)}
+    paths = {role: family.part(index, role) for role in family.roles(*LINEAR_PARTS)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
-def layer_norms(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int) -> dict[str, str]:
+def layer_norms(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
     """role → module path of the norms that an encoder layer has."""
-    paths = {role: encoder.part(index, role) for role in encoder.roles(*NORM_PARTS)}
+    paths = {role: family.part(index, role) for role in family.roles(*NORM_PARTS)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
-def activation_node(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int, role: str) -> ir.Node | None:
+def activation_node(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str) -> ir.Node | None:
     """The node that makes what the second layer of a feed-forward reads, if the layer has that feed-forward."""
-    path = encoder.part(index, role)
+    path = family.part(index, role)
     return nodes.get(f"{path}.gated") or nodes.get(path)
 
 
-def _layer_sites(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int, branches: set[str]) -> Iterator[Site]:
-    for role, path in layer_linears(nodes, encoder, index).items():
+def _layer_sites(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, branches: set[str]) -> Iterator[Site]:
+    for role, path in layer_linears(nodes, family, index).items():
         part, matmul = part_of(role), linear_node(nodes, path)
         yield _site(matmul, 0, "linear.input", part, path, index)
         yield _site(matmul, 1, "linear.weight", part, path, index)
         yield _output(nodes[path], "linear.output", part, path, index)
-    attention = encoder.part(index, "attention")
+    attention = family.part(index, "attention")
     scores, context = node_named(nodes, f"{attention}.scores"), node_named(nodes, f"{attention}.context_heads")
     yield _site(scores, 0, "scores.query", "attention", attention, index)
     yield _site(scores, 1, "scores.key", "attention", attention, index)
@@ -122,11 +122,11 @@ def _layer_sites(nodes: dict[str, ir.Node], encoder: EncoderFamily, index: int, 
     yield _site(context, 0, "context.probs", "attention", attention, index)
     yield _site(context, 1, "context.value", "attention", attention, index)
     yield _output(node_named(nodes, f"{attention}.context"), "context.output", "attention", attention, index)
-    for role in encoder.roles("activation"):
-        activation = activation_node(nodes, encoder, index, role)
+    for role in family.roles("activation"):
+        activation = activation_node(nodes, family, index, role)
         if activation is not None:
-            yield _output(activation, "activation.output", "activation", encoder.part(index, role), index)
-    for role, path in layer_norms(nodes, encoder, index).items():
+            yield _output(activation, "activation.output", "activation", family.part(index, role), index)
+    for role, path in layer_norms(nodes, family, index).items():
         yield from _norm_sites(nodes, path, part_of(role), index, branches)
 
 

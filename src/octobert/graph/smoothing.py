@@ -74,18 +74,18 @@ class Left:
     reason: str
 
 
-def groups(graph: ir.Graph, encoder: EncoderFamily) -> list[Group]:
+def groups(graph: ir.Graph, family: EncoderFamily) -> list[Group]:
     """All groups, layer by layer."""
-    return find(graph, encoder)[0]
+    return find(graph, family)[0]
 
 
-def find(graph: ir.Graph, encoder: EncoderFamily) -> tuple[list[Group], list[Left]]:
+def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Left]]:
     """All groups, layer by layer, and what belongs to none."""
     nodes = {str(node.name): node for node in graph}
     left: list[Left] = []
     together: dict[tuple[Kind, frozenset[ir.Value]], list[Place]] = {}
-    for index in range(sites.layer_count(graph, encoder)):
-        for kind, one in _choices(nodes, encoder, index):
+    for index in range(sites.layer_count(graph, family)):
+        for kind, one in _choices(nodes, family, index):
             if isinstance(one, Left):
                 left.append(one)
             else:
@@ -100,13 +100,13 @@ def find(graph: ir.Graph, encoder: EncoderFamily) -> tuple[list[Group], list[Lef
     return found, left
 
 
-def _choices(nodes: Nodes, encoder: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Left]]:
+def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Left]]:
     """The places of one layer, in the order of the layer."""
-    linears = sites.layer_linears(nodes, encoder, index)
-    attention = encoder.part(index, "attention")
+    linears = sites.layer_linears(nodes, family, index)
+    attention = family.part(index, "attention")
     scores, context = nodes[f"{attention}.scores"], nodes[f"{attention}.context_heads"]
-    norms = [encoder.embeddings_norm]
-    norms += [encoder.part(i, role) for i in {max(index - 1, 0), index} for role in encoder.roles(*NORM_PARTS)]
+    norms = [family.embeddings_norm]
+    norms += [family.part(i, role) for i in {max(index - 1, 0), index} for role in family.roles(*NORM_PARTS)]
     normed = {str(nodes[path].outputs[0].name): path for path in norms if path in nodes}
     readers: dict[str, list[str]] = {}
     for role, path in linears.items():
@@ -127,8 +127,8 @@ def _choices(nodes: Nodes, encoder: EncoderFamily, index: int) -> Iterator[tuple
     else:
         yield "scores", Left("scores", attention, "Q, K and V are one linear layer")
         yield "value", Left("value", attention, "Q, K and V are one linear layer")
-    for role in encoder.roles("activation"):
-        node = sites.activation_node(nodes, encoder, index, role)
+    for role in family.roles("activation"):
+        node = sites.activation_node(nodes, family, index, role)
         if node is not None:
             down = linears[role.replace("activation", "ffn_down")]
             yield "activation", Place(index, str(node.name), (down,), str(node.outputs[0].name))

@@ -1,8 +1,8 @@
-"""ONNX Runtime on NVIDIA GPUs, with its fused int8 operators: integers flow from the embeddings to the head.
+"""ONNX Runtime on NVIDIA GPUs, with its fused int8 operators (QOrdered…): values stay int8 from the embeddings to the head.
 
-`graph.qordered` says which they are, and what they ask for: a model that was prepared by nothing (`prepare: []`), since
-SmoothQuant rescales the residual path, which they read with one scale. Biases are float, and added before rounding.
-They were read in the sources of onnxruntime (`contrib_ops/cuda/quantization/qordered_ops`), and have not been run.
+`graph.passes.qordered` describes the operators. The recipe needs `transforms: []`: SmoothQuant rescales the residual path,
+which these operators read with one scale. Biases are float and are added before rounding. The operators' behaviour was read
+in the sources of onnxruntime (`contrib_ops/cuda/quantization/qordered_ops`); the target has not been run.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
 from octobert.core.session import ExportOptions, Feeds, Session, SessionOptions
-from octobert.graph import operators, parity
+from octobert.graph import operators
 from octobert.graph.passes import float16, fusion, qordered
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
@@ -24,6 +24,7 @@ CAPABILITIES = Capabilities(
     name="ort-cuda",
     runtime="ort",
     description="ONNX Runtime on NVIDIA GPUs, fused int8 operators",
+    device="NVIDIA GPU",
     placement="qordered",
     activations=(("int8", True),),
     weights=("int8",),
@@ -47,45 +48,45 @@ RUNTIME_OPTIONS = {
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return ort.probe(PROVIDER, "pip install onnxruntime-gpu")
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The fused graph beside the QDQ graph; without quantized activations, that of ONNX Runtime's fused float operators.
+    """Write the Q/DQ graph and the fused graph. Without quantized activations the fused operators are float.
 
     Raises:
-        PlanError, ModelError, TargetError: the graph does not take the fused form.
+        PlanError, ModelError, TargetError: the graph cannot be written with the fused operators.
     """
-    files.put(quantized, folder, options)
+    files.write(quantized, folder, options)
     model = ir.load(quantized)
     if any(node.op_type == "QuantizeLinear" for node in model.graph):
         qordered.rewrite_(model)
         model = qordered.fuse(model)
     else:
-        unfused = model.clone()
-        fusion.fuse_(model)
-        fusion.check(model, unfused, parity.sample_batches(unfused))
+        model = fusion.fuse(model).model
         float16.halve_(model, options.float_parts)
     operators.save(model, model_file(folder))
 
 
 def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return package / "onnx" / "model_fused.onnx"
+    """Return the path of the fused graph in a package."""
+    return package / CAPABILITIES.file
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file; sequences are padded to a length that the fused attention takes."""
-    return PaddedSession(path, options, PROVIDER)
+    """Open an ONNX file. The fused attention needs padded sequences, a float graph does not."""
+    opener = PaddedSession if path.name == Path(CAPABILITIES.file).name else ort.OrtSession
+    return opener(path, options, PROVIDER)
 
 
 class PaddedSession(ort.OrtSession):
-    """A session that pads sequences to a multiple of `qordered.MULTIPLE`, and cuts outputs of one value a token back."""
+    """A session that pads sequences to a multiple of `qordered.MULTIPLE`, and cuts the padding off outputs per token."""
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Return the outputs of one batch by name."""
         length = feeds["input_ids"].shape[1]
-        # Zeros in the mask hide the added tokens, whatever the id 0 stands for.
-        added = ((0, 0), (0, -length % qordered.MULTIPLE))
-        results = super().run({name: np.pad(feeds[name], added) for name in self.inputs})
+        # Zeros in the mask hide the padding tokens, whatever the id 0 means.
+        padding = ((0, 0), (0, -length % qordered.MULTIPLE))
+        results = super().run({name: np.pad(feeds[name], padding) for name in self.inputs})
         return {name: result[:, :length] if name in self.per_token else result for name, result in results.items()}

@@ -21,6 +21,8 @@ from octobert.graph import operators, parity, sites
 from octobert.graph.capture import canonical, capture, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.checkpoint import digest as checkpoint_digest
+from octobert.models.heads import HEADS
+from octobert.models.source import resolve
 from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
 
 FAMILIES = plugins.names("families")
@@ -41,14 +43,14 @@ def batches() -> list[dict[str, np.ndarray]]:
     return parity_feeds()
 
 
-@pytest.mark.parametrize("head", checkpoint.HEADS)
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_and_head_follows_pytorch(captured, family: str, head: str) -> None:
     result = captured(family, head)
     assert result.parity.against == "PyTorch"
     assert result.parity.largest_difference <= RTOL
     assert result.parity.batches == ((3, 9), (1, 2), (2, 30))
-    assert [v.name for v in result.model.graph.outputs] == list(checkpoint.OUTPUTS[head])
+    assert [v.name for v in result.model.graph.outputs] == list(HEADS[head].outputs)
     assert result.sizes == Sizes(layers=2, heads=4, hidden=32)
 
 
@@ -62,7 +64,7 @@ def test_the_graph_is_canonical(captured, family: str) -> None:
     feed_forwards = sum(len(layer.feed_forwards) for layer in layers)
     assert counts["Erf"] + counts["Relu"] + counts["Tanh"] >= feed_forwards
     assert not {"Gemm", "IsNaN", "GatherND", "ReduceMean", "Dropout", "Identity"} & set(counts) - (
-        {"GatherND"} if result.encoder.windowed else set()
+        {"GatherND"} if result.family.windowed else set()
     )
     if family in BERT_LIKE:
         assert counts["LayerNormalization"] == 5
@@ -100,7 +102,7 @@ def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family
     from octobert.models.checkpoint import load_torch
 
     torch_model = load_torch(checkpoint(family, "sequence-classification"), "sequence-classification")
-    encoder = result.encoder
+    encoder = result.family
     modules = {encoder.strip_prefix(name): module for name, module in torch_model.named_modules()}
     values = {v.name for node in result.model.graph for v in node.outputs}
     for index in range(2):
@@ -126,7 +128,7 @@ def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family
 
 def test_every_site_is_found_once(captured) -> None:
     result = captured("bert", "sequence-classification")
-    found = sites.find_sites(result.model.graph, result.encoder)
+    found = sites.find_sites(result.model.graph, result.family)
     counts = Counter(site.role for site in found)
     assert set(counts) == set(ROLES)
     assert counts["linear.input"] == counts["linear.weight"] == 12
@@ -162,7 +164,7 @@ def test_pooling_is_in_the_graph(tmp_path: Path, mode: str, normalize: bool) -> 
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({flag: True, "word_embedding_dimension": 32}))
     kinds = ["Transformer", "Pooling"] + (["Normalize"] if normalize else [])
     (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{k}"} for k in kinds]))
-    result = capture.capture(folder, "embedding", batches())
+    result = capture.capture(resolve(folder), "embedding", batches())
     output = parity.onnx_outputs(result.model, [parity.only(b, result.model) for b in batches()], ["sentence_embedding"])
     lengths = np.concatenate([np.linalg.norm(o[0], axis=-1) for o in output])
     assert np.allclose(lengths, 1.0, atol=1e-5) == normalize
@@ -200,7 +202,7 @@ def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool) -> Path
 def test_a_users_onnx_file_gets_the_same_form(checkpoint, captured, tmp_path, attention: str, legacy: bool) -> None:
     folder = checkpoint("bert", "sequence-classification")
     path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention=attention, legacy=legacy)
-    result = capture.capture(path, "sequence-classification", batches())
+    result = capture.capture(resolve(path), "sequence-classification", batches())
     reference = captured("bert", "sequence-classification")
     assert result.parity.largest_difference <= RTOL
     ours = [parity.only(b, result.model) for b in batches()]
@@ -213,7 +215,7 @@ def test_a_users_onnx_file_gets_the_same_form(checkpoint, captured, tmp_path, at
         f"encoder.layer.{i}.attention.self.query.matmul" for i in range(2)
     ]
     assert not {"IsNaN", "Where", "ReduceMean"} & {n.op_type for n in result.model.graph}
-    roles = Counter(s.role for s in sites.find_sites(result.model.graph, result.encoder))
+    roles = Counter(s.role for s in sites.find_sites(result.model.graph, result.family))
     assert roles["linear.weight"] == 12
     assert roles["head.weight"] == 2
     assert roles["embedding.weight"] == 1
@@ -258,7 +260,7 @@ def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path) 
     first = captured("bert", "sequence-classification")
     operators.save(first.model, tmp_path / "model.onnx")
     (tmp_path / "config.json").write_bytes((checkpoint("bert") / "config.json").read_bytes())
-    again = capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+    again = capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
     assert [n.name for n in again.model.graph] == [n.name for n in first.model.graph]
     assert not duplicates(again.model.graph)
 
@@ -272,8 +274,8 @@ def test_a_graph_without_any_names_still_has_sites(captured, tmp_path) -> None:
         for value in node.outputs:
             value.name = value.name if value.is_graph_output() else f"v{index}"
     operators.save(bare, tmp_path / "bare.onnx")
-    result = capture.capture(tmp_path / "bare.onnx", "sequence-classification", batches())
-    found = sites.find_sites(result.model.graph, result.encoder)
+    result = capture.capture(resolve(tmp_path / "bare.onnx"), "sequence-classification", batches())
+    found = sites.find_sites(result.model.graph, result.family)
     assert all(site.node for site in found)
     assert Counter(s.role for s in found)["embedding.weight"] == 1
 
@@ -297,7 +299,7 @@ def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
 def test_files_that_are_not_onnx(tmp_path, content: bytes, message: str) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelError, match=message):
-        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+        capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
 def test_a_truncated_onnx_file(captured, tmp_path) -> None:
@@ -305,7 +307,7 @@ def test_a_truncated_onnx_file(captured, tmp_path) -> None:
     whole = (tmp_path / "model.onnx").read_bytes()
     (tmp_path / "model.onnx").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelError, match="the file is not a whole ONNX model"):
-        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+        capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
 def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
@@ -316,7 +318,7 @@ def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
     graph = ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g")
     ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match=r"no supported encoder in it .*1 nodes and no attention"):
-        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+        capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
 def test_a_quantized_onnx_file_is_refused(captured, tmp_path) -> None:
@@ -325,7 +327,7 @@ def test_a_quantized_onnx_file_is_refused(captured, tmp_path) -> None:
     operators.save(captured("bert", "sequence-classification").model, tmp_path / "float.onnx")
     quantize_dynamic(tmp_path / "float.onnx", tmp_path / "model.onnx")
     with pytest.raises(ModelError, match=r"the model is quantized already \(got .*MatMulInteger"):
-        capture.capture(tmp_path / "model.onnx", "sequence-classification", batches())
+        capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
 def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None:
@@ -337,14 +339,14 @@ def test_pickle_weights_are_refused_unless_allowed(checkpoint, tmp_path) -> None
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "pickled")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"pickle weights only.*expected model.safetensors.*--allow-pickle"):
-        capture.capture(folder, "sequence-classification", batches())
-    allowed = capture.capture(folder, "sequence-classification", batches(), allow_pickle=True)
+    with pytest.raises(ModelError, match=r"has only pickle weights.*expected model.safetensors.*--allow-pickle"):
+        capture.capture(resolve(folder), "sequence-classification", batches())
+    allowed = capture.capture(resolve(folder), "sequence-classification", batches(), allow_pickle=True)
     assert allowed.parity.largest_difference <= RTOL
-    assert capture.capture(checkpoint("bert"), "sequence-classification", batches(), allow_pickle=True)
+    assert capture.capture(resolve(checkpoint("bert")), "sequence-classification", batches(), allow_pickle=True)
     (folder / "pytorch_model.bin").unlink()
     with pytest.raises(ModelError, match="the checkpoint has no weights"):
-        capture.capture(folder, "sequence-classification", batches())
+        capture.capture(resolve(folder), "sequence-classification", batches())
 
 
 def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
@@ -354,7 +356,7 @@ def test_remote_code_is_refused(checkpoint, tmp_path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling.MyModel"}}))
     with pytest.raises(ModelError, match=r"trust_remote_code.*never runs \(got auto_map to modeling.MyModel\)"):
-        capture.capture(folder, "sequence-classification", batches())
+        capture.capture(resolve(folder), "sequence-classification", batches())
 
 
 def test_another_model_type_is_refused_with_the_nearest(checkpoint, tmp_path) -> None:
@@ -364,12 +366,12 @@ def test_another_model_type_is_refused_with_the_nearest(checkpoint, tmp_path) ->
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "robertson"}))
     with pytest.raises(ModelError, match=r'model type "robertson" is not supported; did you mean "roberta"'):
-        capture.capture(folder, "sequence-classification", batches())
+        capture.capture(resolve(folder), "sequence-classification", batches())
 
 
 def test_a_checkpoint_without_the_head_is_refused(checkpoint) -> None:
     with pytest.raises(ModelError, match=r"no weights for its sequence-classification head .*missing .*classifier"):
-        capture.capture(checkpoint("bert", "question-answering"), "sequence-classification", batches())
+        capture.capture(resolve(checkpoint("bert", "question-answering")), "sequence-classification", batches())
 
 
 def test_nan_never_passes_for_parity(captured) -> None:

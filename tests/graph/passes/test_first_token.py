@@ -12,15 +12,16 @@ import pytest
 
 from octobert.core import plugins
 from octobert.graph import operators, qdq, sites
-from octobert.graph.capture import pooling, shapes
+from octobert.graph.capture import shapes
+from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import first_token
-from octobert.models.checkpoint import OUTPUTS
+from octobert.models.heads import HEADS
+from octobert.models.pooling import Pooling
 from octobert.quantization.methods import dynamic, static
 from tests.graph.test_qdq import capabilities, plain_session, ranges_for
 from tests.support.checkpoints import batch, exact_options, pad_of
 
 FAMILIES = plugins.names("families")
-HEADS = tuple(OUTPUTS)
 # Relative to the largest output: float32 sums of the same numbers, of which a kernel may take one row in another order (measured up to 2.7e-6).
 SAME = 5e-6
 # Products of the last layer that one row is enough for: the query's, scores, context, output projection and feed-forward.
@@ -66,7 +67,7 @@ def test_float_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_8_bit_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, placement: str) -> None:
     one, model = captured(name), captured(name).model.clone()
-    found = sites.find_sites(model.graph, one.encoder)
+    found = sites.find_sites(model.graph, one.family)
     options = exact_options(static, placement=placement)
     qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), options))
     ours, count = sliced(model)
@@ -77,7 +78,7 @@ def test_8_bit_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, 
 
 def test_operators_still_read_pairs(captured) -> None:
     one, model = captured("bert"), captured("bert").model.clone()
-    found = sites.find_sites(model.graph, one.encoder)
+    found = sites.find_sites(model.graph, one.family)
     qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), exact_options(static)))
     ours, _ = sliced(model)
     behind = Counter(operators.producer(node.inputs[0]).op_type for node in ours.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
@@ -92,7 +93,7 @@ def test_operators_still_read_pairs(captured) -> None:
 
 def test_dynamic_scales_are_those_of_the_row(captured, tmp_path) -> None:
     one, model = captured("bert"), captured("bert").model.clone()
-    found = sites.find_sites(model.graph, one.encoder)
+    found = sites.find_sites(model.graph, one.family)
     qdq.write(model, dynamic.plan(found, None, capabilities("ort-cpu"), exact_options(dynamic)))
     ours, count = sliced(model)
     assert count == WHOLE_LAYER
@@ -109,7 +110,7 @@ def test_an_embedding_of_the_first_token_is_sliced_and_a_mean_is_not(captured, t
     for kind, expected in (("cls", WHOLE_LAYER), ("mean", 0)):
         model = captured("bert", "question-answering").model.clone()
         head = next(node for node in reversed(list(model.graph)) if node.op_type == "MatMul")
-        pooling.append_pooling_(model, head.inputs[0], pooling=kind, normalize=True)
+        append_pooling_(model, head.inputs[0], Pooling(mode=kind, normalize=True), "sentence_embedding")
         operators.clean_(model)
         shapes.annotate_(model)
         ours, count = sliced(model)

@@ -20,6 +20,7 @@ from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
 from octobert.graph.passes import float16
 from octobert.quantization.methods import dynamic, static
+from octobert.models.source import resolve
 from tests.graph.test_qdq import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
 from tests.support.checkpoints import batch, exact_options
 
@@ -50,9 +51,9 @@ class Model:
     """A tiny encoder: its float graph in a file, its sites, ranges and outputs."""
 
     def __init__(self, checkpoint: Path, head: str, path: Path, pad_id: int) -> None:
-        captured = capture.capture(checkpoint, head, [batch([9, 4], pad_id=pad_id)])
+        captured = capture.capture(resolve(checkpoint), head, [batch([9, 4], pad_id=pad_id)])
         operators.save(captured.model, path)
-        self.path, self.encoder = path, captured.encoder
+        self.path, self.family = path, captured.family
         self.feeds = feeds_of(encoded(), pad_id)
         self.outputs = run(path, self.feeds)
 
@@ -79,7 +80,7 @@ def classifier(tiny) -> Model:
 
 @pytest.fixture(scope="module")
 def found(classifier):
-    return sites.find_sites(ir.load(classifier.path).graph, classifier.encoder)
+    return sites.find_sites(ir.load(classifier.path).graph, classifier.family)
 
 
 @pytest.fixture(scope="module")

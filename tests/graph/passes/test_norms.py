@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core import environment, plugins
 from octobert.graph import operators, sites
 from octobert.graph.passes import norms
-from octobert.models.checkpoint import OUTPUTS
+from octobert.models.heads import HEADS
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
 from octobert.quantization.methods import static
@@ -29,7 +29,7 @@ def vectorized(model: ir.Model) -> tuple[ir.Model, int]:
     return copy, norms.vectorize_norms_(copy)
 
 
-@pytest.mark.parametrize("head", OUTPUTS)
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: str) -> None:
     model = captured(name, head).model
@@ -98,7 +98,7 @@ def test_files_for_other_runtimes_and_in_float16_keep_their_norms(
     captured, placement: str, float_parts: str, own: bool
 ) -> None:
     one, table = captured("bert"), capabilities("ort-cpu")
-    found = sites.find_sites(one.model.graph, one.encoder)
+    found = sites.find_sites(one.model.graph, one.family)
     options = exact_options(static, placement=placement, float_parts=float_parts)
     assert export.is_for_it_alone(static.plan(found, ranges_for(found), table, options), table) == own
 

@@ -20,7 +20,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKern
 from octobert.core import capability, plugins
 from octobert.core.errors import ModelError, OctobertError, PlanError, TargetError
 from octobert.core.plan import QuantPlan
-from octobert.core.session import Form, SessionOptions
+from octobert.core.session import ExportOptions, SessionOptions
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites, smoothing
@@ -29,6 +29,7 @@ from octobert.graph.passes import qordered
 from octobert.quantization.methods import static
 from octobert.targets import ort_cuda
 from octobert.targets.runtimes import ort as onnxruntime
+from octobert.models.source import resolve
 from tests.graph.test_qdq import encoded, outputs_of, ranges_of, statistics_of
 from tests.support.checkpoints import batch, make_checkpoint
 
@@ -51,10 +52,10 @@ class Written:
 
     def __init__(self, folder: Path, family: str, head: str = "sequence-classification", **config: object) -> None:
         self.folder = folder
-        self.captured = capture.capture(make_checkpoint(folder / "model", family, head, **config), head, [batch([9, 4])])
+        self.captured = capture.capture(resolve(make_checkpoint(folder / "model", family, head, **config)), head, [batch([9, 4])])
         self.float_path = folder / "float.onnx"
         ops.save(self.captured.model, self.float_path)
-        self.found = sites.find_sites(self.captured.model.graph, self.captured.encoder)
+        self.found = sites.find_sites(self.captured.model.graph, self.captured.family)
         self.ranges = ranges_of(statistics_of(self.float_path, self.found))
 
     def plan(self, **options: object) -> QuantPlan:
@@ -303,7 +304,7 @@ def test_other_placements_are_refused(bert) -> None:
 
 def test_a_rescaled_residual_path_is_refused(bert) -> None:
     model = ir.load(bert.float_path)
-    group = next(g for g in smoothing.groups(model.graph, bert.captured.encoder) if g.kind == "norm")
+    group = next(g for g in smoothing.groups(model.graph, bert.captured.family) if g.kind == "norm")
     smoothing.scale_(model, group, np.full(64, 2.0))
     qdq.write(model, bert.plan())
     with pytest.raises(PlanError, match=r'a residual path that SmoothQuant rescales .*; write "prepare: \[\]"\.'):
@@ -339,7 +340,7 @@ def test_an_attention_that_the_kernel_computes_otherwise_is_refused(bert, edit, 
 def test_the_target_writes_the_fused_graph_beside_the_other(bert, tmp_path) -> None:
     path = tmp_path / "model_quantized.onnx"
     ops.save(bert.qdq(bert.plan()), path)
-    ort_cuda.export(path, tmp_path, Form())
+    ort_cuda.export(path, tmp_path, ExportOptions())
     main = ort_cuda.model_file(tmp_path)
     assert main == tmp_path / "onnx" / "model_fused.onnx"
     assert qordered.counts(ir.load(main))["QOrderedAttention"] == 2
@@ -351,7 +352,7 @@ def test_the_target_writes_the_fused_graph_beside_the_other(bert, tmp_path) -> N
 def test_float_graphs_get_onnx_runtimes_fused_operators(bert, tmp_path, parts) -> None:
     path = tmp_path / "model_quantized.onnx"
     ops.save(ir.load(bert.float_path), path)
-    ort_cuda.export(path, tmp_path, Form(float_parts=parts))
+    ort_cuda.export(path, tmp_path, ExportOptions(float_parts=parts))
     counted = operators(ir.load(ort_cuda.model_file(tmp_path)))
     assert counted["Attention"] == counted["BiasGelu"] == 2
     assert counted["SkipLayerNormalization"] == 4

@@ -45,7 +45,7 @@ def made(captured, checkpoint, tmp_path_factory) -> Callable[[str, str], tuple[P
             ops.save(one.model, paths[name, form])
             if form != "float":
                 model = ir.load(paths[name, form])
-                found = sites.find_sites(model.graph, one.encoder)
+                found = sites.find_sites(model.graph, one.family)
                 options = exact_options(static, **({} if form == "int8" else {"activations": form}))
                 qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), options))
                 ops.save(model, paths[name, form])

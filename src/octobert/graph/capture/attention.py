@@ -80,7 +80,8 @@ class Attention:
     @property
     def width(self) -> int:
         """Channels of Q, over all heads."""
-        return self.query.width // 3 if self.fused else self.query.width
+        channels = self.query.sizes[1]
+        return channels // 3 if self.fused else channels
 
 
 def find_attention(softmax: ir.Node) -> Attention | None:

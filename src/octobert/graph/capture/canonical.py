@@ -54,7 +54,7 @@ def prepare_(model: ir.Model) -> None:
     folding.fold_linears_(model)
 
 
-def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: list[int], encoder: EncoderFamily) -> None:
+def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: list[int], family: EncoderFamily) -> None:
     """Write every attention in canonical form, with shared masks.
 
     Args:
@@ -63,7 +63,7 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: li
     """
     graph = model.graph
     mask_input = next((v for v in graph.inputs if v.name == "attention_mask"), None)
-    masks = _Masks(graph, mask_input, windowed=encoder.windowed)
+    masks = _Masks(graph, mask_input, windowed=family.windowed)
     for index, (layer, head_count) in enumerate(zip(layers, heads, strict=True)):
         attention = layer.attention
         masking = [t for t in attention.terms if mask_input is not None and operators.follows(t.value, mask_input)]
@@ -76,7 +76,7 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: li
                 expected="scores = Q·Kᵀ × scale + terms of positions + mask(attention_mask)",
                 fix="models without an attention mask are not supported",
             )
-        _rebuild_one_(graph, attention, head_count, encoder.part(index, "attention"), others, masks.of(masking))
+        _rebuild_one_(graph, attention, head_count, family.part(index, "attention"), others, masks.of(masking))
     operators.clean_(model)
 
 
@@ -293,7 +293,7 @@ def _rebuild_one_(
 ) -> None:
     width = attention.width
     split = operators.shared_initializer(graph, f"heads.{heads}x{width // heads}", np.array([0, 0, heads, width // heads]))
-    context_width = int(attention.output.weight.const_value.shape[0])
+    context_width = attention.output.sizes[0]
     merge = operators.shared_initializer(graph, f"heads.merged.{context_width}", np.array([0, 0, context_width]))
     scale = operators.initializer(graph, f"{name}.scale", np.array(attention.scale, dtype=np.float32))
     nodes: list[ir.Node] = []

@@ -18,8 +18,12 @@ from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
 from octobert.core.results import Parity, Sizes
 from octobert.graph import operators, parity
-from octobert.graph.capture import canonical, naming, pooling, shapes, structure
+from octobert.graph.capture import canonical, naming, shapes, structure
+from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint
+from octobert.models.heads import Head, head_of
+from octobert.models.pooling import pooling_of
+from octobert.models.source import ModelSource
 
 _OUTPUT_ALIASES = {
     "output_start_logits": "start_logits",
@@ -34,18 +38,17 @@ class Captured:
     """A canonical graph, with the figures that prove it."""
 
     model: ir.Model
-    encoder: EncoderFamily
-    family: str
+    family: EncoderFamily
     sizes: Sizes
     parity: Parity
 
 
-def capture(source: Path, head: str, texts: parity.Batches, *, allow_pickle: bool = False) -> Captured:
+def capture(source: ModelSource, head: str, texts: parity.Batches, *, allow_pickle: bool = False) -> Captured:
     """The canonical float graph of a model.
 
     Args:
-        source: checkpoint folder, or `.onnx` file.
-        head: one of `checkpoint.HEADS`.
+        source: a checkpoint or an ONNX file.
+        head: a key of `heads.HEADS`.
         texts: batches of real inputs on which the graph is compared with the original.
         allow_pickle: accept pickle weights.
 
@@ -53,45 +56,41 @@ def capture(source: Path, head: str, texts: parity.Batches, *, allow_pickle: boo
         ModelError: unsupported, unsafe or broken.
         ParityError: the graph and the original disagree.
     """
-    if source.suffix == ".onnx":
-        return _capture_onnx(source, head, texts)
-    return _capture_checkpoint(source, head, texts, allow_pickle=allow_pickle)
+    if source.is_checkpoint:
+        return _capture_checkpoint(source, head_of(head), texts, allow_pickle=allow_pickle)
+    return _capture_onnx(source, head_of(head), texts)
 
 
-def _capture_checkpoint(folder: Path, head: str, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
-    config = checkpoint.read_config(folder)
-    encoder = checkpoint.encoder_of(config, where=str(folder / "config.json"))
-    torch_model = checkpoint.load_torch(folder, head, allow_pickle=allow_pickle)
-    model = export(torch_model, head)
-    how = checkpoint.pooling_of(folder)
-    sizes = canonicalize_(model, encoder)
-    if head == "embedding":
-        pooling.append_pooling_(model, model.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
+def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
+    family = source.family
+    torch_model = checkpoint.load_torch(source.path, head.name, allow_pickle=allow_pickle)
+    model = export(torch_model, head.name)
+    pooling = pooling_of(source.path)
+    sizes = canonicalize_(model, family)
+    if head.pooled:
+        append_pooling_(model, model.graph.outputs[0], pooling, head.outputs[0])
     shapes.annotate_(model)
     feeds = [parity.only(batch, model) for batch in texts]
-    reference = [parity.torch_outputs(torch_model, batch, head, how) for batch in feeds]
+    reference = [parity.torch_outputs(torch_model, batch, head, pooling) for batch in feeds]
     del torch_model
-    return Captured(model, encoder, _family(encoder), sizes, parity.compare(model, feeds, reference, "PyTorch"))
+    return Captured(model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"))
 
 
-def _capture_onnx(path: Path, head: str, texts: parity.Batches) -> Captured:
-    raw, original = load_onnx(path), load_onnx(path)
-    folder = checkpoint.side_folder(path)
-    config = checkpoint.read_config(folder) if (folder / "config.json").is_file() else {}
-    encoder = checkpoint.encoder_of(config, where=str(folder / "config.json"))
+def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches) -> Captured:
+    raw, original = load_onnx(source.path), load_onnx(source.path)
+    family = source.family
     canonical.prepare_(raw)
-    _choose_outputs_(raw, head, path)
-    sizes = canonicalize_(raw, encoder, prepared=True)
-    chosen = str(raw.graph.outputs[0].name)
-    if head == "embedding" and chosen != pooling.OUTPUT:
-        how = checkpoint.pooling_of(folder)
-        pooling.append_pooling_(raw, raw.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
-        _choose_outputs_(original, head, path)
-        pooling.append_pooling_(original, original.graph.outputs[0], pooling=how.mode, normalize=how.normalize)
+    _choose_outputs_(raw, head, source.path)
+    sizes = canonicalize_(raw, family, prepared=True)
+    if head.pooled and str(raw.graph.outputs[0].name) not in head.outputs:
+        pooling = pooling_of(source.tokenizer_folder)
+        append_pooling_(raw, raw.graph.outputs[0], pooling, head.outputs[0])
+        _choose_outputs_(original, head, source.path)
+        append_pooling_(original, original.graph.outputs[0], pooling, head.outputs[0])
     shapes.annotate_(raw)
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
-    return Captured(raw, encoder, _family(encoder), sizes, parity.compare(raw, feeds, reference, "the original ONNX file"))
+    return Captured(raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"))
 
 
 def export(torch_model: Any, head: str) -> ir.Model:
@@ -117,16 +116,16 @@ def export(torch_model: Any, head: str) -> ir.Model:
         )
     assert program is not None
     model = program.model
-    wanted = checkpoint.OUTPUTS[head] if head != "embedding" else ("last_hidden_state",)
+    names = head_of(head).model_outputs
     # transformers' outputs are ordered, and what a head is for comes first; the exporter names them after its own nodes.
-    model.graph.outputs[:] = model.graph.outputs[: len(wanted)]
-    for value, name in zip(model.graph.outputs, wanted, strict=True):
+    model.graph.outputs[:] = model.graph.outputs[: len(names)]
+    for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
     operators.clean_(model)
     return model
 
 
-def canonicalize_(model: ir.Model, encoder: EncoderFamily, *, prepared: bool = False) -> Sizes:
+def canonicalize_(model: ir.Model, family: EncoderFamily, *, prepared: bool = False) -> Sizes:
     """Bring a raw graph into canonical form in place; its sizes."""
     if not prepared:
         canonical.prepare_(model)
@@ -135,9 +134,9 @@ def canonicalize_(model: ir.Model, encoder: EncoderFamily, *, prepared: bool = F
     kept = [operand.heads for layer in layers for operand in layer.attention.operands if operand.heads is not None]
     measured = shapes.measure(model, list(dict.fromkeys([*probs, *kept])))
     heads = [_heads(measured[str(value.name)], str(value.name)) for value in (*probs, *kept)]
-    canonical.rebuild_attention_(model, layers, heads[: len(layers)], encoder)
+    canonical.rebuild_attention_(model, layers, heads[: len(layers)], family)
     layers = structure.find_layers(model.graph)
-    naming.name_(model, layers, encoder)
+    naming.name_(model, layers, family)
     return Sizes(layers=len(layers), heads=heads[0], hidden=layers[-1].width)
 
 
@@ -175,14 +174,12 @@ def load_onnx(path: Path) -> ir.Model:
         ) from error
 
 
-def _choose_outputs_(model: ir.Model, head: str, path: Path) -> None:
+def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
     for value in model.graph.outputs:
         value.name = _OUTPUT_ALIASES.get(str(value.name), value.name)
     names = {str(v.name) for v in model.graph.outputs}
-    wanted = checkpoint.OUTPUTS[head]
-    if head == "embedding" and pooling.OUTPUT not in names:
-        wanted = ("last_hidden_state",)
-    _keep_outputs_(model, wanted, where=str(path))
+    expected = head.outputs if set(head.outputs) <= names else head.model_outputs
+    _keep_outputs_(model, expected, where=str(path))
 
 
 def _keep_outputs_(model: ir.Model, wanted: tuple[str, ...], *, where: str) -> None:
@@ -201,7 +198,3 @@ def _keep_outputs_(model: ir.Model, wanted: tuple[str, ...], *, where: str) -> N
         )
     model.graph.outputs[:] = [by_name[name] for name in wanted]
     operators.clean_(model)
-
-
-def _family(encoder: EncoderFamily) -> str:
-    return encoder.model_types[0]

@@ -1,6 +1,6 @@
 """Give every node, value and weight of a canonical graph the name of the module it came from.
 
-After this, `encoder.part(3, "query")` is the name of a node, of its output value, and the stem of its weights
+After this, `family.part(3, "query")` is the name of a node, of its output value, and the stem of its weights
 (`….weight` as [in, out], `….bias`). Everything outside the layers takes the module path that the exporter noted, or keeps
 its old name where there is none.
 """
@@ -22,7 +22,7 @@ from octobert.graph.capture.attention import Attention
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def name_(model: ir.Model, layers: list[structure.Layer], encoder: EncoderFamily) -> None:
+def name_(model: ir.Model, layers: list[structure.Layer], family: EncoderFamily) -> None:
     """Rename the whole graph in place, and drop the exporter's notes.
 
     Raises:
@@ -31,34 +31,34 @@ def name_(model: ir.Model, layers: list[structure.Layer], encoder: EncoderFamily
     graph = model.graph
     named = _Names(graph)
     for index, layer in enumerate(layers):
-        _check_parts(layer, encoder)
+        _check_parts(layer, family)
         for role, linear in layer.linears.items():
-            named.linear_(linear, encoder.part(index, role), encoder.module(index, role))
+            named.linear_(linear, family.part(index, role), family.module(index, role))
         for role, norm in layer.norms.items():
-            named.norm_(norm, encoder.part(index, role), encoder.module(index, role))
-            named.residual_(norm, encoder.part(index, role))
+            named.norm_(norm, family.part(index, role), family.module(index, role))
+            named.residual_(norm, family.part(index, role))
         for role, feed_forward in layer.feed_forwards.items():
-            named.activation_(feed_forward, encoder.part(index, role))
-        named.heads_(layer.attention, encoder.part(index, "attention"))
+            named.activation_(feed_forward, family.part(index, role))
+        named.heads_(layer.attention, family.part(index, "attention"))
     first = next(one for node in graph if (one := parts.norm_of(node.outputs[0])) is not None)
-    named.norm_(first, encoder.embeddings_norm)
+    named.norm_(first, family.embeddings_norm)
     last = parts.norm_behind(layers[-1].output)
-    if encoder.final_norm and last is not None:
-        named.norm_(last, encoder.final_norm)
-        named.residual_(last, encoder.final_norm)
-    named.rest_(encoder)
+    if family.final_norm and last is not None:
+        named.norm_(last, family.final_norm)
+        named.residual_(last, family.final_norm)
+    named.rest_(family)
     common.ClearMetadataAndDocStringPass()(model)
     operators.clean_(model)
 
 
-def _check_parts(layer: structure.Layer, encoder: EncoderFamily) -> None:
-    missing = [role for role in (*layer.linears, *layer.norms, *layer.feed_forwards) if role not in encoder.parts]
+def _check_parts(layer: structure.Layer, family: EncoderFamily) -> None:
+    missing = [role for role in (*layer.linears, *layer.norms, *layer.feed_forwards) if role not in family.parts]
     if missing:
         raise ModelError(
-            f"the layers have a part that {encoder.model_types[0]} encoders have not",
+            f"the layers have a part that {family.model_types[0]} encoders have not",
             where=f"node {layer.attention.softmax.name}",
             got=", ".join(missing),
-            expected=", ".join(encoder.parts),
+            expected=", ".join(family.parts),
             fix="put the config.json of the model beside it, which says what family it is of",
         )
 
@@ -131,19 +131,19 @@ class _Names:
             if node is not None:
                 self.node_(node, f"{path}.{part}_heads")
 
-    def rest_(self, encoder: EncoderFamily) -> None:
+    def rest_(self, family: EncoderFamily) -> None:
         for linear in parts.all_linears(self.graph):
-            path = _module_path(linear.matmul, encoder) or _stem(linear, encoder)
+            path = _module_path(linear.matmul, family) or _stem(linear, family)
             if linear.matmul not in self.done and path:
                 self.linear_(linear, path)
         for node in self.graph:
-            path = _module_path(node, encoder)
+            path = _module_path(node, family)
             if node not in self.done and (path or not node.name):
                 stem = path or str(node.outputs[0].name)
                 self.node_(node, self._free(f"{stem}.{node.op_type.lower()}", reserve=False))
         for name, value in list(self.graph.initializers.items()):
-            if name.startswith(f"{encoder.prefix}."):
-                value.name = self._free(encoder.strip_prefix(name))
+            if name.startswith(f"{family.prefix}."):
+                value.name = self._free(family.strip_prefix(name))
 
     def _own_(self, node: ir.Node, index: int, name: str) -> None:
         """Give a part its own copy of an initializer (exporters merge equal ones), under its own name.
@@ -173,16 +173,16 @@ class _Names:
         return candidate
 
 
-def _module_path(node: ir.Node, encoder: EncoderFamily) -> str:
+def _module_path(node: ir.Node, family: EncoderFamily) -> str:
     """The innermost module that the exporter noted for a node, without the base model's prefix; empty if there is none."""
     noted = node.metadata_props.get(_SCOPES)
     if not noted:
         return ""
     scopes = [s for s in ast.literal_eval(noted)[:-1] if s and not s.startswith("_")]
-    return encoder.strip_prefix(scopes[-1]) if scopes else ""
+    return family.strip_prefix(scopes[-1]) if scopes else ""
 
 
-def _stem(linear: parts.Linear, encoder: EncoderFamily) -> str:
+def _stem(linear: parts.Linear, family: EncoderFamily) -> str:
     """The module path of a linear layer from the name of its bias (`classifier.bias`), which exporters keep."""
     name = str(linear.bias.name) if linear.bias is not None else ""
-    return encoder.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""
+    return family.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""

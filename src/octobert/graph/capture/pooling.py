@@ -10,20 +10,21 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.graph import operators
+from octobert.models.pooling import Pooling
 
 # torch.nn.functional.normalize and sentence-transformers' mean pooling bound their divisors by these.
 _MIN_NORM = 1e-12
 _MIN_TOKENS = 1e-9
-OUTPUT = "sentence_embedding"
 
 
-def append_pooling_(model: ir.Model, states: ir.Value, *, pooling: str, normalize: bool) -> None:
-    """Make `sentence_embedding` [B, D] the only output of a graph that computes token states [B, S, D].
+def append_pooling_(model: ir.Model, states: ir.Value, pooling: Pooling, name: str) -> None:
+    """Make the pooled vector [B, D] the only output of a graph.
 
     Args:
-        states: the last hidden state.
-        pooling: "mean" or "cls".
-        normalize: divide by the L2 norm.
+        model: changed in place.
+        states: the token states [B, S, D].
+        pooling: mean or CLS, and whether the vector is divided by its L2 norm.
+        name: of the new output.
     """
     graph = model.graph
     nodes: list[ir.Node] = []
@@ -35,7 +36,7 @@ def append_pooling_(model: ir.Model, states: ir.Value, *, pooling: str, normaliz
         nodes.append(operators.make_node(op_type, inputs, output, attributes))
         return nodes[-1].outputs[0]
 
-    if pooling == "cls":
+    if pooling.mode == "cls":
         pooled = add("Gather", [states, constant("first", 0, np.int64)], "pooling.cls", axis=1)
     else:
         mask = next(v for v in graph.inputs if v.name == "attention_mask")
@@ -46,11 +47,11 @@ def append_pooling_(model: ir.Model, states: ir.Value, *, pooling: str, normaliz
         count = add("ReduceSum", [weights, axis], "pooling.count", keepdims=0)
         count = add("Max", [count, constant("min_tokens", _MIN_TOKENS, np.float32)], "pooling.bounded_count")
         pooled = add("Div", [total, count], "pooling.mean")
-    if normalize:
+    if pooling.normalize:
         axes = constant("feature_axis", [-1], np.int64)
         norm = add("ReduceL2", [pooled, axes], "pooling.norm", keepdims=1)
         norm = add("Max", [norm, constant("min_norm", _MIN_NORM, np.float32)], "pooling.bounded_norm")
         pooled = add("Div", [pooled, norm], "pooling.normalized")
-    pooled.name = OUTPUT
+    pooled.name = name
     graph.extend(nodes)
     graph.outputs[:] = [pooled]

@@ -1,6 +1,6 @@
 """Find the encoder inside a float graph by its shape: attentions, feed-forwards, residual adds and norms, layer by layer.
 
-In: any ONNX graph of a BERT-family encoder, whatever exporter wrote it (eager or SDPA attention, masks built by Add, Where or
+In: any ONNX graph of a BERT-family family, whatever exporter wrote it (eager or SDPA attention, masks built by Add, Where or
 IsNaN guards, scale on the scores or on Q and K). Norms may stand before attention and feed-forward or behind them, Q, K and V
 may be one linear layer, rotated by position or not, and several feed-forwards may follow each other, between bottlenecks.
 Out: `Layer`s that point at its nodes. Nothing is edited. The search starts at each Softmax between two matrix products of
@@ -30,7 +30,7 @@ class FeedForward:
     @property
     def gated(self) -> bool:
         """Whether half of what `up` makes is multiplied with the activation of the other half."""
-        return self.up.width == 2 * int(self.down.weight.const_value.shape[0])
+        return self.up.sizes[1] == 2 * self.down.sizes[0]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Layer:
     @property
     def width(self) -> int:
         """Channels of the hidden state between layers."""
-        return self.linears.get("bottleneck", self.linears["ffn_down"]).width
+        return self.linears.get("bottleneck", self.linears["ffn_down"]).sizes[1]
 
 
 def find_layers(graph: ir.Graph) -> list[Layer]:
