@@ -1,84 +1,69 @@
 """A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
 
     data ─┬────────────────────────┐
-          └─ [finetune] ─ capture ─┴─ prepare ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
-                                                                     └ [qat ─ capture/trained] ┘             │
-           package/T ─ report ─ evaluate/C, benchmark, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
+          └─ [finetune] ─ capture ─┴─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
+                                                                       └ [qat ─ capture/trained] ┘             │
+             package/T ─ report ─ evaluate/C, benchmark, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
 
-T runs over targets, C over candidates (baselines and targets). What is in brackets runs where a recipe asks for it, and what
-measures only with `measure: true`.
+T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps that
+measure run only with `measure: true`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from octobert import targets
 from octobert.config.loading import options_of
-from octobert.config.recipe import Benchmark, Choice, Recipe
-from octobert.config.training import Finetune, Training
-from octobert.core import environment, plugins
+from octobert.config.recipe import Benchmark, Choice, Recipe, RowSelection
+from octobert.config.training import Finetune
+from octobert.core import environment
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import RecipeError
 from octobert.core.files import canonical_digest, file_digest
 from octobert.core.session import StaticShape
 from octobert.data import sources
-from octobert.data.tokenization import longest
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import within
-from octobert.models import checkpoint
+from octobert.models import heads, source
+from octobert.models.source import ModelSource
 from octobert.pipeline import preflight
+from octobert.pipeline.contract import Step, StepResult, TaskSpec, step
+from octobert.pipeline.stages import (
+    benchmark,
+    calibrate,
+    capture,
+    data,
+    evaluate,
+    export,
+    finetune,
+    observe,
+    package,
+    qat,
+    quantize,
+    report,
+    search,
+    sensitivity,
+    simulate,
+    sweep,
+    transform,
+)
+from octobert.quantization import methods
 from octobert.tasks._task import build, files_of
 
 
-@dataclass(frozen=True)
-class Step:
-    """One stage with what it is given.
-
-    Args:
-        name: unique in the run, `export/ort-cpu`.
-        stage: module in `stages`.
-        inputs: name inside the stage → name of the step that makes it.
-        options: part of the key.
-        locations: not part of the key.
-        launch: in how many processes, on how many machines; not part of the key.
-    """
-
-    name: str
-    stage: str
-    inputs: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    locations: dict[str, str] = field(default_factory=dict)
-    launch: Training | None = None
-
-
-# What a sweep compares: percentiles have a cliff on either side, which shows only when several stand side by side.
-SWEPT = (
-    Choice(name="minmax"),
-    *(Choice(name="percentile", options={"keep": keep}) for keep in (99.9, 99.99, 99.999, 99.9999)),
-    Choice(name="mse"),
-    Choice(name="entropy"),
-    Choice(name="mean-minmax"),
-    Choice(name="moving-average"),
-)
-
-
 def steps_of(recipe: Recipe) -> list[Step]:
-    """The steps of a recipe, in order; whatever can be known to be wrong without running anything is refused here.
+    """The steps of a recipe, in order.
 
     Raises:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
-    facts, places = _facts_of(recipe, tune=recipe.accuracy is not None)
-    return [
-        _data_step(facts, places),
-        *_finetune_steps(facts),
-        *_model_steps(facts, places.how),
-        *_measure_steps(facts),
-        *_result_steps(facts),
-    ]
+    plan = _plan_of(recipe, tune=recipe.accuracy is not None)
+    steps = [_data(plan), *_finetune(plan), *_model(plan), *_targets(plan), *_measure(plan)]
+    steps.append(_report(plan, steps))
+    return [*steps, *_packages(plan)]
 
 
 def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
@@ -87,82 +72,66 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
     Raises:
         OctobertError: as `steps_of`, or a method that calibrates nothing.
     """
-    facts, places = _facts_of(recipe, tune=True)
-    needed = [s for s in _model_steps(facts, places.how) if s.stage in ("capture", "prepare", "observe")]
-    if not needed[-1].options["kinds"]:
+    plan = _plan_of(_without_qat(recipe), tune=True)
+    if not _observed_kinds(recipe):
         raise RecipeError("the method calibrates nothing", where="quantize", got=recipe.quantize.name, fix="use static")
     target = recipe.targets[0]
-    inputs = {"capture": "capture", "data": "data", "float": facts.float_step, "observe": "observe"}
-    options = {
-        **facts.task,
-        "target": target,
-        "method": _on_this_cpu(recipe.quantize, plugins.load("targets", target).CAPABILITIES, facts.here),
-        "calibrators": [one.model_dump() for one in calibrators],
-    }
-    return [_data_step(facts, places), *_finetune_steps(facts), *needed, Step(f"sweep/{target}", "sweep", inputs, options)]
+    compared = step(
+        f"sweep/{target}",
+        sweep.run,
+        sweep.Inputs(capture=_CAPTURE, data=_DATA, float_graph=plan.float_graph, observe=_OBSERVE),
+        sweep.Options(
+            target=target,
+            method=plan.method(target),
+            calibrators=tuple(calibrators),
+            task=plan.task,
+            seed=recipe.seed,
+        ),
+    )
+    needed = [each for each in _model(plan) if each.stage in ("capture", "transform", "observe")]
+    return [_data(plan), *_finetune(plan), *needed, compared]
+
+
+def _without_qat(recipe: Recipe) -> Recipe:
+    """The recipe without quantization-aware training, whose ranges are not calibrated."""
+    return recipe.model_copy(update={"qat": None})
 
 
 def finetune_steps(recipe: Recipe) -> list[Step]:
-    """The steps that train a float model and judge it, and no more.
+    """The steps that train a float model and evaluate it.
 
     Raises:
         OctobertError: as `steps_of`, or a recipe without training.
     """
     if recipe.finetune is None:
         raise RecipeError("the recipe trains nothing", where="finetune", fix="give it settings, such as finetune: {epochs: 3}")
-    facts, places = _facts_of(recipe, tune=False)
-    capture = _model_steps(facts, places.how)[0]
-    judged = {"capture": "capture", "data": "data", **facts.trained}
-    options = {**facts.task, "machine": facts.machine, "allow_pickle": False, "candidate": "torch-f32"}
-    evaluate = Step("evaluate/torch-f32", "evaluate", judged, options, {"model": facts.model})
-    return [_data_step(facts, places), *_finetune_steps(facts), capture, evaluate]
+    plan = replace(_plan_of(recipe, tune=False), allow_pickle=False)
+    return [_data(plan), *_finetune(plan), _capture(plan), _evaluate(plan, candidates.CHECKPOINT.name)]
 
 
-def _facts_of(recipe: Recipe, *, tune: bool) -> tuple[_Facts, sources.Places]:
-    """What is known before anything runs.
-
-    Raises:
-        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
-    """
-    source = checkpoint.locate(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
-    folder = checkpoint.side_folder(source)
-    places = sources.places(recipe.data, tune=tune, train=_trains(recipe), prefer=files_of(recipe.task.name))
-    labels = _labels(recipe, source, places)
-    task = build(recipe.task.name, recipe.task.options, labels)
-    benchmark = within(recipe.benchmark, longest(folder))
-    preflight.check(recipe, source, task, benchmark, places)
-    absent = {b: candidates.why_not(b, is_checkpoint=source.is_dir()) for b in _baselines(recipe)}
-    absent |= {t: plugins.load("targets", t).probe().missing for t in recipe.targets}
-    named = [name for name, why in absent.items() if why is None]
-    facts = _Facts(
-        recipe=recipe,
-        model=str(source),
-        model_digest=checkpoint.digest(source),
-        task={"task": recipe.task.model_dump(), "labels": list(labels), "seed": recipe.seed},
-        head=task.head,
-        max_length=task.max_length or longest(folder),
-        benchmark=benchmark,
-        candidates=named,
-        absent={name: why for name, why in absent.items() if why is not None},
-        here=environment.current(),
-    )
-    return facts, places
+_DATA, _CAPTURE, _OBSERVE = (StepResult(step=name) for name in ("data", "capture", "observe"))
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """What the steps of one recipe have in common."""
+class _Plan:
+    """What the steps of one recipe have in common.
+
+    Args:
+        model: the user's.
+        absent: candidate → why it cannot run here.
+    """
 
     recipe: Recipe
-    model: str
-    model_digest: str
-    task: dict[str, Any]
+    model: ModelSource
+    places: sources.Places
+    task: TaskSpec
     head: str
     max_length: int
     benchmark: Benchmark
-    candidates: list[str]
+    candidates: tuple[str, ...]
     absent: dict[str, str]
     here: environment.Environment
+    allow_pickle: bool
 
     @property
     def machine(self) -> str:
@@ -170,227 +139,351 @@ class _Facts:
         return canonical_digest(self.here.model_dump(mode="json"))
 
     @property
-    def float_step(self) -> str:
+    def float_graph(self) -> StepResult:
         """The step whose graph is quantized."""
         if self.recipe.qat is not None:
-            return "capture/trained"
-        return "prepare" if self.recipe.transforms else "capture"
+            return StepResult(step="capture/trained")
+        return self.observed_graph
 
     @property
-    def ranges_step(self) -> str:
+    def observed_graph(self) -> StepResult:
+        """The step whose graph is calibrated."""
+        return StepResult(step="transform") if self.recipe.transforms else _CAPTURE
+
+    @property
+    def ranges(self) -> StepResult:
         """The step whose ranges plans are made from."""
-        return "calibrate" if self.recipe.qat is None else "qat"
+        return StepResult(step="calibrate" if self.recipe.qat is None else "qat")
 
     @property
-    def trained(self) -> dict[str, str]:
+    def trained(self) -> StepResult | None:
         """The step whose checkpoint takes the place of the user's."""
-        return {"finetune": "finetune"} if self.recipe.finetune is not None else {}
+        return StepResult(step="finetune") if self.recipe.finetune is not None else None
 
-    def shape(self, target: str) -> dict[str, Any]:
-        """The shape that a target's model is made for; nothing where it is free."""
-        if plugins.load("targets", target).CAPABILITIES.shapes == "dynamic":
-            return {}
-        return {"shape": (self.recipe.shape or StaticShape(sequence=self.max_length)).model_dump()}
-
-    def chosen(self, target: str) -> str:
+    def chosen(self, target: str) -> StepResult:
         """The step whose plan a target gets."""
-        return f"search/{target}" if self.recipe.accuracy is not None else f"quantize/{target}"
+        return StepResult(step=f"{'quantize' if self.recipe.accuracy is None else 'search'}/{target}")
+
+    def method(self, target: str) -> Choice:
+        """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
+        choice, capabilities = self.recipe.quantize, targets.load(target).CAPABILITIES
+        options = options_of(choice, "methods")
+        if options.reduce_range == "auto":
+            options = options.model_copy(update={"reduce_range": saturates(capabilities, self.here.features)})
+        return Choice(name=choice.name, options=options.model_dump(mode="json"))
+
+    def shape(self, capabilities: Capabilities) -> StaticShape | None:
+        """The shape that a target's model is made for; None where it is free."""
+        if capabilities.shapes == "dynamic":
+            return None
+        return self.recipe.shape or StaticShape(sequence=self.max_length)
 
 
-def _data_step(facts: _Facts, places: sources.Places) -> Step:
-    settings = facts.recipe.data
-    options = {
-        **facts.task,
-        "content": places.content(settings.revision),
-        "alone": places.alone,
-        "how": places.how,
-        "hub": places.hub,
-        "config": settings.config,
-        "revision": settings.revision,
-        "columns": list(settings.columns),
-        "calibrate": {**settings.calibrate.model_dump(by_alias=True), "from": ""},
-        "evaluate": {**settings.evaluate.model_dump(by_alias=True), "from": ""},
-        "tune": {**settings.tune.model_dump(by_alias=True), "from": ""} if places.tune is not None else None,
-        "finetune": {**settings.finetune.model_dump(by_alias=True), "from": ""} if places.train is not None else None,
-        "allow_leakage": settings.allow_leakage,
-    }
-    named = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune, "train": places.train}
-    return Step("data", "data", {}, options, {name: place for name, place in named.items() if place is not None})
+def _plan_of(recipe: Recipe, *, tune: bool) -> _Plan:
+    """What is known before anything runs.
+
+    Raises:
+        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
+    """
+    model = source.resolve(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
+    trains = recipe.finetune is not None or recipe.qat is not None
+    places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
+    labels = _labels(recipe, model, places)
+    task = build(recipe.task.name, recipe.task.options, labels)
+    timed = within(recipe.benchmark, model.longest_input)
+    preflight.check(recipe, model, task, timed, places)
+    available = [name for name in recipe.targets if targets.load(name).probe().available]
+    baselines = candidates.baselines_of(available, recipe.baselines)
+    absent = {each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines}
+    absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
+    return _Plan(
+        recipe=recipe,
+        model=model,
+        places=places,
+        task=TaskSpec(name=recipe.task.name, options=recipe.task.options, labels=labels),
+        head=task.head,
+        max_length=task.max_length or model.longest_input,
+        benchmark=timed,
+        candidates=tuple(name for name, why in absent.items() if why is None),
+        absent={name: why for name, why in absent.items() if why is not None},
+        here=environment.current(),
+        allow_pickle=recipe.allow_pickle,
+    )
 
 
-def _finetune_steps(facts: _Facts) -> list[Step]:
+def _data(plan: _Plan) -> Step:
+    settings, places = plan.recipe.data, plan.places
+    parts = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune, "train": places.train}
+    return step(
+        "data",
+        data.run,
+        data.Inputs(),
+        data.Options(
+            task=plan.task,
+            seed=plan.recipe.seed,
+            places={part: place for part, place in parts.items() if place is not None},
+            content=tuple(places.content(settings.revision)),
+            alone=places.alone,
+            how=places.how,
+            hub=places.hub,
+            config=settings.config,
+            revision=settings.revision,
+            columns=settings.columns,
+            calibrate=_nameless(settings.calibrate),
+            evaluate=_nameless(settings.evaluate),
+            tune=_nameless(settings.tune) if places.tune is not None else None,
+            finetune=_nameless(settings.finetune) if places.train is not None else None,
+            allow_leakage=settings.allow_leakage,
+        ),
+    )
+
+
+def _nameless(rows: RowSelection) -> RowSelection:
+    """A selection without the name of its file or split: the content counts, not the name."""
+    return rows.model_copy(update={"from_": ""})
+
+
+def _finetune(plan: _Plan) -> list[Step]:
     """Training of the base model, where the recipe asks for it."""
-    if facts.recipe.finetune is None:
+    recipe, settings = plan.recipe, plan.recipe.finetune
+    if settings is None:
         return []
-    options, locations = _training_of(facts, facts.recipe.finetune)
-    options["finetune"] = facts.recipe.finetune.model_dump()
-    return [Step("finetune", "finetune", {"data": "data"}, options, locations, facts.recipe.training)]
+    teacher, code_digest = _teacher(recipe, settings), _code_digest(settings)
+    options = finetune.Options(
+        model=plan.model,
+        teacher=teacher,
+        code_digest=code_digest,
+        allow_pickle=recipe.allow_pickle,
+        training=recipe.training,
+        task=plan.task,
+        seed=recipe.seed,
+        settings=settings,
+    )
+    return [step("finetune", finetune.run, finetune.Inputs(data=_DATA), options, recipe.training)]
 
 
-def _training_of(facts: _Facts, settings: Finetune) -> tuple[dict[str, Any], dict[str, str]]:
-    """(options, locations) of a training; what its settings name is a part of the key by its content."""
-    options = {**facts.task, "model_digest": facts.model_digest, "allow_pickle": facts.recipe.allow_pickle}
-    locations = {"model": facts.model, "training": facts.recipe.training.model_dump_json()}
-    if settings.distill is not None and settings.distill.teacher is not None:
-        teacher = checkpoint.locate(settings.distill.teacher, allow_pickle=facts.recipe.allow_pickle)
-        options["teacher_digest"], locations["teacher"] = checkpoint.digest(teacher), str(teacher)
-    if settings.code is not None:
-        file = Path(settings.code.rpartition(":")[0])
-        if not file.is_file():
-            raise RecipeError("there is no such Python file", where="code", got=settings.code, expected="file.py:function")
-        options["code_digest"] = file_digest(file)
-    return options, locations
+def _teacher(recipe: Recipe, settings: Finetune) -> ModelSource | None:
+    """The checkpoint that a model in training follows, where it is not the one it starts from."""
+    if settings.distill is None or settings.distill.teacher is None:
+        return None
+    return source.resolve(settings.distill.teacher, allow_pickle=recipe.allow_pickle)
 
 
-def _qat_steps(facts: _Facts, rows: dict[str, str]) -> list[Step]:
-    """Training with the values rounded that any target's plan rounds, and the graph of what came of it."""
-    recipe = facts.recipe
-    if recipe.qat is None:
-        return []
-    options, locations = _training_of(facts, recipe.qat)
-    options["qat"] = recipe.qat.model_dump()
-    capabilities = {name: plugins.load("targets", name).CAPABILITIES for name in recipe.targets}
-    options["methods"] = {name: _on_this_cpu(recipe.quantize, one, facts.here) for name, one in capabilities.items()}
-    inputs = {**rows, "calibrate": "calibrate", **facts.trained}
-    captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": False}
-    return [
-        Step("qat", "qat", inputs, options, locations, recipe.training),
-        Step("capture/trained", "capture", {"finetune": "qat"}, captured, {"model": facts.model}),
-    ]
+def _code_digest(settings: Finetune) -> str | None:
+    """The digest of the user's training function.
+
+    Raises:
+        RecipeError: the file does not exist.
+    """
+    if settings.code is None:
+        return None
+    file = Path(settings.code.rpartition(":")[0])
+    if not file.is_file():
+        raise RecipeError("the Python file does not exist", where="code", got=settings.code, expected="file.py:function")
+    return file_digest(file)
 
 
-def _model_steps(facts: _Facts, how: str) -> list[Step]:
-    """Capture, preparation, observation, calibration; then a quantized model for every target."""
-    recipe = facts.recipe
-    method = plugins.load("methods", recipe.quantize.name)
-    targets = [plugins.load("targets", name).CAPABILITIES for name in recipe.targets]
-    kinds = method.observed_kinds(options_of(recipe.quantize, "methods"), targets)
-    captured = {"head": facts.head, "model_digest": facts.model_digest, "allow_pickle": recipe.allow_pickle}
-    ranged = {
-        "calibrator": recipe.calibrate.model_dump(),
-        "model_digest": facts.model_digest,
-        "source": how,
-        "allow_leakage": recipe.data.allow_leakage,
-    }
-    rows = {"capture": "capture", "data": "data"}
-    steps = [Step("capture", "capture", facts.trained, captured, {"model": facts.model})]
+def _capture(plan: _Plan) -> Step:
+    options = capture.Options(model=plan.model, head=plan.head, allow_pickle=plan.recipe.allow_pickle)
+    return step("capture", capture.run, capture.Inputs(trained=plan.trained), options)
+
+
+def _observed_kinds(recipe: Recipe) -> tuple[str, ...]:
+    """Kinds of sites that the recipe's method needs ranges of, for any of its targets."""
+    capabilities = [targets.load(name).CAPABILITIES for name in recipe.targets]
+    return tuple(methods.load(recipe.quantize.name).observed_kinds(options_of(recipe.quantize, "methods"), capabilities))
+
+
+def _model(plan: _Plan) -> list[Step]:
+    """The float graph and its ranges; with quantization-aware training, the graph and ranges that came of it."""
+    recipe = plan.recipe
+    steps = [_capture(plan)]
     if recipe.transforms:
-        prepared = {"prepare": [one.model_dump() for one in recipe.transforms], **facts.task}
-        steps.append(Step("prepare", "prepare", rows, prepared))
-    rows = {**rows, "float": "prepare" if recipe.transforms else "capture"}
+        transformed = transform.Options(transforms=recipe.transforms, task=plan.task, seed=recipe.seed)
+        steps.append(step("transform", transform.run, transform.Inputs(capture=_CAPTURE, data=_DATA), transformed))
+    graph = plan.observed_graph
     steps += [
-        Step("observe", "observe", rows, {"kinds": list(kinds), **facts.task}),
-        Step("calibrate", "calibrate", {"observe": "observe"}, ranged),
-        *_qat_steps(facts, rows),
+        step(
+            "observe",
+            observe.run,
+            observe.Inputs(capture=_CAPTURE, data=_DATA, float_graph=graph),
+            observe.Options(kinds=_observed_kinds(recipe), task=plan.task),
+        ),
+        step(
+            "calibrate",
+            calibrate.run,
+            calibrate.Inputs(observe=_OBSERVE),
+            calibrate.Options(
+                calibrator=recipe.calibrate,
+                model_digest=plan.model.digest,
+                source=plan.places.how,
+                allow_leakage=recipe.data.allow_leakage,
+            ),
+        ),
     ]
+    if recipe.qat is None:
+        return steps
+    options = qat.Options(
+        model=plan.model,
+        teacher=_teacher(recipe, recipe.qat),
+        code_digest=_code_digest(recipe.qat),
+        allow_pickle=recipe.allow_pickle,
+        training=recipe.training,
+        task=plan.task,
+        seed=recipe.seed,
+        settings=recipe.qat,
+        methods={name: plan.method(name) for name in recipe.targets},
+    )
+    calibrated = StepResult(step="calibrate")
+    inputs = qat.Inputs(capture=_CAPTURE, data=_DATA, float_graph=graph, calibrate=calibrated, finetune=plan.trained)
+    trained = step("qat", qat.run, inputs, options, recipe.training)
+    captured = capture.Options(model=plan.model, head=plan.head, allow_pickle=False)
+    return [*steps, trained, step("capture/trained", capture.run, capture.Inputs(trained=trained.result), captured)]
+
+
+def _targets(plan: _Plan) -> list[Step]:
+    """For every target a plan and its model; the plan is searched for where the recipe has a criterion."""
+    recipe, steps = plan.recipe, []
+    rows = {"capture": _CAPTURE, "data": _DATA, "float_graph": plan.float_graph}
     for target in recipe.targets:
-        steps += _target_steps(facts, target, {**rows, "float": facts.float_step})
+        capabilities = targets.load(target).CAPABILITIES
+        planned = step(
+            f"quantize/{target}",
+            quantize.run,
+            quantize.Inputs(**rows, ranges=plan.ranges),
+            quantize.Options(
+                target=target,
+                method=plan.method(target),
+                corrections=recipe.corrections,
+                strict=recipe.strict,
+                task=plan.task,
+            ),
+        )
+        steps.append(planned)
+        if recipe.sensitivity or recipe.accuracy is not None:
+            inputs = sensitivity.Inputs(**rows, quantize=planned.result, observe=_OBSERVE)
+            steps.append(
+                step(
+                    f"sensitivity/{target}",
+                    sensitivity.run,
+                    inputs,
+                    sensitivity.Options(task=plan.task, seed=recipe.seed),
+                )
+            )
+        if recipe.accuracy is not None:
+            options = search.Options(
+                accuracy=recipe.accuracy, target=target, machine=plan.machine, task=plan.task, seed=recipe.seed
+            )
+            measured = StepResult(step=f"sensitivity/{target}")
+            searched = search.Inputs(**rows, quantize=planned.result, sensitivity=measured)
+            steps.append(step(f"search/{target}", search.run, searched, options))
+        form = export.Options(
+            target=target,
+            fast_norms=plan.here.cores <= capabilities.fast_norms,
+            shape=plan.shape(capabilities),
+        )
+        steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=plan.chosen(target)), form))
     return steps
 
 
-def _target_steps(facts: _Facts, target: str, rows: dict[str, str]) -> list[Step]:
-    """A plan and its model for one target, searched for where the recipe has a criterion."""
-    recipe = facts.recipe
-    capabilities = plugins.load("targets", target).CAPABILITIES
-    given = {"method": _on_this_cpu(recipe.quantize, capabilities, facts.here), "target": target, **facts.task}
-    given["refine"] = [one.model_dump() for one in recipe.corrections]
-    given["strict"] = recipe.strict
-    quantize = f"quantize/{target}"
-    steps = [Step(quantize, "quantize", {**rows, "calibrate": facts.ranges_step}, given)]
-    if recipe.sensitivity or recipe.accuracy is not None:
-        inputs = {**rows, "quantize": quantize, "observe": "observe"}
-        steps.append(Step(f"sensitivity/{target}", "sensitivity", inputs, facts.task))
-    if recipe.accuracy is not None:
-        inputs = {**rows, "quantize": quantize, "sensitivity": f"sensitivity/{target}"}
-        wanted = {"accuracy": recipe.accuracy.model_dump(), "target": target, "machine": facts.machine, **facts.task}
-        steps.append(Step(f"search/{target}", "search", inputs, wanted))
-    written = {"target": target, "fast_norms": facts.here.cores <= capabilities.fast_norms, **facts.shape(target)}
-    steps.append(Step(f"export/{target}", "export", {"quantize": facts.chosen(target)}, written))
-    return steps
-
-
-def _on_this_cpu(choice: Choice, capabilities: Capabilities, here: environment.Environment) -> dict[str, Any]:
-    """The method's options with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
-    options = options_of(choice, "methods")
-    if options.reduce_range == "auto":
-        options = options.model_copy(update={"reduce_range": saturates(capabilities, here.features)})
-    return {"name": choice.name, "options": options.model_dump(mode="json")}
-
-
-def _measure_steps(facts: _Facts) -> list[Step]:
+def _measure(plan: _Plan) -> list[Step]:
     """Evaluation of every candidate, and one benchmark of all."""
-    if not facts.recipe.measure:
+    recipe = plan.recipe
+    if not recipe.measure:
         return []
+    steps = [_evaluate(plan, name) for name in plan.candidates]
+    for target in recipe.targets if recipe.qat is not None else ():
+        if target in plan.candidates:
+            inputs = simulate.Inputs(
+                capture=_CAPTURE,
+                data=_DATA,
+                qat=plan.ranges,
+                quantize=plan.chosen(target),
+                evaluate=StepResult(step=f"evaluate/{target}"),
+            )
+            options = simulate.Options(task=plan.task, seed=recipe.seed)
+            steps.append(step(f"simulate/{target}", simulate.run, inputs, options))
+    exports = {target: StepResult(step=f"export/{target}") for target in recipe.targets}
+    timed = benchmark.Options(
+        candidates=plan.candidates,
+        benchmark=plan.benchmark,
+        model=plan.model,
+        allow_pickle=plan.allow_pickle,
+        machine=plan.machine,
+        task=plan.task,
+        seed=recipe.seed,
+    )
+    rows = benchmark.Inputs(capture=_CAPTURE, data=_DATA, trained=plan.trained, exports=exports)
+    return [*steps, step("benchmark", benchmark.run, rows, timed)]
+
+
+def _evaluate(plan: _Plan, candidate: str) -> Step:
+    exported = StepResult(step=f"export/{candidate}") if candidate in plan.recipe.targets else None
     # Figures belong to a machine and its runtimes; on another one they are measured again.
-    common = {**facts.task, "machine": facts.machine, "allow_pickle": facts.recipe.allow_pickle}
-    place, steps = {"model": facts.model}, []
-    for name in facts.candidates:
-        inputs = {"capture": "capture", "data": "data", **facts.trained}
-        if name in facts.recipe.targets:
-            inputs[f"export/{name}"] = f"export/{name}"
-        steps.append(Step(f"evaluate/{name}", "evaluate", inputs, {**common, "candidate": name}, place))
-    inputs = {"capture": "capture", "data": "data", **facts.trained}
-    inputs |= {f"export/{t}": f"export/{t}" for t in facts.recipe.targets}
-    measured = [target for target in facts.recipe.targets if target in facts.candidates]
-    for target in measured if facts.recipe.qat is not None else ():
-        seen = {"capture": "capture", "data": "data", "qat": "qat", "quantize": facts.chosen(target)}
-        steps.append(Step(f"simulate/{target}", "simulate", {**seen, "evaluate": f"evaluate/{target}"}, dict(facts.task)))
-    options = {**common, "benchmark": facts.benchmark.model_dump(), "candidates": facts.candidates}
-    return [*steps, Step("benchmark", "benchmark", inputs, options, place)]
+    options = evaluate.Options(
+        candidate=candidate,
+        model=plan.model,
+        allow_pickle=plan.allow_pickle,
+        machine=plan.machine,
+        task=plan.task,
+        seed=plan.recipe.seed,
+    )
+    inputs = evaluate.Inputs(capture=_CAPTURE, data=_DATA, trained=plan.trained, export=exported)
+    return step(f"evaluate/{candidate}", evaluate.run, inputs, options)
 
 
-def _result_steps(facts: _Facts) -> list[Step]:
-    """The report of all, and a package for every target."""
-    targets = facts.recipe.targets
-    inputs = {"capture": "capture", "data": "data", "calibrate": facts.ranges_step}
-    inputs |= {f"quantize/{t}": facts.chosen(t) for t in targets}
-    inputs |= {step.name: step.name for step in _measure_steps(facts)}
-    if facts.recipe.transforms:
-        inputs["prepare"] = "prepare"
-    for target in targets:
-        if facts.recipe.sensitivity or facts.recipe.accuracy is not None:
-            inputs[f"sensitivity/{target}"] = f"sensitivity/{target}"
-    gathered = {
-        **facts.task,
-        "recipe": facts.recipe.model_dump(mode="json", by_alias=True),
-        "candidates": facts.candidates if facts.recipe.measure else [],
-        "targets": list(targets),
-        "model_digest": facts.model_digest,
-        "absent": facts.absent,
-    }
-    steps = [Step("report", "report", inputs, gathered)]
-    for target in targets:
-        inputs = {"capture": "capture", "calibrate": facts.ranges_step, "export": f"export/{target}", "report": "report"}
-        steps.append(Step(f"package/{target}", "package", inputs, {"target": target}))
-    return steps
+def _report(plan: _Plan, steps: Sequence[Step]) -> Step:
+    """The report of all steps before it."""
+
+    def by_suffix(stage: str) -> dict[str, StepResult]:
+        return {each.name.partition("/")[2]: each.result for each in steps if each.stage == stage}
+
+    timed = [each.result for each in steps if each.stage == "benchmark"]
+    inputs = report.Inputs(
+        capture=_CAPTURE,
+        data=_DATA,
+        ranges=plan.ranges,
+        transform=StepResult(step="transform") if plan.recipe.transforms else None,
+        benchmark=timed[0] if timed else None,
+        plans={target: plan.chosen(target) for target in plan.recipe.targets},
+        sensitivities=by_suffix("sensitivity"),
+        simulations=by_suffix("simulate"),
+        evaluations=by_suffix("evaluate"),
+        steps={each.name: each.result for each in steps},
+    )
+    options = report.Options(
+        recipe=plan.recipe.model_dump(mode="json", by_alias=True),
+        model_digest=plan.model.digest,
+        absent=plan.absent,
+        task=plan.task,
+        seed=plan.recipe.seed,
+    )
+    return step("report", report.run, inputs, options)
 
 
-def _trains(recipe: Recipe) -> bool:
-    return recipe.finetune is not None or recipe.qat is not None
+def _packages(plan: _Plan) -> list[Step]:
+    """A package for every target."""
+    reported = StepResult(step="report")
+    return [
+        step(
+            f"package/{target}",
+            package.run,
+            package.Inputs(capture=_CAPTURE, ranges=plan.ranges, export=StepResult(step=f"export/{target}"), report=reported),
+            package.Options(target=target),
+        )
+        for target in plan.recipe.targets
+    ]
 
 
-def _labels(recipe: Recipe, source: Path, places: sources.Places) -> tuple[str, ...]:
+def _labels(recipe: Recipe, model: ModelSource, places: sources.Places) -> tuple[str, ...]:
     """Class names: as the model's config states them, or for a model that gets a new head, as the training rows have them."""
-    folder = checkpoint.side_folder(source)
     blank = build(recipe.task.name, recipe.task.options, ())
-    if recipe.finetune is None or (source.is_dir() and checkpoint.has_head(source, blank.head)):
-        return _stated_labels(folder)
+    if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
+        return model.labels
     if blank.labels or places.train is None:
         return blank.labels
     settings = recipe.data
-    place = {"hub": places.hub, "config": settings.config, "revision": settings.revision, "columns": settings.columns}
-    where, rows = sources.read(places.train, **place)  # type: ignore[arg-type]
+    where, rows = sources.read(
+        places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
+    )
     return blank.labels_in(rows, where=where)
-
-
-def _stated_labels(folder: Path) -> tuple[str, ...]:
-    if not (folder / "config.json").is_file():
-        return ()
-    names = checkpoint.read_config(folder).get("id2label") or {}
-    return tuple(str(names[k]) for k in sorted(names, key=int))
-
-
-def _baselines(recipe: Recipe) -> list[str]:
-    """What the recipe asks for, and the float model of every target's own runtime, without which nothing can be compared."""
-    needed = {candidates.float_baseline(t) for t in recipe.targets} | {"ort-f32"}
-    return [b for b in candidates.BASELINES if b in needed or b in recipe.baselines]

@@ -1,11 +1,10 @@
-"""The store: results under keys made of everything they depend on, visible only when whole.
+"""The store: results under keys made of everything they depend on (`keys`), visible only when whole.
 
     STORE/<stage>-<key>/artifact.json     manifest, written last: digests of the files, inputs, options, versions
-    STORE/scratch-<stage>-<key>/          what a long stage has found so far; gone once its result is stored
-    STORE/work-<stage>-<key>-<pid>/       a result in the making; whatever is left of one was interrupted and is removed
+    STORE/scratch-<stage>-<key>/          what a long stage keeps while it works; removed once its result is stored
+    STORE/work-<stage>-<key>-<pid>/       a result that is being made; what an interrupted run left of it is removed
 
-A key is the sha256 of {stage, version of the stage's code, the options it reads, digests of its inputs}. Names and paths of
-models and data are never part of it; their content is. A failure is never stored.
+A failure is never stored.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from filelock import FileLock, Timeout
 from octobert.core.errors import BusyError
 from octobert.core.files import canonical_digest, disk_error, file_digest, storage_errors
 from octobert.core.frozen import FrozenModel
+from octobert.pipeline.contract import StepResult
 
 MANIFEST = "artifact.json"
 _LOCK, _HOLDER = "lock", "process"
@@ -32,12 +32,12 @@ class Artifact(FrozenModel):
 
     Args:
         stage: which stage made it.
-        key: what it was made from.
+        key: digest of everything that it depends on.
         files: relative path → sha256.
         inputs: name → digest of the input artifact.
-        options: what the stage read of the recipe.
+        options: of the step.
         summary: a few figures for people and for the report.
-        versions: of the packages that did the work.
+        versions: of the installed packages.
         seconds: how long it took.
         peak_memory_bytes: of the process that made it.
     """
@@ -54,8 +54,13 @@ class Artifact(FrozenModel):
 
     @property
     def digest(self) -> str:
-        """What later stages depend on: the content, not how it came about."""
+        """What later steps depend on: the content of the files, not how they were made."""
         return canonical_digest(self.files)
+
+
+def manifest_of(result: StepResult) -> Artifact:
+    """The manifest of an earlier step's result."""
+    return result.read(MANIFEST, Artifact)
 
 
 class Store:
@@ -103,8 +108,18 @@ class Store:
         """Where a long stage may keep what it has found so far; it makes the folder, which outlives interruptions."""
         return self.root / f"scratch-{stage}-{key[:16]}"
 
+    def entries(self) -> dict[str, int]:
+        """Folders of the store, results and what interrupted runs left: name → size in bytes."""
+        folders = sorted(path for path in self.root.glob("*") if path.is_dir())
+        return {folder.name: sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders}
+
+    def remove(self, name: str) -> None:
+        """Remove one folder of the store, to be called under the lock."""
+        with storage_errors(self.root / name):
+            shutil.rmtree(self.root / name)
+
     def sweep(self) -> list[str]:
-        """Remove every work folder; called under the lock, so all of them are remains. Their names."""
+        """Remove every work folder, to be called under the lock: interrupted runs left them. Their names."""
         names = [folder.name for folder in self.root.glob("work-*")]
         for name in names:
             shutil.rmtree(self.root / name, ignore_errors=True)

@@ -1,11 +1,9 @@
-"""All candidates, interleaved, on fixed shapes and on the user's own lengths → `timings.json`.
+"""All candidates, timed in turn, on fixed shapes and on the lengths of the user's rows → `timings.json`.
 
-Raw samples are kept, with the environment they were taken in.
+Raw samples are kept, with the environment that they were taken in.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -14,10 +12,12 @@ from octobert.core import environment
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Latency
 from octobert.evaluation import candidates, latency
-from octobert.pipeline.stages import Context, encoder_of, evaluation, task_of
-from octobert.pipeline.stages.evaluate import model_path
+from octobert.models.source import ModelSource
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _rows
+from octobert.pipeline.stages.evaluate import file_of
 
-VERSION = 2
+TIMINGS = "timings.json"
 # Rows of the user's data that are timed; more would only repeat the same lengths.
 DATA_ROWS = 256
 
@@ -30,29 +30,58 @@ class Timings(FrozenModel):
     environment: environment.Environment
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The captured graph, the rows, the trained checkpoint where there is one, and target → its exported files."""
+
+    capture: StepResult
+    data: StepResult
+    trained: StepResult | None = None
+    exports: dict[str, StepResult]
+
+
+class Options(FrozenModel):
+    """The candidates, and what is timed.
+
+    Args:
+        machine: digest of the machine and its runtimes, which timings belong to.
+    """
+
+    candidates: tuple[str, ...]
+    benchmark: Benchmark
+    model: ModelSource
+    allow_pickle: bool
+    machine: str
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Benchmark."""
-    task = task_of(context.options)
-    settings = Benchmark.model_validate(context.options["benchmark"])
-    named = [
+    inputs, options = context.inputs, context.options
+    task, settings = options.task.build(), options.benchmark
+    timed = [
         candidates.Candidate(
-            name=n,
-            path=str(model_path(n, context)),
+            name=name,
+            path=str(file_of(name, options.model, inputs.capture, inputs.trained, inputs.exports.get(name))),
             head=task.head,
-            allow_pickle=bool(context.options["allow_pickle"]),
+            allow_pickle=options.allow_pickle,
         )
-        for n in context.options["candidates"]
+        for name in options.candidates
     ]
-    encoder = encoder_of(context)
-    asked, _ = evaluation(context, encoder)
-    vocabulary = int(context.read_json("capture", "config.json").get("vocab_size", 1000))
-    seed = int(context.options["seed"])
-    chosen = np.random.default_rng(seed).permutation(len(asked.flat))[:DATA_ROWS]
-    rows = [asked.flat[i] for i in chosen]
-    shapes = latency.shapes_of(settings, rows, encoder.pad_id, vocabulary, seed)
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    encoded, _ = _rows.evaluation_rows(inputs.data, task, tokenizer)
+    vocabulary = int(inputs.capture.read_json("config.json").get("vocab_size", 1000))
+    chosen = np.random.default_rng(options.seed).permutation(len(encoded.flat))[:DATA_ROWS]
+    rows = [encoded.flat[i] for i in chosen]
+    shapes = latency.shapes_of(settings, rows, tokenizer.pad_id, vocabulary, options.seed)
     latencies, footprints = latency.measure(
-        named, shapes, repeats=settings.repeats, threads=settings.threads, seed=seed, on_progress=context.progress
+        timed,
+        shapes,
+        repeats=settings.repeats,
+        threads=settings.threads,
+        seed=options.seed,
+        on_progress=context.progress,
     )
     here = environment.current()
-    context.write("timings.json", Timings(latencies=tuple(latencies), footprints=tuple(footprints), environment=here))
-    return {"candidates": [c.name for c in named], "shapes": [[s.batch, s.sequence] for s in shapes]}
+    context.write(TIMINGS, Timings(latencies=tuple(latencies), footprints=tuple(footprints), environment=here))
+    return {"candidates": [c.name for c in timed], "shapes": [[shape.batch, shape.sequence] for shape in shapes]}

@@ -1,48 +1,49 @@
-"""Statistics → `ranges.json`: an interval for every observed activation, with where it comes from."""
+"""Statistics → `ranges.json`: an interval for every observed activation, and where it comes from."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from octobert.core import plugins
-from octobert.core.errors import DataError
-from octobert.core.ranges import Interval, Provenance, Ranges, TensorStatistics
-from octobert.pipeline.stages import Context, observe
-
-VERSION = 2
+from octobert.config.recipe import Choice
+from octobert.core.frozen import FrozenModel
+from octobert.core.ranges import Provenance, Ranges
+from octobert.pipeline.contract import Context, StepResult, Summary
+from octobert.pipeline.stages import _plans, observe
+from octobert.quantization import calibrators, observer
 
 
-def interval_of(calibrator: Any, options: Any, value: str, statistics: TensorStatistics) -> Interval:
-    """The interval of one value.
+class Inputs(FrozenModel):
+    """The statistics."""
 
-    Raises:
-        DataError: the calibrator cannot work with what was seen; with the value's name.
-    """
-    try:
-        return calibrator.interval(statistics, options)
-    except DataError as error:
-        raise DataError(error.what, where=f'"{value}"', got=error.got, expected=error.expected, fix=error.fix) from error
+    observe: StepResult
 
 
-def run(context: Context) -> dict[str, Any]:
+class Options(FrozenModel):
+    """The calibrator; and for the record the model's digest and where the calibration rows come from."""
+
+    calibrator: Choice
+    model_digest: str
+    source: str
+    allow_leakage: bool
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Calibrate."""
-    name = context.options["calibrator"]["name"]
-    calibrator = plugins.load("calibrators", name)
-    options = calibrator.Options.model_validate(context.options["calibrator"]["options"])
-    statistics = observe.load(context.inputs["observe"] / "statistics.npz")
-    observed = context.read_json("observe", "observed.json")
+    options, choice = context.options, context.options.calibrator
+    calibrator = calibrators.load(choice.name)
+    settings = calibrator.Options.model_validate(choice.options)
+    statistics = observer.load(context.inputs.observe.path(observe.STATISTICS))
+    observed = context.inputs.observe.read_json(observe.FACTS)
     intervals = {}
-    for index, (value, one) in enumerate(sorted(statistics.items()), start=1):
-        intervals[value] = interval_of(calibrator, options, value, one)
+    for index, (value, seen) in enumerate(sorted(statistics.items()), start=1):
+        intervals[value] = calibrators.interval_of(calibrator, settings, value, seen)
         context.progress("calibrating", index, len(statistics))
     provenance = Provenance(
         samples=observed["samples"],
         tokens=observed["tokens"],
         data_digest=observed["data_digest"],
-        model_digest=context.options["model_digest"],
-        source=context.options["source"],
-        allow_leakage=context.options["allow_leakage"],
+        model_digest=options.model_digest,
+        source=options.source,
+        allow_leakage=options.allow_leakage,
     )
-    ranges = Ranges(calibrator=name, options=options.model_dump(), intervals=intervals, provenance=provenance)
-    context.write("ranges.json", ranges)
-    return {"calibrator": name, "values": len(intervals)}
+    ranges = Ranges(calibrator=choice.name, options=settings.model_dump(), intervals=intervals, provenance=provenance)
+    context.write(_plans.RANGES, ranges)
+    return {"calibrator": choice.name, "values": len(intervals)}

@@ -1,4 +1,4 @@
-"""A checkpoint or an ONNX file → the canonical float graph with its tokenizer and config, and the proof of parity.
+"""A checkpoint or an ONNX file → the canonical float graph with its tokenizer and config, and the parity check.
 
 Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {family, head, sizes, parity}.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from octobert.core.frozen import FrozenModel
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.tokenization import TextEncoder, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
-from octobert.models import checkpoint
-from octobert.pipeline.stages import Context, model_of
+from octobert.models.source import ModelSource
+from octobert.pipeline.contract import Context, StepResult, Summary
+from octobert.pipeline.stages.finetune import trained_source
 
-VERSION = 3
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
     "A float graph is worth quantizing only if it computes what the checkpoint computes, so the two are compared on "
@@ -36,20 +36,32 @@ PARITY_TEXTS = (
 _BATCHES = ((0,), (1, 2), (0, 3, 4), (5,), (6,), (6, 7), tuple(range(8)))
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """What a step trained, which is captured in place of the user's model."""
+
+    trained: StepResult | None = None
+
+
+class Options(FrozenModel):
+    """The user's model, and the head it is captured with."""
+
+    model: ModelSource
+    head: str
+    allow_pickle: bool
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Capture."""
-    source = model_of(context)
-    folder = checkpoint.side_folder(source)
-    save_tokenizer(folder, context.work)
-    config = folder / "config.json"
-    (context.work / "config.json").write_text(config.read_text(encoding="utf-8") if config.is_file() else "{}")
-    encoder = TextEncoder(context.work)
+    source, head = trained_source(context.options.model, context.inputs.trained), context.options.head
+    save_tokenizer(source.tokenizer_folder, context.work)
+    config = context.work / "config.json"
+    stated = source.tokenizer_folder / "config.json"
+    config.write_text(stated.read_text(encoding="utf-8") if stated.is_file() else "{}", encoding="utf-8")
     context.progress("capturing", 0, 2)
-    batches = parity_batches(encoder)
-    head = str(context.options["head"])
-    captured = capture.capture(source, head, batches, allow_pickle=bool(context.options["allow_pickle"]))
+    batches = parity_batches(TextEncoder(context.work))
+    captured = capture.capture(source, head, batches, allow_pickle=context.options.allow_pickle)
     context.progress("capturing", 1, 2)
-    captured.model.metadata_props.update(_described(context.work / "config.json"))
+    captured.model.metadata_props.update(_described(config))
     operators.save(captured.model, context.work / "model.onnx")
     facts = CaptureFacts(family=captured.family.model_types[0], head=head, sizes=captured.sizes, parity=captured.parity)
     context.write("capture.json", facts)

@@ -1,48 +1,83 @@
-"""Rows of the user's data → the texts that calibration sees, those that a search is held against, and those that are judged
-in the end; kept apart.
+"""Rows of the user's data → the rows that calibration sees, those that a search is judged on, and those that are evaluated in
+the end; none of them in two parts.
 
-Writes `calibration.json` {inputs, digest}, `evaluation.json` {inputs, gold, digest}, and `tuning.json` where a search is
-wanted: growing parts of its rows, [{inputs, gold}], so that what is clearly bad is seen to be on few; `training.json` {inputs,
-gold} where a model is fine-tuned.
+Writes `calibration.json` {inputs, digest} and `evaluation.json` {inputs, gold, digest}. Where a search is wanted,
+`tuning.json`: growing parts of its rows, [{inputs, gold}], so that a clearly bad plan is rejected on few rows. Where a model is
+trained, `training.json` {inputs, gold}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from octobert.config.recipe import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
+from octobert.core.frozen import FrozenModel
 from octobert.data import sources
 from octobert.data.rows import Row
 from octobert.data.tokenization import Text
-from octobert.pipeline.stages import Context, task_of
+from octobert.pipeline.contract import Context, Summary, TaskSpec
 from octobert.tasks._task import Task
 
-VERSION = 4
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
 
 
-def run(context: Context) -> dict[str, Any]:
-    """Load, hold apart, check, sample."""
+class Inputs(FrozenModel):
+    """Nothing: the rows come from the user."""
+
+
+class Options(FrozenModel):
+    """What the rows depend on.
+
+    Args:
+        places: part (`calibrate`, `evaluate`, `tune`, `train`) → file, folder, or split on the hub.
+        content: digests of the files, or the exact revision on the hub.
+        alone: one file for all parts; they are drawn at random, apart from each other.
+        how: the choice in words, for the report.
+        hub, config, revision: of a data set on the hub.
+        calibrate, evaluate, tune, finetune: how many rows of each part, and which are left out; None where it is not wanted.
+        allow_leakage: accept rows that are both calibrated (or trained) on and evaluated.
+    """
+
+    NOT_IN_KEY: ClassVar = frozenset({"places"})
+
+    task: TaskSpec
+    seed: int
+    places: dict[str, str]
+    content: tuple[str, ...]
+    alone: bool
+    how: str
+    hub: str | None
+    config: str | None
+    revision: str | None
+    columns: tuple[str, ...]
+    calibrate: RowSelection
+    evaluate: RowSelection
+    tune: RowSelection | None
+    finetune: RowSelection | None
+    allow_leakage: bool
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
+    """Load, separate, check for leakage, sample."""
     options = context.options
-    task, seed = task_of(options), int(options["seed"])
-    calibrate, evaluate = (RowSelection.model_validate(options[name]) for name in ("calibrate", "evaluate"))
-    tune = RowSelection.model_validate(options["tune"]) if options["tune"] else None
+    task, seed = options.task.build(), options.seed
+    calibrate, evaluate, tune = options.calibrate, options.evaluate, options.tune
     samples = calibrate.samples or 0
-    source, rows = _load(context, "calibrate")
+    source, rows = _load(options, "calibrate")
     tuning: list[Row] = []
-    if options["alone"]:
+    if options.alone:
         target, evaluated = source, rows
         rows, evaluated = _held_out(task, rows, source, samples, seed)
         if tune is not None:
             tuning, evaluated = _held_out(task, evaluated, source, tune.samples or 0, seed)
     else:
-        target, evaluated = _load(context, "evaluate")
+        target, evaluated = _load(options, "evaluate")
     if evaluate.samples:
         evaluated = [evaluated[i] for i in sources.sample(len(evaluated), evaluate.samples, seed)]
     known = _digests(task, evaluated, target)
@@ -54,15 +89,15 @@ def run(context: Context) -> dict[str, Any]:
     if not rows:
         raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
     chosen = _digests(task, rows, source)
-    if not options["allow_leakage"]:
+    if not options.allow_leakage:
         sources.refuse_leakage(chosen, known)
     if tune is not None:
-        if not options["alone"]:
-            place, tuning = _load(context, "tune")
+        if not options.alone:
+            place, tuning = _load(options, "tune")
             kept = sources.apart(_digests(task, tuning, place), [*known, *chosen])
             tuning = [tuning[kept[i]] for i in sources.sample(len(kept), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
-    trained = _write_training(context, task, known, tuning) if options["finetune"] else 0
+    trained = _write_training(context, task, known, tuning) if options.finetune else 0
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})
@@ -72,7 +107,7 @@ def run(context: Context) -> dict[str, Any]:
         "evaluation_rows": len(evaluated),
         "tuning_rows": len(tuning),
         "training_rows": trained,
-        "source": options["how"],
+        "source": options.how,
         "leaked_rows": len(set(chosen) & set(known)),
         "dropped_rows": dropped,
     }
@@ -84,7 +119,7 @@ def _held_out(task: Task, rows: list[Row], where: str, samples: int, seed: int) 
     return [rows[i] for i in first], [rows[i] for i in second]
 
 
-def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> None:
+def _write_tuning(context: Context[Inputs, Options], task: Task, rows: list[Row], seed: int) -> None:
     where = "data.tune"
     if not rows:
         raise DataError(
@@ -101,29 +136,31 @@ def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> N
     context.write_json("tuning.json", parts)
 
 
-def _write_training(context: Context, task: Task, evaluated: Sequence[str], tuning: Sequence[Row]) -> int:
+def _write_training(context: Context[Inputs, Options], task: Task, evaluated: Sequence[str], tuning: Sequence[Row]) -> int:
     """The rows to fine-tune on, none of which a search is held against; how many."""
     options = context.options
-    wanted = RowSelection.model_validate(options["finetune"])
-    place, rows = _load(context, "train")
+    wanted = options.finetune
+    assert wanted is not None
+    place, rows = _load(options, "train")
     foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if wanted.drop_evaluated else [])]
     digests = _digests(task, rows, place)
     kept = sources.apart(digests, foreign)
     if wanted.samples:
-        kept = [kept[i] for i in sources.sample(len(kept), wanted.samples, int(options["seed"]))]
+        kept = [kept[i] for i in sources.sample(len(kept), wanted.samples, options.seed)]
     rows = [rows[i] for i in kept]
     if not rows:
         raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
-    if not options["allow_leakage"]:
+    if not options.allow_leakage:
         sources.refuse_leakage([digests[i] for i in kept], evaluated, what="training", where="data.finetune")
     context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
     return len(rows)
 
 
-def _load(context: Context, part: str) -> tuple[str, list[Row]]:
-    """(where the rows are, the rows), for "calibrate" or "evaluate"."""
-    given = {key: context.options[key] for key in ("hub", "config", "revision", "columns")}
-    return sources.read(context.locations[part], **given)
+def _load(options: Options, part: str) -> tuple[str, list[Row]]:
+    """(Where the rows of a part are, the rows)."""
+    return sources.read(
+        options.places[part], hub=options.hub, config=options.config, revision=options.revision, columns=options.columns
+    )
 
 
 def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:

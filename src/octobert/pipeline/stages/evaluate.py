@@ -1,4 +1,4 @@
-"""One candidate over all evaluation rows → its raw outputs and its scores with intervals.
+"""One candidate over all evaluation rows → its raw outputs, and its scores with intervals.
 
 Writes `outputs.npz` (rows in input order) and `scores.json`.
 """
@@ -6,18 +6,20 @@ Writes `outputs.npz` (rows in input order) and `scores.json`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from octobert.core import plugins
+from octobert import targets
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
-from octobert.pipeline.stages import Context, encoder_of, evaluation, model_of, task_of
+from octobert.models.source import ModelSource
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows
+from octobert.pipeline.stages.finetune import trained_source
 
-VERSION = 2
+OUTPUTS, SCORES = "outputs.npz", "scores.json"
 
 
 class Scores(FrozenModel):
@@ -26,37 +28,67 @@ class Scores(FrozenModel):
     scores: tuple[Score, ...]
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The captured graph, the rows, the trained checkpoint where there is one, and of a target its exported files."""
+
+    capture: StepResult
+    data: StepResult
+    trained: StepResult | None = None
+    export: StepResult | None = None
+
+
+class Options(FrozenModel):
+    """The candidate: a float baseline or a target.
+
+    Args:
+        machine: digest of the machine and its runtimes, which scores belong to.
+    """
+
+    candidate: str
+    model: ModelSource
+    allow_pickle: bool
+    machine: str
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Evaluate."""
-    task = task_of(context.options)
-    name = context.options["candidate"]
-    encoder = encoder_of(context)
-    asked, gold = evaluation(context, encoder)
-    rows = asked.flat
-    path = model_path(name, context)
-    pickle = bool(context.options["allow_pickle"])
-    candidate = candidates.Candidate(name=name, path=str(path), head=task.head, allow_pickle=pickle)
+    inputs, options = context.inputs, context.options
+    task = options.task.build()
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    encoded, gold = _rows.evaluation_rows(inputs.data, task, tokenizer)
+    rows = encoded.flat
+    path = file_of(options.candidate, options.model, inputs.capture, inputs.trained, inputs.export)
+    candidate = candidates.Candidate(name=options.candidate, path=str(path), head=task.head, allow_pickle=options.allow_pickle)
     session = candidates.open_candidate(candidate, 0)
     outputs = run_rows(
         session,
         rows,
-        encoder.pad_id,
-        lambda done: context.progress(f"evaluating {name}", done, len(rows)),
+        tokenizer.pad_id,
+        lambda done: context.progress(f"evaluating {options.candidate}", done, len(rows)),
         per_token=task.per_token,
     )
-    np.savez(context.work / "outputs.npz", **outputs)  # type: ignore[arg-type]
-    scores = scoring.scores(task, outputs, asked, gold, seed=int(context.options["seed"]))
-    context.write("scores.json", Scores(scores=scores))
-    truncated = sum(row.truncated for row in rows)
-    primary = next((s.value for s in scores if s.metric == task.primary), None)
-    facts = {"candidate": name, "precision": session.precision, "truncated": truncated, "primary": primary}
-    return {**facts, "texts": len(asked.texts), "rows": len(rows)}
+    np.savez(context.work / OUTPUTS, **outputs)  # type: ignore[arg-type]
+    scores = scoring.scores(task, outputs, encoded, gold, seed=options.seed)
+    context.write(SCORES, Scores(scores=scores))
+    return {
+        "candidate": options.candidate,
+        "precision": session.precision,
+        "truncated": sum(row.truncated for row in rows),
+        "primary": next((score.value for score in scores if score.metric == task.primary), None),
+        "texts": len(encoded.texts),
+        "rows": len(rows),
+    }
 
 
-def model_path(name: str, context: Context) -> Path:
-    """The file or folder that a candidate opens."""
-    if name == "torch-f32":
-        return model_of(context)
-    if name in candidates.BASELINES:
-        return context.inputs["capture"] / "model.onnx"
-    return plugins.load("targets", name).model_file(context.inputs[f"export/{name}"])
+def file_of(
+    candidate: str, model: ModelSource, capture: StepResult, trained: StepResult | None, export: StepResult | None
+) -> Path:
+    """The file or folder that a candidate opens: the checkpoint, the float graph, or a target's file."""
+    source = candidates.source_of(candidate)
+    if source == "checkpoint":
+        return trained_source(model, trained).path
+    if source == "graph" or export is None:
+        return capture.path(_plans.FLOAT)
+    return targets.load(candidate).model_file(export.path(""))

@@ -1,43 +1,61 @@
-"""The QDQ graph → the files of one target, laid out as in the finished package: `onnx/`, and what else its runtime opens."""
+"""The quantized graph → the files of one target, laid out as in the finished package: `onnx/`, and others that it needs."""
 
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import onnx_ir as ir
 
-from octobert.core import plugins
+from octobert import targets
 from octobert.core.capability import Capabilities
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.core.session import ExportOptions
+from octobert.core.session import ExportOptions, StaticShape
 from octobert.graph import operators
 from octobert.graph.passes import first_token, norms
-from octobert.pipeline.stages import Context
+from octobert.pipeline.contract import Context, StepResult, Summary
+from octobert.pipeline.stages import _plans
 
-VERSION = 4
+
+class Inputs(FrozenModel):
+    """The plan and the quantized graph."""
+
+    quantize: StepResult
 
 
-def run(context: Context) -> dict[str, Any]:
+class Options(FrozenModel):
+    """What the target's files are like.
+
+    Args:
+        fast_norms: write norms in operators that are faster on few cores.
+        shape: of targets that want it fixed.
+    """
+
+    target: str
+    fast_norms: bool
+    shape: StaticShape | None
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Export."""
-    target = plugins.load("targets", context.options["target"])
-    plan = context.read("quantize", "plan.json", QuantPlan)
-    form = ExportOptions(shape=context.options.get("shape"), float_parts=plan.float_parts)
-    written = context.inputs["quantize"] / "model_quantized.onnx"
-    thin, fast = target.CAPABILITIES.first_token, context.options["fast_norms"] and is_for_it_alone(plan, target.CAPABILITIES)
+    options, target = context.options, targets.load(context.options.target)
+    plan = context.inputs.quantize.read(_plans.PLAN, QuantPlan)
+    written = context.inputs.quantize.path(_plans.QUANTIZED)
+    sliced = target.CAPABILITIES.first_token
+    fast_norms = options.fast_norms and is_for_it_alone(plan, target.CAPABILITIES)
     products = rewritten = 0
-    if thin or fast:
+    rewriting = context.work / "rewritten"
+    if sliced or fast_norms:
         model = ir.load(written)
-        products = first_token.slice_first_token_(model) if thin else 0
-        rewritten = norms.vectorize_norms_(model) if fast else 0
+        products = first_token.slice_first_token_(model) if sliced else 0
+        rewritten = norms.vectorize_norms_(model) if fast_norms else 0
         if products or rewritten:
-            written = context.work / "rewritten" / written.name
-            written.parent.mkdir()
+            rewriting.mkdir()
+            written = rewriting / written.name
             operators.save(model, written)
-    target.export(written, context.work, form)
-    shutil.rmtree(context.work / "rewritten", ignore_errors=True)
-    main = target.model_file(context.work)
-    size = sum(f.stat().st_size for f in main.parent.iterdir())
+    target.export(written, context.work, ExportOptions(shape=options.shape, float_parts=plan.float_parts))
+    shutil.rmtree(rewriting, ignore_errors=True)
+    size = sum(file.stat().st_size for file in target.model_file(context.work).parent.iterdir())
     return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products, "fast_norms": rewritten}
 
 

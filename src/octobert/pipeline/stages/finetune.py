@@ -1,6 +1,6 @@
 """A base checkpoint and training rows → a checkpoint that does the task.
 
-Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them, and `trained.json`, how that went.
+Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them, and `trained.json`, how training went.
 """
 
 from __future__ import annotations
@@ -8,47 +8,118 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from octobert.config.training import Finetune, Training
 from octobert.core.files import canonical_digest
+from octobert.core.frozen import FrozenModel
 from octobert.core.results import TRAINED
 from octobert.data.tokenization import TextEncoder, save_tokenizer
-from octobert.models import checkpoint
-from octobert.pipeline.stages import CHECKPOINT, Context, ask, task_of
+from octobert.models import checkpoint, source
+from octobert.models.source import ModelSource
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.keys import key_data
+from octobert.pipeline.stages import _rows
 from octobert.training import trainer
 
 if TYPE_CHECKING:
     from octobert.training.distillation import Teacher
+    from octobert.training.simulation import Simulation
 
-VERSION = 2
+CHECKPOINT = "checkpoint"
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The training rows."""
+
+    data: StepResult
+
+
+class TrainingOptions(FrozenModel):
+    """What every training depends on.
+
+    Args:
+        teacher: to be distilled from, where it is not the base model itself.
+        code_digest: of the user's training function.
+        training: how it is carried out, which changes nothing that is learned.
+    """
+
+    NOT_IN_KEY: ClassVar = frozenset({"training"})
+
+    model: ModelSource
+    teacher: ModelSource | None
+    code_digest: str | None
+    allow_pickle: bool
+    training: Training
+    task: TaskSpec
+    seed: int
+
+
+class Options(TrainingOptions):
+    """Training in float."""
+
+    settings: Finetune
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Fine-tune."""
-    base = Path(context.locations["model"])
-    settings = Finetune.model_validate(context.options["finetune"])
-    model = load(context, base, settings)
-    found, asked = train_(context, base, model, settings, teacher=teacher_of(context, base, settings))
-    save(context, base, model, {**found, **asked, "settings": settings.model_dump(mode="json")})
-    return {**found, **asked}
+    options = context.options
+    model = load(options, options.model, options.settings)
+    facts = train_(context, context.inputs.data, options.model, options.settings, model)
+    save(context.work, options, options.model, options.settings, model, facts)
+    return facts
 
 
-def load(context: Context, base: Path, settings: Finetune) -> Any:
-    """The model that is trained."""
-    task = task_of(context.options)
+def trained_source(model: ModelSource, trained: StepResult | None) -> ModelSource:
+    """The model that a run is about: what a step trained, or what the user named."""
+    return model if trained is None else source.resolve(trained.path(CHECKPOINT))
+
+
+def load(options: TrainingOptions, base: ModelSource, settings: Finetune) -> Any:
+    """The PyTorch model that is trained."""
+    task = options.task.build()
     return checkpoint.load_base(
-        base,
+        base.path,
         task.head,
         task.labels,
-        allow_pickle=bool(context.options["allow_pickle"]),
-        seed=int(context.options["seed"]),
+        allow_pickle=options.allow_pickle,
+        seed=options.seed,
         dropout=settings.dropout,
     )
 
 
-def teacher_of(context: Context, base: Path, settings: Finetune) -> Teacher | None:
-    """The teacher that is wanted: a checkpoint, or what training begins from.
+def train_(
+    context: Context[FrozenModel, TrainingOptions],
+    data: StepResult,
+    base: ModelSource,
+    settings: Finetune,
+    model: Any,
+    simulation: Simulation | None = None,
+) -> Summary:
+    """Train a model in place on the stored rows; how it went, and how many texts and rows there were."""
+    options, task = context.options, context.options.task.build()
+    tokenizer = TextEncoder(base.tokenizer_folder, task.max_length)
+    stored = data.read_json("training.json")
+    encoded = _rows.encoded(stored["inputs"], task, tokenizer)
+    teacher_only = settings.distill is not None and settings.distill.share == 1
+    targets = [{} for _ in encoded.flat] if teacher_only else task.targets(encoded, stored["gold"])
+    job = trainer.Job(
+        model=model,
+        rows=trainer.TrainingRows(encoded.flat, targets, tokenizer.pad_id),
+        settings=settings,
+        how=options.training,
+        seed=options.seed,
+        scratch=context.scratch,
+        simulation=simulation,
+        teacher=_teacher(options, base, settings),
+        identity=canonical_digest([key_data(options), stored]),
+        on_step=lambda step, of: context.progress("training", step, of),
+    )
+    return {**trainer.train(job), "texts": len(encoded.texts), "rows": len(encoded.flat)}
+
+
+def _teacher(options: TrainingOptions, base: ModelSource, settings: Finetune) -> Teacher | None:
+    """The teacher: another checkpoint, or the model that training begins from.
 
     Raises:
         ModelError: it cannot teach this model.
@@ -57,54 +128,29 @@ def teacher_of(context: Context, base: Path, settings: Finetune) -> Teacher | No
         return None
     from octobert.training import distillation
 
-    task, folder = task_of(context.options), Path(context.locations.get("teacher", base))
-    distillation.check(folder, base, task.labels, settings.distill)
-    return distillation.Teacher(folder, task.head, settings.distill, allow_pickle=bool(context.options["allow_pickle"]))
+    task, teacher = options.task.build(), options.teacher or base
+    distillation.check(teacher.path, base.path, task.labels, settings.distill)
+    return distillation.Teacher(teacher.path, task.head, settings.distill, allow_pickle=options.allow_pickle)
 
 
-def train_(
-    context: Context, base: Path, model: Any, settings: Finetune, *, simulation: Any = None, teacher: Teacher | None = None
-) -> tuple[dict[str, float], dict[str, int]]:
-    """Train a model on the stored rows: (what came of it, how many texts and rows there were)."""
-    task, side = task_of(context.options), checkpoint.side_folder(base)
-    encoder = TextEncoder(side, task.max_length)
-    stored = context.read_json("data", "training.json")
-    asked = ask(context, encoder, stored["inputs"])
-    follows = settings.distill is not None and settings.distill.share == 1
-    targets = [{} for _ in asked.flat] if follows else task.targets(asked, stored["gold"])
-    job = trainer.Job(
-        model=model,
-        rows=trainer.Rows(asked.flat, targets, encoder.pad_id),
-        settings=settings,
-        how=Training.model_validate_json(context.locations["training"]),
-        seed=int(context.options["seed"]),
-        scratch=context.scratch,
-        simulation=simulation,
-        teacher=teacher,
-        identity=canonical_digest([context.options, stored]),
-        on_step=lambda step, of: context.progress("training", step, of),
-    )
-    return trainer.train(job), {"texts": len(asked.texts), "rows": len(asked.flat)}
-
-
-def save(context: Context, base: Path, model: Any, facts: dict[str, Any]) -> None:
-    """Write the checkpoint, with the tokenizer of the base and what is to be said of it; one process of a machine does."""
+def save(work: Path, options: TrainingOptions, base: ModelSource, settings: Finetune, model: Any, facts: Summary) -> None:
+    """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
     if not trainer.is_first():
         return
-    folder = context.work / CHECKPOINT
+    folder, side = work / CHECKPOINT, base.tokenizer_folder
     folder.mkdir()
-    side = checkpoint.side_folder(base)
     save_tokenizer(side, folder)
     if (side / "1_Pooling").is_dir():
         shutil.copytree(side / "1_Pooling", folder / "1_Pooling")
         shutil.copyfile(side / "modules.json", folder / "modules.json")
     model.save_pretrained(folder)
-    # Dropout that was only switched off for this training is the model's again.
-    config, original = json.loads((folder / "config.json").read_text()), checkpoint.read_config(side)
+    # Dropout that was switched off for this training only belongs to the model again.
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for key in checkpoint.dropouts(config):
         del config[key]
-    config |= {key: original[key] for key in checkpoint.dropouts(original)}
+    config |= {key: base.config[key] for key in checkpoint.dropouts(base.config)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    # How long it took is no part of what was made: machines that train together have to come to the same key.
-    facts = {"seed": context.options["seed"], **{name: fact for name, fact in facts.items() if name != "step_seconds"}}
-    (folder / TRAINED).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    # How long it took is left out: machines that train together have to come to the same key.
+    kept = {name: fact for name, fact in facts.items() if name != "step_seconds"}
+    record = {"seed": options.seed, **kept, "settings": settings.model_dump(mode="json")}
+    (folder / TRAINED).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

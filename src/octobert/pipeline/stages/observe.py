@@ -1,83 +1,69 @@
-"""The float graph and calibration texts → statistics of every activation a plan may quantize.
+"""The float graph and calibration rows → statistics of every activation that a plan may quantize.
 
-Writes `statistics.npz`: per value its minimum, maximum, count, occupied histogram bins and the extremes of each row; and
+Writes `statistics.npz`, per value its minimum, maximum, count, occupied histogram bins and the extremes of each row; and
 `observed.json`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import onnx_ir as ir
 
-from octobert.core import plugins
+from octobert.core.frozen import FrozenModel
 from octobert.core.placement import Placement
-from octobert.core.ranges import BINS, TensorStatistics
-from octobert.core.results import CaptureFacts
 from octobert.graph import sites
-from octobert.pipeline.stages import Context, calibration
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows
 from octobert.quantization import observer
 
-VERSION = 3
+STATISTICS, FACTS = "statistics.npz", "observed.json"
 _SHOWN_CHARACTERS = 60
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The captured graph, the graph to observe, and the calibration rows."""
+
+    capture: StepResult
+    data: StepResult
+    float_graph: StepResult
+
+
+class Options(FrozenModel):
+    """Patterns of the kinds of sites to observe."""
+
+    kinds: tuple[str, ...]
+    task: TaskSpec
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Observe."""
-    facts = context.read("capture", "capture.json", CaptureFacts)
-    encoder, asked = calibration(context)
-    rows = asked.flat
-    texts = [(number, text) for number, (text, own) in enumerate(zip(asked.texts, asked.rows, strict=True), 1) for _ in own]
-    family = plugins.load("families", facts.family).FAMILY
-    path = context.inputs["float"] / "model.onnx"
-    wanted = Placement(description="", kinds=tuple(context.options["kinds"]))
-    found = sites.find_sites(ir.load(path).graph, family)
-    values = sorted({site.value for site in found if wanted.takes(site) and not site.is_weight})
+    inputs, task = context.inputs, context.options.task.build()
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    encoded = _rows.calibration_rows(inputs.data, task, tokenizer)
+    rows = encoded.flat
+    # A text of several windows has several rows: the number and the text of each row, for messages.
+    texts = [(n, text) for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1) for _ in own]
+    graph = inputs.float_graph.path(_plans.FLOAT)
+    placement = Placement(description="", kinds=context.options.kinds)
+    chosen = [
+        site for site in sites.find_sites(ir.load(graph).graph, _plans.family_of(inputs.capture)) if placement.takes(site)
+    ]
+    values = sorted({site.value for site in chosen if not site.is_weight})
     statistics = observer.observe(
-        path,
+        graph,
         rows,
-        encoder.pad_id,
+        tokenizer.pad_id,
         values,
         name_of=lambda i: f'calibration row {texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
-    save(statistics, context.work / "statistics.npz")
+    observer.save(statistics, context.work / STATISTICS)
     observed = {
-        "samples": len(asked.texts),
+        "samples": len(encoded.texts),
         "rows": len(rows),
         "tokens": sum(map(len, rows)),
-        "truncated": sum(r.truncated for r in rows),
+        "truncated": sum(row.truncated for row in rows),
         "values": len(values),
-        "data_digest": context.read_json("data", "calibration.json")["digest"],
+        "data_digest": inputs.data.read_json("calibration.json")["digest"],
     }
-    context.write_json("observed.json", observed)
+    context.write_json(FACTS, observed)
     return observed
-
-
-def save(statistics: dict[str, TensorStatistics], path: Path) -> None:
-    """Write statistics with only the occupied bins."""
-    arrays: dict[str, np.ndarray] = {}
-    for name, one in statistics.items():
-        bins = np.flatnonzero(one.histogram)
-        arrays[f"{name}/summary"] = np.array([one.minimum, one.maximum, one.count], dtype=np.float64)
-        arrays[f"{name}/bins"] = bins.astype(np.uint16)
-        arrays[f"{name}/counts"] = one.histogram[bins]
-        arrays[f"{name}/extremes"] = one.extremes
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
-
-
-def load(path: Path) -> dict[str, TensorStatistics]:
-    """The inverse of `save`."""
-    found: dict[str, TensorStatistics] = {}
-    with np.load(path) as arrays:
-        for key in arrays.files:
-            name, _, part = key.rpartition("/")
-            if part == "summary":
-                histogram = np.zeros(BINS, dtype=np.int64)
-                histogram[arrays[f"{name}/bins"]] = arrays[f"{name}/counts"]
-                low, high, count = arrays[key]
-                extremes = arrays[f"{name}/extremes"]
-                found[name] = TensorStatistics(float(low), float(high), int(count), histogram, extremes)
-    return found

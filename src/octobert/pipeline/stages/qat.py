@@ -1,65 +1,85 @@
-"""A float model, its calibrated ranges and training rows → weights and ranges that were trained with values rounded.
+"""A float model, its calibrated ranges and training rows → weights and ranges from quantization-aware training.
 
-Every value that the plan of any target quantizes is rounded in training, as the first such target has it.
+Every value that the plan of any target quantizes is fake-quantized in training, as the first such target has it.
 
-Writes `checkpoint/`, `ranges.json`, `plan.json` (what was rounded), and `scales.npz` where scales of weights were chosen.
+Writes `checkpoint/`, `ranges.json`, `plan.json` (what was fake-quantized), and `scales.npz` (scales of weights).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from octobert.config.recipe import Choice
 from octobert.config.training import Qat
-from octobert.core import plugins
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.core.ranges import Ranges
-from octobert.core.results import CaptureFacts
-from octobert.pipeline.stages import Context, finetune, model_of
-from octobert.pipeline.stages.quantize import SCALES, planned
+from octobert.core.ranges import Interval, Ranges
+from octobert.pipeline.contract import Context, StepResult, Summary
+from octobert.pipeline.stages import _plans, finetune
 from octobert.training import trainer
 
-VERSION = 1
+
+class Inputs(FrozenModel):
+    """The captured graph, the graph that plans are made for, the rows, the ranges, and what `finetune` trained."""
+
+    capture: StepResult
+    data: StepResult
+    float_graph: StepResult
+    calibrate: StepResult
+    finetune: StepResult | None = None
 
 
-def run(context: Context) -> dict[str, Any]:
+class Options(finetune.TrainingOptions):
+    """Quantization-aware training, with target → its method."""
+
+    settings: Qat
+    methods: dict[str, Choice]
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Train."""
     from octobert.training.simulation import Simulation
 
-    base, settings = model_of(context), Qat.model_validate(context.options["qat"])
-    family = plugins.load("families", context.read("capture", "capture.json", CaptureFacts).family).FAMILY
-    calibrated = context.read("calibrate", "ranges.json", Ranges)
-    plan = _of_all([planned(context, calibrated, name, how) for name, how in context.options["methods"].items()])
-    teacher = finetune.teacher_of(context, base, settings)
-    model = finetune.load(context, base, settings)
+    inputs, options = context.inputs, context.options
+    settings = options.settings
+    base = finetune.trained_source(options.model, inputs.finetune)
+    before = inputs.calibrate.read(_plans.RANGES, Ranges)
+    graph = inputs.float_graph.path(_plans.FLOAT)
+    plan = union([_plans.plan_of(inputs.capture, graph, before, name, method) for name, method in options.methods.items()])
+    model = finetune.load(options, base, settings)
     simulation = Simulation(
-        model, plan, family, learned=settings.ranges == "learned", keep=settings.keep, share=settings.average
+        model,
+        plan,
+        _plans.family_of(inputs.capture),
+        learned=settings.ranges == "learned",
+        keep=settings.keep,
+        share=settings.average,
     ).attach()
-    found, asked = finetune.train_(context, base, model, settings, simulation=simulation, teacher=teacher)
+    facts = finetune.train_(context, inputs.data, base, settings, model, simulation)
     intervals, scales = simulation.intervals(), simulation.weight_scales()
     simulation.detach()
-    finetune.save(context, base, model, {**found, **asked, "settings": settings.model_dump(mode="json")})
+    finetune.save(context.work, options, base, settings, model, facts)
     if trainer.is_first():
-        began = {"calibrator": calibrated.calibrator, **calibrated.options, "ranges": settings.ranges}
-        ranges = Ranges(calibrator="qat", options=began, intervals=intervals, provenance=calibrated.provenance)
-        context.write("ranges.json", ranges)
-        context.write("plan.json", plan)
-        np.savez(context.work / SCALES, **scales)  # type: ignore[arg-type]
-    return {**found, **asked, "values": len(simulation.ranges.quantizers), "moved": _moved(calibrated, intervals)}
+        began = {"calibrator": before.calibrator, **before.options, "ranges": settings.ranges}
+        ranges = Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance)
+        context.write(_plans.RANGES, ranges)
+        context.write(_plans.PLAN, plan)
+        np.savez(context.work / _plans.SCALES, **scales)  # type: ignore[arg-type]
+    return {**facts, "values": len(simulation.ranges.quantizers), "moved": moved(before, intervals)}
 
 
-def _of_all(plans: list[QuantPlan]) -> QuantPlan:
-    """The first plan, with what it leaves in float as the first of the others has it that does not."""
-    first = plans[0]
+def union(plans: Sequence[QuantPlan]) -> QuantPlan:
+    """The first plan; what it leaves in float is quantized as the first of the others does that quantizes it."""
     decisions = []
     for several in zip(*(plan.decisions for plan in plans), strict=True):
         decisions.append(next((d for d in several if d.quantizer is not None), several[0]))
-    return first.model_copy(update={"decisions": tuple(decisions)})
+    return plans[0].model_copy(update={"decisions": tuple(decisions)})
 
 
-def _moved(before: Ranges, after: dict[str, Any]) -> float:
-    """How far the ends of ranges went, as the median share of their width."""
+def moved(before: Ranges, after: Mapping[str, Interval]) -> float:
+    """How far training moved the ends of ranges: the median share of their width."""
     shares = []
     for value, now in after.items():
         then = before.intervals[value]

@@ -1,87 +1,120 @@
-"""Everything measured → `report.json`: scores, paired comparisons, latencies, the plan and where all of it comes from."""
+"""Everything that was measured → `report.json`: scores, paired comparisons, latencies, the plans, and their sources."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from octobert.core import environment
+from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
-from octobert.core.results import CaptureFacts, RangeFacts, Report, Search, Sensitivity, Simulated, TaskFacts, TransformFacts
+from octobert.core.results import (
+    CaptureFacts,
+    DataFacts,
+    RangeFacts,
+    Report,
+    Search,
+    Sensitivity,
+    Simulated,
+    StageFacts,
+    TaskFacts,
+    TransformFacts,
+)
 from octobert.evaluation import candidates, scoring
-from octobert.pipeline.stages import Context, encoder_of, evaluation, task_of
-from octobert.pipeline.stages.benchmark import Timings
-from octobert.pipeline.stages.evaluate import Scores
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
+from octobert.pipeline.store import manifest_of
 
-VERSION = 4
+REPORT = "report.json"
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """Plan, sensitivity and simulation of each target, evaluation of each candidate; and all steps, for how long they took."""
+
+    # How long the steps took is reported too, so their manifests count for the key, not only their files.
+    READS_MANIFESTS: ClassVar = True
+
+    capture: StepResult
+    data: StepResult
+    ranges: StepResult
+    transform: StepResult | None = None
+    benchmark: StepResult | None = None
+    plans: dict[str, StepResult]
+    sensitivities: dict[str, StepResult]
+    simulations: dict[str, StepResult]
+    evaluations: dict[str, StepResult]
+    steps: dict[str, StepResult]
+
+
+class Options(FrozenModel):
+    """What the report repeats: the recipe, and why a baseline was not measured."""
+
+    recipe: dict[str, Any]
+    model_digest: str
+    absent: dict[str, str]
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Gather and compare."""
-    options, task = context.options, task_of(context.options)
-    named: list[str] = options["candidates"]
-    ranges = context.read("calibrate", "ranges.json", Ranges)
-    timings = _timings(context)
+    inputs, options = context.inputs, context.options
+    task = options.task.build()
+    ranges = inputs.ranges.read(_plans.RANGES, Ranges)
+    if inputs.benchmark is not None:
+        timings = inputs.benchmark.read(benchmark.TIMINGS, benchmark.Timings)
+    else:
+        timings = benchmark.Timings(latencies=(), footprints=(), environment=environment.current())
+    searched = {target: plan for target, plan in inputs.plans.items() if plan.path(search.FACTS).is_file()}
     report = Report(
-        recipe=options["recipe"],
-        task=TaskFacts(**options["task"], labels=task.labels, head=task.head, primary=task.primary),
-        data=options["data_summary"],
-        model=context.read("capture", "capture.json", CaptureFacts),
-        model_digest=options["model_digest"],
+        recipe=options.recipe,
+        task=TaskFacts(
+            name=options.task.name, options=options.task.options, labels=task.labels, head=task.head, primary=task.primary
+        ),
+        data=DataFacts.model_validate(manifest_of(inputs.data).summary),
+        model=inputs.capture.read("capture.json", CaptureFacts),
+        model_digest=options.model_digest,
         ranges=RangeFacts(calibrator=ranges.calibrator, options=ranges.options, provenance=ranges.provenance),
-        plans={t: context.read(f"quantize/{t}", "plan.json", QuantPlan) for t in options["targets"]},
-        transforms=context.read("prepare", "prepared.json", TransformFacts) if "prepare" in context.inputs else None,
-        sensitivities={
-            t: context.read(f"sensitivity/{t}", "sensitivity.json", Sensitivity)
-            for t in options["targets"]
-            if f"sensitivity/{t}" in context.inputs
-        },
-        searches={
-            t: context.read(f"quantize/{t}", "search.json", Search)
-            for t in options["targets"]
-            if (context.inputs[f"quantize/{t}"] / "search.json").is_file()
-        },
-        simulations={
-            t: context.read(f"simulate/{t}", "simulation.json", Simulated)
-            for t in options["targets"]
-            if f"simulate/{t}" in context.inputs
-        },
-        scores={n: context.read(f"evaluate/{n}", "scores.json", Scores).scores for n in named},
+        plans={t: plan.read(_plans.PLAN, QuantPlan) for t, plan in inputs.plans.items()},
+        transforms=inputs.transform.read(transform.FACTS, TransformFacts) if inputs.transform is not None else None,
+        sensitivities={t: result.read(sensitivity.FACTS, Sensitivity) for t, result in inputs.sensitivities.items()},
+        searches={t: plan.read(search.FACTS, Search) for t, plan in searched.items()},
+        simulations={t: result.read(simulate.FACTS, Simulated) for t, result in inputs.simulations.items()},
+        scores={n: result.read(evaluate.SCORES, evaluate.Scores).scores for n, result in inputs.evaluations.items()},
         comparisons=tuple(_compared(context)),
         latencies=timings.latencies,
         footprints=timings.footprints,
         environment=timings.environment,
-        absent=options["absent"],
-        stages=options["stages"],
+        absent=options.absent,
+        stages={name: _facts(result) for name, result in inputs.steps.items()},
     )
-    context.write("report.json", report)
+    context.write(REPORT, report)
     return {"comparisons": len(report.comparisons)}
 
 
-def _timings(context: Context) -> Timings:
-    """What the benchmark found; nothing where there was none."""
-    if "benchmark" in context.inputs:
-        return context.read("benchmark", "timings.json", Timings)
-    return Timings(latencies=(), footprints=(), environment=environment.current())
+def _facts(result: StepResult) -> StageFacts:
+    made = manifest_of(result)
+    return StageFacts(summary=made.summary, seconds=made.seconds, peak_memory_bytes=made.peak_memory_bytes, key=made.key)
 
 
-def _compared(context: Context) -> list[Comparison]:
-    """Every target with the float model of its own runtime, and every other baseline with ONNX Runtime's."""
-    if not context.options["candidates"]:
+def _compared(context: Context[Inputs, Options]) -> list[Comparison]:
+    """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
+    inputs, options = context.inputs, context.options
+    if not inputs.evaluations:
         return []
-    task, seed = task_of(context.options), int(context.options["seed"])
-    asked, gold = evaluation(context, encoder_of(context))
+    task = options.task.build()
+    encoded, gold = _rows.evaluation_rows(inputs.data, task, _rows.tokenizer_of(inputs.capture, task))
     outputs = {}
-    for name in context.options["candidates"]:
-        with np.load(context.inputs[f"evaluate/{name}"] / "outputs.npz") as arrays:
+    for name, result in inputs.evaluations.items():
+        with np.load(result.path(evaluate.OUTPUTS)) as arrays:
             outputs[name] = {k: arrays[k] for k in arrays.files}
-    found = []
+    compared = []
     for name in outputs:
-        reference = "ort-f32" if name in candidates.BASELINES else candidates.float_baseline(name, outputs)
-        if reference in outputs and reference != name:
+        reference = candidates.reference_of(name, tuple(outputs))
+        if reference is not None:
             pair = (outputs[name], outputs[reference])
-            found.append(scoring.compare(task, (name, reference), pair, asked, gold, seed=seed))
-    return found
+            compared.append(scoring.compare(task, (name, reference), pair, encoded, gold, seed=options.seed))
+    return compared

@@ -1,4 +1,4 @@
-"""A plan and calibration rows → what every quantized value costs, before refinement.
+"""A plan and calibration rows → what every quantized value costs, before weights are corrected.
 
 A corrected bias belongs to its 8-bit weight: beside the float weight it would be an error of its own.
 
@@ -7,35 +7,50 @@ Writes `sensitivity.json`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.pipeline.stages import Context, calibration, observe
-from octobert.quantization import sensitivity
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows, observe
+from octobert.quantization import observer, sensitivity
 
-VERSION = 3
+FACTS = "sensitivity.json"
 # Rows that every value is tried on: errors of outputs are averages over them, and their ranking settles early.
 ROWS = 32
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The captured graph, the graph that was quantized, the calibration rows, the plan, and the statistics."""
+
+    capture: StepResult
+    data: StepResult
+    float_graph: StepResult
+    quantize: StepResult
+    observe: StepResult
+
+
+class Options(FrozenModel):
+    """The seed draws the rows."""
+
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Measure."""
-    plan = context.read("quantize", "plan.json", QuantPlan)
-    encoder, asked = calibration(context)
-    rows = asked.flat
-    chosen = np.random.default_rng(int(context.options["seed"])).permutation(len(rows))[:ROWS]
-    model = ir.load(context.inputs["float"] / "model.onnx")
-    statistics = observe.load(context.inputs["observe"] / "statistics.npz")
-    found = sensitivity.measure(
-        model,
-        plan,
+    inputs, task = context.inputs, context.options.task.build()
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
+    chosen = np.random.default_rng(context.options.seed).permutation(len(rows))[:ROWS]
+    measured = sensitivity.measure(
+        ir.load(inputs.float_graph.path(_plans.FLOAT)),
+        inputs.quantize.read(_plans.PLAN, QuantPlan),
         [rows[i] for i in chosen],
-        encoder.pad_id,
-        statistics,
+        tokenizer.pad_id,
+        observer.load(inputs.observe.path(observe.STATISTICS)),
         lambda done, of: context.progress("measuring sensitivity", done, of),
     )
-    context.write("sensitivity.json", found)
-    return {"values": len(found.values), "worst": found.values[0].value, "together": found.together}
+    context.write(FACTS, measured)
+    return {"values": len(measured.values), "worst": measured.values[0].value, "together": measured.together}

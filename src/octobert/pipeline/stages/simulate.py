@@ -1,51 +1,66 @@
-"""What was trained, in PyTorch with values rounded by a target's plan, beside the exported model on that target: do they agree?
+"""The trained model in PyTorch, fake-quantized by a target's plan, beside the exported model on that target: do they agree?
 
 Writes `simulation.json`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from octobert.core import plugins
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.core.results import CaptureFacts, Simulated
+from octobert.core.results import Simulated
 from octobert.core.session import SessionOptions
 from octobert.evaluation import scoring
 from octobert.inference.batching import run_rows
-from octobert.pipeline.stages import CHECKPOINT, Context, encoder_of, evaluation, task_of
-from octobert.pipeline.stages.quantize import SCALES
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows, evaluate, finetune
 from octobert.targets.runtimes.torch import TorchSession
 
-VERSION = 2
+FACTS = "simulation.json"
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The captured graph, the rows, what was trained, the target's plan, and the exported model's outputs."""
+
+    capture: StepResult
+    data: StepResult
+    qat: StepResult
+    quantize: StepResult
+    evaluate: StepResult
+
+
+class Options(FrozenModel):
+    """The seed draws the resamples of intervals."""
+
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Compare."""
     from octobert.training.simulation import Simulation
 
-    task, encoder = task_of(context.options), encoder_of(context)
-    asked, gold = evaluation(context, encoder)
-    family = plugins.load("families", context.read("capture", "capture.json", CaptureFacts).family).FAMILY
-    session = TorchSession(context.inputs["qat"] / CHECKPOINT, SessionOptions(), task.head)
-    with np.load(context.inputs["qat"] / SCALES) as arrays:
+    inputs, task = context.inputs, context.options.task.build()
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    encoded, gold = _rows.evaluation_rows(inputs.data, task, tokenizer)
+    session = TorchSession(inputs.qat.path(finetune.CHECKPOINT), SessionOptions(), task.head)
+    with np.load(inputs.qat.path(_plans.SCALES)) as arrays:
         scales = {name: arrays[name] for name in arrays.files}
-    Simulation(session.model, context.read("quantize", "plan.json", QuantPlan), family, scales=scales).attach()
-    rows = asked.flat
-    simulated = run_rows(
-        session, rows, encoder.pad_id, lambda n: context.progress("simulating", n, len(rows)), per_token=task.per_token
-    )
-    with np.load(context.inputs["evaluate"] / "outputs.npz") as arrays:
+    plan = inputs.quantize.read(_plans.PLAN, QuantPlan)
+    Simulation(session.model, plan, _plans.family_of(inputs.capture), scales=scales).attach()
+    rows = encoded.flat
+    progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
+    simulated = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
+    with np.load(inputs.evaluate.path(evaluate.OUTPUTS)) as arrays:
         exported = {name: arrays[name] for name in arrays.files}
-    found = task.fidelity(exported, simulated, asked)
+    fidelity = task.fidelity(exported, simulated, encoded)
     result = Simulated(
-        name=found.name,
-        agreement=found.agreement,
-        error=found.error,
-        rows=len(asked.texts),
-        scores=scoring.scores(task, simulated, asked, gold, seed=int(context.options["seed"])),
+        name=fidelity.name,
+        agreement=fidelity.agreement,
+        error=fidelity.error,
+        rows=len(encoded.texts),
+        scores=scoring.scores(task, simulated, encoded, gold, seed=context.options.seed),
     )
-    context.write("simulation.json", result)
-    return {"agreement": found.agreement, "error": found.error, "rows": len(asked.texts)}
+    context.write(FACTS, result)
+    return {"agreement": fidelity.agreement, "error": fidelity.error, "rows": len(encoded.texts)}

@@ -1,83 +1,104 @@
-"""Statistics and several calibrators → how good each one's ranges are, value by value and end to end.
+"""Statistics and several calibrators → how good the ranges of each are, value by value and end to end.
 
-End to end is judged on rows that calibration did not see, without their gold: how closely the quantized model follows the float
-model. Writes `sweep.json`.
+End to end, each quantized model is compared with the float model, on rows that calibration did not see and without their gold.
+Writes `sweep.json`.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from octobert.core import plugins
+from octobert import targets
+from octobert.config.recipe import Choice
 from octobert.core.errors import DataError
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Provenance, Ranges, TensorStatistics
 from octobert.core.results import Sweep, Swept
 from octobert.core.session import SessionOptions
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
-from octobert.pipeline.stages import Context, ask, encoder_of, observe, quantize, task_of
-from octobert.pipeline.stages.calibrate import interval_of
-from octobert.quantization import sensitivity
-from octobert.tasks._task import Fidelity
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows, observe
+from octobert.quantization import calibrators, observer, sensitivity
 
-VERSION = 2
+FACTS = "sweep.json"
 JUDGED_ROWS = 256
 
 
-def run(context: Context) -> dict[str, Any]:
+class Inputs(FrozenModel):
+    """The captured graph, the graph to quantize, the rows, and the statistics."""
+
+    capture: StepResult
+    data: StepResult
+    float_graph: StepResult
+    observe: StepResult
+
+
+class Options(FrozenModel):
+    """The calibrators to compare, for one target and method."""
+
+    target: str
+    method: Choice
+    calibrators: tuple[Choice, ...]
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
     """Sweep."""
-    options, task = context.options, task_of(context.options)
-    target = plugins.load("targets", options["target"])
-    encoder = encoder_of(context)
+    inputs, options = context.inputs, context.options
+    task, target = options.task.build(), targets.load(options.target)
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
     # The parts of the tuning rows grow; the first that is large enough will do.
-    parts = [part["inputs"] for part in context.read_json("data", "tuning.json")]
-    asked = ask(context, encoder, next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]))
-    floating = candidates.open_float(options["target"], context.inputs["capture"] / "model.onnx", task.head)
-    reference = run_rows(floating, asked.flat, encoder.pad_id, per_token=task.per_token)
-    statistics = observe.load(context.inputs["observe"] / "statistics.npz")
-    fidelity = ""
+    parts = [part["inputs"] for part in inputs.data.read_json("tuning.json")]
+    encoded = _rows.encoded(next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer)
+    float_session = candidates.open_float(options.target, inputs.capture.path(_plans.FLOAT), task.head)
+    reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
+    statistics = observer.load(inputs.observe.path(observe.STATISTICS))
+    graph = inputs.float_graph.path(_plans.FLOAT)
+    fidelity_name = ""
     swept = []
-    for number, choice in enumerate(options["calibrators"]):
-        label = choice["name"] + "".join(f" {v}" for v in choice["options"].values())
-        context.progress(f"sweeping: {label}", number, len(options["calibrators"]))
+    for number, choice in enumerate(options.calibrators):
+        label = choice.name + "".join(f" {value}" for value in choice.options.values())
+        context.progress(f"sweeping: {label}", number, len(options.calibrators))
         try:
             plan = _plan(context, choice, statistics)
         except DataError as error:
             swept.append(Swept(calibrator=label, problem=str(error)))
             continue
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-            path = Path(folder) / quantize.FILE
-            quantize.write(context.inputs["float"] / "model.onnx", plan, {}, path)
+            path = Path(folder) / _plans.QUANTIZED
+            _plans.write_quantized(graph, plan, {}, path)
             session = target.open_session(path, SessionOptions())
-            outputs = run_rows(session, asked.flat, encoder.pad_id, per_token=task.per_token)
-        followed: Fidelity = task.fidelity(outputs, reference, asked)
-        fidelity = followed.name
+            outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
+        fidelity = task.fidelity(outputs, reference, encoded)
+        fidelity_name = fidelity.name
         quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
         noise = {value: sensitivity.activation_snr(statistics[value], quantizer) for value, quantizer in quantizers.items()}
         swept.append(
-            Swept(calibrator=label, agreement=followed.agreement, output_error=followed.error, signal_to_noise_db=noise)
+            Swept(calibrator=label, agreement=fidelity.agreement, output_error=fidelity.error, signal_to_noise_db=noise)
         )
-    seen = {value: (one.minimum, one.maximum) for value, one in statistics.items()}
-    found = Sweep(
-        target=options["target"],
-        fidelity=fidelity,
-        calibration_rows=int(context.read_json("observe", "observed.json")["samples"]),
-        judged_rows=len(asked.texts),
-        ranges=seen,
+    result = Sweep(
+        target=options.target,
+        fidelity=fidelity_name,
+        calibration_rows=int(inputs.observe.read_json(observe.FACTS)["samples"]),
+        judged_rows=len(encoded.texts),
+        ranges={value: (seen.minimum, seen.maximum) for value, seen in statistics.items()},
         swept=tuple(swept),
     )
-    context.write("sweep.json", found)
+    context.write(FACTS, result)
     return {"calibrators": len(swept)}
 
 
-def _plan(context: Context, choice: dict[str, Any], statistics: dict[str, TensorStatistics]) -> QuantPlan:
+def _plan(context: Context[Inputs, Options], choice: Choice, statistics: Mapping[str, TensorStatistics]) -> QuantPlan:
     """The plan that a calibrator's ranges give."""
-    calibrator = plugins.load("calibrators", choice["name"])
-    chosen = calibrator.Options.model_validate(choice["options"])
-    intervals = {value: interval_of(calibrator, chosen, value, one) for value, one in statistics.items()}
+    inputs, options = context.inputs, context.options
+    calibrator = calibrators.load(choice.name)
+    settings = calibrator.Options.model_validate(choice.options)
+    intervals = {value: calibrators.interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
-    ranges = Ranges(calibrator=choice["name"], options=choice["options"], intervals=intervals, provenance=provenance)
-    return quantize.planned(context, ranges, context.options["target"], context.options["method"])
+    ranges = Ranges(calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance)
+    return _plans.plan_of(inputs.capture, inputs.float_graph.path(_plans.FLOAT), ranges, options.target, options.method)

@@ -1,0 +1,64 @@
+"""Show and remove what the store of an output directory holds. Packages and reports are copies, and stay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from octobert.core.errors import StorageError
+from octobert.core.files import storage_errors
+from octobert.pipeline.publishing import HIDDEN
+from octobert.pipeline.store import Store, locked
+
+
+def stored(out: Path) -> dict[str, int]:
+    """Stored results of an output directory: name → size in bytes.
+
+    Raises:
+        StorageError: the folder is not an output directory.
+    """
+    if not (out / HIDDEN).is_dir():
+        fix = "give the --out of an earlier run"
+        raise StorageError("not an output directory of octobert", where=str(out), expected=f"a folder {HIDDEN} in it", fix=fix)
+    return Store(out / HIDDEN / "store").entries()
+
+
+def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
+    """Remove stored results.
+
+    Args:
+        out: the output directory.
+        keep_last: keep the results that the last finished run used.
+
+    Returns:
+        What was removed: name → size in bytes.
+
+    Raises:
+        BusyError: a run is using the directory.
+        StorageError: the folder is not an output directory, or something cannot be removed.
+    """
+    stored(out)
+    with locked(out / HIDDEN):
+        store = Store(out / HIDDEN / "store")
+        keep = _used_by_last_run(out / HIDDEN / "events.jsonl") if keep_last else frozenset()
+        sizes = {name: size for name, size in store.entries().items() if name.rpartition("-")[2] not in keep}
+        for name in sizes:
+            store.remove(name)
+    return sizes
+
+
+def _used_by_last_run(events: Path) -> frozenset[str]:
+    """Ends of the names of the results that the last finished run made or reused; empty where no run has finished."""
+    used: set[str] = set()
+    last: frozenset[str] = frozenset()
+    with storage_errors(events):
+        lines = events.read_text(encoding="utf-8").splitlines() if events.is_file() else []
+    for line in lines:
+        event = json.loads(line)
+        if event["event"] == "run":
+            used = set()
+        elif event["event"] == "done":
+            last = frozenset(used)
+        elif "key" in event:
+            used.add(event["key"][:16])
+    return last

@@ -1,0 +1,188 @@
+"""What a stage is given, and what it answers.
+
+A stage is a module in `pipeline/stages` with three names:
+
+    Inputs    a FrozenModel whose fields are `StepResult`s: what earlier steps made
+    Options   a FrozenModel: everything else that its result depends on
+    run       Context[Inputs, Options] → summary
+
+The planner builds `Inputs` and `Options`, the runner fills in the folders, the executor carries both to the stage. A wrong
+name or type is found by the type checker, or by pydantic when the step is planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from octobert.config.training import Training
+from octobert.core.frozen import FrozenModel
+from octobert.tasks._task import Task, build
+
+M = TypeVar("M", bound=FrozenModel)
+I_co = TypeVar("I_co", bound=FrozenModel, covariant=True)
+O_co = TypeVar("O_co", bound=FrozenModel, covariant=True)
+I = TypeVar("I", bound=FrozenModel)  # noqa: E741
+O = TypeVar("O", bound=FrozenModel)  # noqa: E741
+
+# Called with (what is done, how much of it is done, of how much).
+Progress = Callable[[str, int, int], None]
+# A few figures for people and for the report; plain JSON.
+Summary = dict[str, Any]
+
+
+class StepResult(FrozenModel):
+    """What a step makes. The planner knows the step's name, the runner adds the folder.
+
+    Args:
+        step: the name of the step, `quantize/ort-cpu`.
+        folder: the artifact in the store; None while nothing has run.
+    """
+
+    step: str
+    folder: Path | None = None
+
+    def path(self, name: str) -> Path:
+        """A file or folder of the artifact."""
+        if self.folder is None:
+            raise RuntimeError(f"{self.step} is planned, not made")
+        return self.folder / name
+
+    def read(self, name: str, kind: type[M]) -> M:
+        """A JSON file of the artifact, as the data type that was written."""
+        return kind.model_validate_json(self.path(name).read_text(encoding="utf-8"))
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of the artifact, as plain data."""
+        return json.loads(self.path(name).read_text(encoding="utf-8"))
+
+
+class TaskSpec(FrozenModel):
+    """A task as plain data.
+
+    Args:
+        name: the plugin, `text-classification`.
+        options: its options.
+        labels: class names, in the order of the model's outputs.
+    """
+
+    name: str
+    options: dict[str, Any]
+    labels: tuple[str, ...]
+
+    def build(self) -> Task:
+        """The task itself."""
+        return build(self.name, self.options, self.labels)
+
+
+@dataclass(frozen=True)
+class Context(Generic[I_co, O_co]):
+    """What a stage is given.
+
+    Args:
+        inputs: results of earlier steps.
+        options: settings; part of the step's key, except what `Options.NOT_IN_KEY` names.
+        work: the folder to write into.
+        scratch: a folder, to be created by the stage. It survives an interruption, so the next run of the same step finds it;
+            it is removed once the step is done.
+        progress: to be called while the stage works.
+    """
+
+    inputs: I_co
+    options: O_co
+    work: Path
+    scratch: Path
+    progress: Progress
+
+    def write(self, name: str, data: FrozenModel) -> None:
+        """Write a data type as JSON."""
+        (self.work / name).write_text(data.model_dump_json(indent=1), encoding="utf-8")
+
+    def write_json(self, name: str, data: Any) -> None:
+        """Write plain data as JSON."""
+        (self.work / name).write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage with its inputs and options.
+
+    Args:
+        name: unique in the run, `export/ort-cpu`.
+        stage: the module in `pipeline/stages`, `export`.
+        launch: how many processes run it, on how many machines; not part of the key.
+    """
+
+    name: str
+    stage: str
+    inputs: FrozenModel
+    options: FrozenModel
+    launch: Training | None = None
+
+    @property
+    def result(self) -> StepResult:
+        """What later steps take as an input."""
+        return StepResult(step=self.name)
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """The steps whose results it reads: name of the input → name of the step."""
+        return {name: result.step for name, result in results_in(self.inputs)}
+
+
+def step(name: str, run: Callable[[Context[I, O]], Summary], inputs: I, options: O, launch: Training | None = None) -> Step:
+    """A step; the type checker compares `inputs` and `options` with what `run` takes."""
+    return Step(name, run.__module__.rpartition(".")[2], inputs, options, launch)
+
+
+def results_in(inputs: FrozenModel) -> Iterator[tuple[str, StepResult]]:
+    """The results among a stage's inputs, with their names; those in mappings as `field/key`."""
+    for name in type(inputs).model_fields:
+        value = getattr(inputs, name)
+        if isinstance(value, StepResult):
+            yield name, value
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}/{key}", result) for key, result in value.items())
+
+
+def resolved(inputs: I, folders: Mapping[str, Path]) -> I:
+    """Inputs with the folder of each result."""
+    found: dict[str, Any] = {}
+    for name in type(inputs).model_fields:
+        value = getattr(inputs, name)
+        if isinstance(value, StepResult):
+            found[name] = value.model_copy(update={"folder": folders[value.step]})
+        elif isinstance(value, Mapping):
+            found[name] = {k: r.model_copy(update={"folder": folders[r.step]}) for k, r in value.items()}
+    return inputs.model_copy(update=found)
+
+
+class Request(FrozenModel):
+    """A step as an executor carries it to its stage.
+
+    Args:
+        stage: the module in `pipeline/stages`.
+        inputs, options: of the step, as plain JSON.
+        scratch: see `Context`.
+    """
+
+    stage: str
+    inputs: dict[str, Any]
+    options: dict[str, Any]
+    scratch: Path
+
+
+class Response(FrozenModel):
+    """What came of a stage.
+
+    Args:
+        seconds: wall-clock time.
+        peak_memory_bytes: of the process that ran it.
+    """
+
+    summary: Summary
+    seconds: float
+    peak_memory_bytes: int

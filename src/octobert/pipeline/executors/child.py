@@ -1,0 +1,64 @@
+"""The child's side of `executors.local`: run the stage that the request in a work folder names.
+
+Any exception becomes a sentence here, with its traceback kept for `events.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from octobert.pipeline.contract import Request
+from octobert.pipeline.executors._perform import as_sentence, perform
+from octobert.pipeline.executors.local import REQUEST, RESPONSE
+from octobert.training import trainer
+
+
+def main(work: Path) -> int:
+    """Run the stage; 0 when it succeeded."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    request = Request.model_validate_json((work / REQUEST).read_text(encoding="utf-8"))
+    answer: dict[str, Any]
+    try:
+        answer = perform(request, work, _report).model_dump(mode="json")
+    except Exception as error:  # noqa: BLE001  # this is the stage boundary
+        answer = {"error": as_sentence(error, request.stage, work).to_json(), "traceback": traceback.format_exc()}
+    # Of the processes of a distributed training one answers, but any may fail.
+    return _answer(answer, work) if trainer.is_first() or "error" in answer else 0
+
+
+def _answer(answer: dict[str, Any], work: Path) -> int:
+    text = json.dumps(answer)
+    try:
+        (work / RESPONSE).write_text(text, encoding="utf-8")
+    except OSError:
+        # The disk is full. What the stage wrote is worthless now: remove it, and try once more.
+        (work / RESPONSE).unlink(missing_ok=True)
+        for path in sorted(work.rglob("*"), reverse=True):
+            if path.is_file() and path.name != REQUEST:
+                path.unlink()
+        (work / RESPONSE).write_text(text, encoding="utf-8")
+    return 1 if "error" in answer else 0
+
+
+def _report(what: str, done: int, total: int) -> None:
+    if not trainer.is_first():
+        return
+    sys.stdout.write(json.dumps({"progress": [what, done, total]}) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    """Exit when the parent's end of stdin closes."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

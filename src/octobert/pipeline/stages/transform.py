@@ -1,0 +1,70 @@
+"""The captured graph → one that computes the same and loses less in 8 bits, by graph transforms in turn; and the parity check.
+
+Writes `model.onnx` and `transforms.json`.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from octobert.config.recipe import Choice
+from octobert.core.frozen import FrozenModel
+from octobert.core.results import AppliedTransform, TransformFacts
+from octobert.graph import operators, parity
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _plans, _rows
+from octobert.pipeline.stages.capture import parity_batches
+from octobert.quantization import observer, transforms
+
+FACTS = "transforms.json"
+# Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
+SAMPLED_TOKENS = 512
+
+
+class Inputs(FrozenModel):
+    """The captured graph, and the calibration rows."""
+
+    capture: StepResult
+    data: StepResult
+
+
+class Options(FrozenModel):
+    """The transforms, in order."""
+
+    transforms: tuple[Choice, ...]
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
+    """Transform."""
+    inputs, task = context.inputs, context.options.task.build()
+    source = inputs.capture.path(_plans.FLOAT)
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
+    family = _plans.family_of(inputs.capture)
+    path = context.work / _plans.FLOAT
+    model, before = ir.load(source), source
+    applied: list[AppliedTransform] = []
+    for choice in context.options.transforms:
+        transform = transforms.load(choice.name)
+        options = transform.Options.model_validate(choice.options)
+        samples = observer.sample(
+            before,
+            rows,
+            tokenizer.pad_id,
+            transform.values(model.graph, family, options),
+            tokens=SAMPLED_TOKENS,
+            seed=context.options.seed,
+            on_rows=lambda done: context.progress("sampling", done, len(rows)),
+        )
+        progress = lambda done, of, name=choice.name: context.progress(name, done, of)  # noqa: E731
+        groups = transform.transform_(model, family, samples, options, progress)
+        applied.append(AppliedTransform(name=choice.name, options=options.model_dump(), groups=tuple(groups)))
+        operators.save(model, path)
+        before = path
+    batches = [parity.only(batch, model) for batch in parity_batches(tokenizer)]
+    reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
+    proof = parity.compare(model, batches, reference, "the captured graph")
+    context.write(FACTS, TransformFacts(transforms=tuple(applied), parity=proof))
+    return {"transforms": [each.name for each in applied], "largest_difference": proof.largest_difference}
