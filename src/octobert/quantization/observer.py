@@ -9,7 +9,7 @@ samples; batches may differ in size and length.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ModelError
-from octobert.core.ranges import Collector, Sample, TensorStatistics
+from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph.capture import shapes
@@ -180,3 +180,30 @@ def real_rows(output: np.ndarray, layout: Layout, feeds: Feeds) -> Iterator[np.n
 
 def _first(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     return array[(slice(None),) * axis + (slice(length),)]
+
+
+def save(statistics: Mapping[str, TensorStatistics], path: Path) -> None:
+    """Write statistics as `.npz`, with the occupied bins of the histograms only."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, seen in statistics.items():
+        bins = np.flatnonzero(seen.histogram)
+        arrays[f"{name}/summary"] = np.array([seen.minimum, seen.maximum, seen.count], dtype=np.float64)
+        arrays[f"{name}/bins"] = bins.astype(np.uint16)
+        arrays[f"{name}/counts"] = seen.histogram[bins]
+        arrays[f"{name}/extremes"] = seen.extremes
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def load(path: Path) -> dict[str, TensorStatistics]:
+    """Read what `save` wrote."""
+    statistics: dict[str, TensorStatistics] = {}
+    with np.load(path) as arrays:
+        for key in arrays.files:
+            name, _, part = key.rpartition("/")
+            if part == "summary":
+                histogram = np.zeros(BINS, dtype=np.int64)
+                histogram[arrays[f"{name}/bins"]] = arrays[f"{name}/counts"]
+                low, high, count = arrays[key]
+                extremes = arrays[f"{name}/extremes"]
+                statistics[name] = TensorStatistics(float(low), float(high), int(count), histogram, extremes)
+    return statistics
