@@ -17,6 +17,7 @@ from octobert.core.ranges import Collector, Interval, Ranges
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture, shapes
+from octobert.models.source import resolve
 from octobert.quantization import apply_corrections, sensitivity
 from octobert.quantization.layers import LinearLayer, Moments, MomentsCollector
 from octobert.quantization.methods import dynamic, static
@@ -46,7 +47,7 @@ SUMS = 1e-5
 
 @pytest.fixture(scope="module")
 def captured(checkpoint):
-    return capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+    return capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_qdqbert_row_quantizes_where_values_are_made(found) -> None:
     assert kinds(plan, None) == {"norm.output@embeddings": 1, "embedding.weight@embeddings": 1}
     # Inputs are not quantized a second time, and the plan says why.
     reasons = {d.site.role: d.reason for d in plan.decisions if d.quantizer is None}
-    assert reasons["linear.input"] == reasons["scores.key"] == "quantized where the value is made"
+    assert reasons["linear.input"] == reasons["scores.key"] == "quantized at the operator that outputs it"
 
 
 def test_a_placement_may_be_written_out(found) -> None:
@@ -147,7 +148,7 @@ def test_a_placement_may_be_written_out(found) -> None:
     assert (plan.placement, len(taken)) == ("custom", 2 * 7)
     both = plan_of(found, ranges_for(found), placement=("linear.input", "norm.output"))
     reasons = {d.site.kind: d.reason for d in both.decisions if d.site.layer == 1}
-    assert reasons["linear.input@query"] == "quantized where the value is made"
+    assert reasons["linear.input@query"] == "quantized at the operator that outputs it"
     assert reasons["linear.input@ffn_down"] == "placement custom"
 
 
@@ -156,11 +157,11 @@ def test_a_placement_may_be_written_out(found) -> None:
     [
         ("qdqbrt", r'there is no placement "qdqbrt"; did you mean "qdqbert"\?'),
         ("linear.input", r'there is no placement "linear.input"; known: auto, ffn, matmul'),
-        (("linear.imput",), r'no site is of kind "linear.imput"; did you mean "linear.input"\?'),
-        (("linear.input@fn_up",), r'no site is of kind "linear.input@fn_up"; did you mean "linear.input@ffn_up"\?'),
-        (("linear.input", "conv.*"), r'no site is of kind "conv.\*"; known: '),
+        (("linear.imput",), r'unknown kind of site "linear.imput"; did you mean "linear.input"\?'),
+        (("linear.input@fn_up",), r'unknown kind of site "linear.input@fn_up"; did you mean "linear.input@ffn_up"\?'),
+        (("linear.input", "conv.*"), r'unknown kind of site "conv.\*"; known: '),
         ((), "a placement needs at least one kind of site"),
-        pytest.param(("scores.key@ffn_up",), r'no site is of kind "scores.key@ffn_up"'),
+        pytest.param(("scores.key@ffn_up",), r'unknown kind of site "scores.key@ffn_up"'),
     ],
     ids=str,
 )
@@ -237,11 +238,11 @@ def test_enable_beats_the_placement_and_disable(found) -> None:
             r'did you mean "encoder.layer.0.intermediate.dense"\?',
         ),
         ((), ("poler.dense",), r'\.enable: the pattern "poler.dense" matches no module; did you mean "pooler.dense"\?'),
-        (("query", "key"), ("key",), r'the pattern "key" is both disabled and enabled; remove it from one of the two lists'),
+        (("query", "key"), ("key",), r'the pattern "key" is in both disable and enable; remove it from one of the two lists'),
         (
             ("query",),
             ("layer.0", "encoder.layer.1.*"),
-            r'everything that "query" disables is enabled again by other patterns \(got disable .*narrow those that enable',
+            r'other patterns enable every site that "query" disables \(got disable .*narrow the patterns of enable',
         ),
     ],
 )
@@ -377,7 +378,7 @@ def test_embeddings_may_stay_float(found, measured) -> None:
         options = method.Options(embeddings="float")
         plan = method.plan(found, measured, capabilities("ort-cpu"), options)
         (decision,) = (d for d in plan.decisions if d.site.role == "embedding.weight")
-        assert (decision.quantizer, decision.reason) == (None, "embeddings: float")
+        assert (decision.quantizer, decision.reason) == (None, "option embeddings is float")
 
 
 # --- the dynamic method

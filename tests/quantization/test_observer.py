@@ -18,9 +18,8 @@ from octobert.core.ranges import BINS, RELATIVE_BIN_WIDTH, Collector, Interval, 
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.graph import operators, sites
 from octobert.graph.capture import capture, shapes
-from octobert.pipeline.stages import calibrate
-from octobert.pipeline.stages import observe as stage
-from octobert.quantization import observer
+from octobert.models.source import resolve
+from octobert.quantization import calibrators, observer
 from octobert.quantization.calibrators import entropy
 from tests.support.checkpoints import batch
 
@@ -75,7 +74,7 @@ def assert_same(one: TensorStatistics, other: TensorStatistics) -> None:
 
 @pytest.fixture(scope="module")
 def graph(checkpoint, tmp_path_factory):
-    result = capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+    result = capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
     path = tmp_path_factory.mktemp("observe") / "model.onnx"
     operators.save(result.model, path)
     found = sites.find_sites(result.model.graph, result.family)
@@ -231,8 +230,8 @@ def test_statistics_survive_the_disk(tmp_path) -> None:
         "d": seen(np.zeros(4, dtype=np.float32)),
         "e": seen(*drawn(0)),
     }
-    stage.save(before, tmp_path / "statistics.npz")
-    after = stage.load(tmp_path / "statistics.npz")
+    observer.save(before, tmp_path / "statistics.npz")
+    after = observer.load(tmp_path / "statistics.npz")
     assert set(after) == set(before)
     for name, one in before.items():
         assert_same(after[name], one)
@@ -648,7 +647,7 @@ def reference() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_entropy_equals_the_classical_algorithm(reference, shape: str) -> None:
     counts = exact_magnitudes(SHAPES[shape])
-    assert entropy._least_divergence(counts, LEVELS) == least(reference[shape], LEVELS)
+    assert entropy._smallest_divergence(counts, LEVELS) == least(reference[shape], LEVELS)
 
 
 def test_entropy_equals_the_classical_algorithm_on_odd_histograms() -> None:
@@ -660,7 +659,7 @@ def test_entropy_equals_the_classical_algorithm_on_odd_histograms() -> None:
         counts = generator.integers(0, 50, bins) * (generator.random(bins) < generator.choice([0.05, 0.3, 0.9]))
         counts[: int(generator.choice([0, bins // 2]))] = 0
         counts[-1] += 1
-        found.append(entropy._least_divergence(counts.astype(np.float64), levels))
+        found.append(entropy._smallest_divergence(counts.astype(np.float64), levels))
         assert found[-1] == least(divergences(counts, levels), levels), counts.tolist()
     assert len(set(found)) > 20
 
@@ -678,15 +677,15 @@ def test_entropy_from_statistics_is_as_good_as_from_all_values(reference, shape:
 
 def test_entropy_of_too_few_values_is_refused_with_the_name_of_the_tensor() -> None:
     few = seen(np.ones(ENOUGH - 1, dtype=np.float32))
-    words = "there are too few values for entropy calibration (got 2047 values, expected at least num_bins = 2048); calibrate on more rows, or set num_bins lower."
+    words = "too few values for entropy calibration (got 2047 values, expected at least num_bins = 2048); calibrate on more rows, or set a lower num_bins."
     with pytest.raises(DataError) as caught:
         interval("entropy", few)
     assert str(caught.value) == words
     with pytest.raises(DataError) as caught:
-        calibrate.interval_of(entropy, entropy.Options(), "encoder.layer.0.output.dense", few)
+        calibrators.interval_of(entropy, entropy.Options(), "encoder.layer.0.output.dense", few)
     assert str(caught.value) == f'"encoder.layer.0.output.dense": {words}'
     assert interval("entropy", few, num_bins=ENOUGH - 1).bound == 1.0
-    assert calibrate.interval_of(entropy, entropy.Options(), "a", seen(np.ones(ENOUGH, dtype=np.float32))).bound == 1.0
+    assert calibrators.interval_of(entropy, entropy.Options(), "a", seen(np.ones(ENOUGH, dtype=np.float32))).bound == 1.0
 
 
 def test_entropy_needs_more_bins_than_levels() -> None:

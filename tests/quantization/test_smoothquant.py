@@ -16,6 +16,7 @@ from octobert.core import plugins
 from octobert.data.tokenization import Encoded
 from octobert.graph import operators, parity, smoothing
 from octobert.graph.capture import capture, lowering
+from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.quantization import observer
 from octobert.quantization.transforms import smoothquant
@@ -121,7 +122,7 @@ def test_an_alpha_out_of_range_is_refused(alpha: object) -> None:
 
 
 def test_the_search_takes_the_least_error_of_those_tried(checkpoint, tmp_path) -> None:
-    captured = capture.capture(checkpoint("bert"), "sequence-classification", [batch([9, 4])])
+    captured = capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
     _, searched = smoothed(captured, tmp_path)
     for alpha in (0.3, 0.5, 0.8):
         _, fixed = smoothed(captured, tmp_path, alpha=alpha)
@@ -134,8 +135,8 @@ def test_planted_outliers_are_found_and_taken_back(checkpoint, tmp_path) -> None
     """The helper plants what per-tensor ranges cannot hold; the float function stays; smoothing brings the ranges back."""
     folder = plant_outliers(checkpoint("bert"), tmp_path / "planted", factor=100.0, channels=2)
     head, feeds = "sequence-classification", batch([11, 3, 7], seed=3)
-    plain = capture.capture(checkpoint("bert"), head, [batch([9, 4])])
-    planted = capture.capture(folder, head, [batch([9, 4])])
+    plain = capture.capture(resolve(checkpoint("bert")), head, [batch([9, 4])])
+    planted = capture.capture(resolve(folder), head, [batch([9, 4])])
     before = run(plain.model, feeds, tmp_path)[0]
     np.testing.assert_allclose(run(planted.model, feeds, tmp_path)[0], before, rtol=0, atol=1e-4)
     model, _ = smoothed(planted, tmp_path)
@@ -154,7 +155,7 @@ def test_planted_outliers_are_found_and_taken_back(checkpoint, tmp_path) -> None
 def test_a_graph_that_onnxruntime_optimized_is_taken_apart(checkpoint, tmp_path, level: str) -> None:
     """SkipLayerNormalization, FusedMatMul and the like: the norms are found again, and with them the residual adds."""
     head = "sequence-classification"
-    captured = capture.capture(checkpoint("bert"), head, [batch([9, 4])])
+    captured = capture.capture(resolve(checkpoint("bert")), head, [batch([9, 4])])
     folder = tmp_path / "optimized"
     shutil.copytree(checkpoint("bert"), folder)
     operators.save(captured.model, tmp_path / "float.onnx")
@@ -167,7 +168,7 @@ def test_a_graph_that_onnxruntime_optimized_is_taken_apart(checkpoint, tmp_path,
     assert "SkipLayerNormalization" in fused
     assert fused <= set(lowering.FUSED)
     make_tokenizer(folder, pad_id=0)
-    again = capture.capture(folder / "model.onnx", head, [batch([9, 4]), batch([5])])
+    again = capture.capture(resolve(folder / "model.onnx"), head, [batch([9, 4]), batch([5])])
     assert again.parity.largest_difference <= parity.TOLERANCE
     assert {n.op_type for n in again.model.graph} == {n.op_type for n in captured.model.graph}
 

@@ -1,7 +1,7 @@
-"""What refiners work on: the moments of a linear layer's input, and the layer's constants before and after.
+"""Data of weight corrections: the moments of a linear layer's input, and the layer's constants before and after.
 
-A refiner is a pure function of one layer, so layers can be refined in any order, and a plan that leaves one in float simply
-does not use what was refined for it.
+A correction is a pure function of one layer. Layers can be corrected in any order, and a plan that keeps a layer in float
+ignores its corrected constants.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from octobert.core.plan import Quantizer
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over tokens of a layer's input x [C] and of what is left of it in 8 bits, q.
+    """Moments of a layer's input over calibration tokens: x [C] in float, and q, the same value quantized.
 
     Args:
         count: tokens.
-        mean, mean_quantized: [C] of x and of q.
-        products: [C, C] mean of (q - mean q)(q - mean q) transposed; None where no refiner asks for it.
-        lost: [C, C] mean of (q - mean q)(e - mean e) transposed, with e = x - q.
+        mean: [C] mean of x.
+        mean_quantized: [C] mean of q.
+        products: [C, C] covariance of q; None unless a correction needs it.
+        lost: [C, C] covariance of q and the quantization error x - q; None unless a correction needs it.
     """
 
     count: int
@@ -33,13 +34,15 @@ class Moments:
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """The constants of one linear layer.
+    """The constants of one linear layer. Several corrections may follow each other; each starts from the float constants.
 
     Args:
-        float_weight, float_bias: [in, out] and [out] float32, as they were; the bias may be None.
+        float_weight: [in, out] float32, before all corrections.
+        float_bias: [out] float32, before all corrections; None where the layer has no bias.
         quantizer: of the weight.
-        weight, bias: as they are to be now; refiners may follow each other, and all start from the float ones.
-        scale: of the weight, where it is not to be read off the weight itself.
+        weight: [in, out] after the corrections so far.
+        bias: [out] after the corrections so far.
+        scale: of the weight, where a correction or training chose it; None where it is computed from the weight.
     """
 
     float_weight: np.ndarray
@@ -51,13 +54,13 @@ class LinearLayer:
 
     @staticmethod
     def of(weight: np.ndarray, bias: np.ndarray | None, quantizer: Quantizer, scale: np.ndarray | None = None) -> LinearLayer:
-        """A layer that nothing has refined yet."""
+        """Return a layer without corrections."""
         return LinearLayer(weight, bias, quantizer, weight, bias, scale)
 
 
 @dataclass(frozen=True)
 class LayerChange:
-    """What refiners changed of a layer; None is what they left alone."""
+    """The constants of a layer that corrections changed; None for those that stay as they are."""
 
     weight: np.ndarray | None
     bias: np.ndarray | None
@@ -65,7 +68,12 @@ class LayerChange:
 
 
 class MomentsCollector:
-    """Adds up moments, batch by batch; sums are kept in float64."""
+    """Adds up moments over batches, in float64.
+
+    Args:
+        channels: C, the width of the layer's input.
+        products: whether to collect `Moments.products` and `Moments.lost`.
+    """
 
     def __init__(self, channels: int, *, products: bool) -> None:
         self._count = 0
@@ -75,7 +83,12 @@ class MomentsCollector:
         self._lost = None if shape is None else np.zeros(shape)
 
     def add(self, values: np.ndarray, quantized: np.ndarray) -> None:
-        """Take in [N, C] tokens and their 8-bit forms."""
+        """Add tokens.
+
+        Args:
+            values: [N, C] in float.
+            quantized: [N, C], the same tokens quantized and dequantized.
+        """
         self._count += len(values)
         self._sum += values.sum(axis=0, dtype=np.float64)
         self._sum_quantized += quantized.sum(axis=0, dtype=np.float64)
@@ -84,7 +97,7 @@ class MomentsCollector:
             self._lost += quantized.T @ (values - quantized)
 
     def moments(self) -> Moments:
-        """What was added up, centred."""
+        """Return the moments of all tokens so far."""
         mean, mean_quantized = self._sum / self._count, self._sum_quantized / self._count
         if self._products is None or self._lost is None:
             return Moments(self._count, mean, mean_quantized)

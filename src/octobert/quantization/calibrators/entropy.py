@@ -1,8 +1,10 @@
-"""The bound that loses the least information: least Kullback-Leibler divergence between values before and after quantization.
+"""The bound with the smallest Kullback-Leibler divergence between the distributions before and after quantization.
 
-Magnitudes are counted in `num_bins` equal bins. For every bound between `num_quantized_bins` and all of them, the bins within
-are merged into `num_quantized_bins`, spread out again, and held against the bins with everything beyond added to the last one
-(Migacz, "8-bit Inference with TensorRT", GTC 2017). All bounds are tried at once, from cumulative sums.
+Magnitudes are counted in `num_bins` equal bins. For each candidate bound, the bins below it are merged into
+`num_quantized_bins` levels and expanded again, and the result is compared with the original bins, where everything beyond
+the bound is added to the last bin. All bounds are evaluated at once, from cumulative sums.
+
+Source: Migacz, "8-bit Inference with TensorRT", GTC 2017.
 """
 
 from __future__ import annotations
@@ -18,46 +20,54 @@ from octobert.core.ranges import Interval, TensorStatistics
 class Options(FrozenModel):
     """Args:
     num_bins: bins of the histogram of magnitudes.
-    num_quantized_bins: levels that they are merged into; 128 is what int8 has on either side of zero.
+    num_quantized_bins: levels after merging; int8 has 128 on either side of zero.
     """
 
     num_bins: int = Field(default=2048, ge=16, le=16384)
     num_quantized_bins: int = Field(default=128, ge=8, le=1024)
 
     @model_validator(mode="after")
-    def _something_to_choose(self) -> Options:
+    def _more_bins_than_levels(self) -> Options:
         if self.num_bins <= self.num_quantized_bins:
-            raise ValueError("num_bins must be greater than num_quantized_bins, or there is only one bound to choose from")
+            raise ValueError("num_bins must be greater than num_quantized_bins")
         return self
 
 
+SWEEP = (Options(),)
+
+
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """The interval within the chosen bound on either side.
+    """Return the observed range, clipped at the chosen bound.
 
     Raises:
-        DataError: fewer values than bins.
+        DataError: there are fewer values than `num_bins`.
     """
     if statistics.count < options.num_bins:
         raise DataError(
-            "there are too few values for entropy calibration",
+            "too few values for entropy calibration",
             got=f"{statistics.count} values",
             expected=f"at least num_bins = {options.num_bins}",
-            fix="calibrate on more rows, or set num_bins lower",
+            fix="calibrate on more rows, or set a lower num_bins",
         )
     largest = max(abs(statistics.minimum), abs(statistics.maximum))
     if largest == 0.0:
         return Interval(low=0.0, high=0.0, bound=0.0)
     counts = statistics.magnitudes(options.num_bins)
-    kept = _least_divergence(counts, options.num_quantized_bins)
-    bound = largest * kept / options.num_bins
+    bins = _smallest_divergence(counts, options.num_quantized_bins)
+    bound = largest * bins / options.num_bins
     return Interval(low=max(statistics.minimum, -bound), high=min(statistics.maximum, bound), bound=bound)
 
 
-def _least_divergence(counts: np.ndarray, levels: int) -> int:
-    """How many of the bins are kept.
+def _smallest_divergence(counts: np.ndarray, levels: int) -> int:
+    """Return the number of bins below the best bound.
 
-    With h the counts, n all of them and m those within a bound: p = h / n with the rest added to the last bin, q = the mean
-    of the occupied bins of its group / m. The divergence is a sum of p log p over bins, and of p log q over groups.
+    Let h be the counts, n their sum, and m the sum of the counts below a bound. Then p = h / n, with the counts beyond the
+    bound added to the last bin, and q = (mean of the occupied bins of the same group) / m. The divergence is the sum of
+    p log p over bins minus the sum of p log q over groups.
+
+    Args:
+        counts: [bins] values per bin of magnitude.
+        levels: groups that the bins are merged into.
     """
     bins, total = len(counts), counts.sum()
     candidates = np.arange(levels, bins + 1)
@@ -67,7 +77,7 @@ def _least_divergence(counts: np.ndarray, levels: int) -> int:
     rest = total - cumulative[candidates]
     last = counts[candidates - 1]
     entropy = own[candidates - 1] + _xlogx((last + rest) / total)
-    # Groups of candidates // levels bins each; the last one takes what is left over.
+    # Each group has candidates // levels bins; the last one also takes the remainder.
     edges = np.arange(levels + 1) * (candidates // levels)[:, None]
     edges[:, -1] = candidates
     sums = np.diff(cumulative[edges], axis=1)
@@ -79,7 +89,7 @@ def _least_divergence(counts: np.ndarray, levels: int) -> int:
         logs = np.log(sums / sizes / cumulative[candidates][:, None])
         cross = np.where(shares > 0, shares / total * logs, 0.0).sum(axis=1)
     divergence = entropy - cross
-    # A bound that cuts everything off has no q at all; the widest of equally good ones clips the least.
+    # q is undefined where the bound cuts off all values. Of equally good bounds, the widest clips least.
     divergence[~np.isfinite(divergence)] = np.inf
     best = np.flatnonzero(divergence <= divergence.min() + 1e-12)
     return int(candidates[best[-1]])

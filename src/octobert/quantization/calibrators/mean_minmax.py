@@ -1,4 +1,7 @@
-"""The mean of the rows' minima and the mean of their maxima, as NNCF's default for activations: one odd row moves little."""
+"""The mean of the rows' minima and the mean of their maxima. A single unusual row has little influence.
+
+Source: the default for activations in NNCF (`nncf.quantize`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ class Options(FrozenModel):
     """No options."""
 
 
+SWEEP = (Options(),)
+
+
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """The interval between the means."""
-    low, high = (float(one) for one in statistics.extremes.mean(axis=0, dtype="float64"))
+    """Return the interval between the two means."""
+    low, high = (float(mean) for mean in statistics.extremes.mean(axis=0, dtype="float64"))
     return Interval(low=low, high=high, bound=max(abs(low), abs(high)))

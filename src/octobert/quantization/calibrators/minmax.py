@@ -1,4 +1,4 @@
-"""Everything that was seen fits: the exact minimum and maximum. Nothing is clipped; one outlier sets the scale."""
+"""The exact minimum and maximum. Nothing is clipped, so a single outlier sets the scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ class Options(FrozenModel):
     """No options."""
 
 
+SWEEP = (Options(),)
+
+
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """The interval from minimum to maximum."""
+    """Return the interval from minimum to maximum."""
     low, high = statistics.minimum, statistics.maximum
     return Interval(low=low, high=high, bound=max(abs(low), abs(high)))

@@ -1,4 +1,7 @@
-"""A moving average of the rows' minima and maxima, as PyTorch's observers keep; by definition the order of rows matters."""
+"""An exponential moving average of the rows' minima and maxima. The result depends on the order of the rows.
+
+Source: `torch.ao.quantization.MovingAverageMinMaxObserver`.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from octobert.core.ranges import Interval, TensorStatistics
 
 class Options(FrozenModel):
     """Args:
-    constant: weight of each new row; `MovingAverageMinMaxObserver` has 0.01.
+    constant: weight of each new row; PyTorch has 0.01.
     """
 
     constant: float = Field(default=0.01, gt=0, le=1)
 
 
+SWEEP = (Options(),)
+
+
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
-    """The averages after the last row; the first row starts them."""
+    """Return the averages after the last row. They start at the extremes of the first row."""
     average = statistics.extremes[0].astype("float64")
     for row in statistics.extremes[1:]:
         average += options.constant * (row - average)

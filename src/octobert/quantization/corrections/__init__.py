@@ -1,4 +1,4 @@
-"""Weight corrections: one file each, from the constants of a linear layer and the moments of its input to better constants."""
+"""Weight corrections: one file each, adjust the constants of a linear layer to the inputs that it gets in 8 bits."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from octobert.quantization.layers import LinearLayer, Moments
 
 
 class Correction(Protocol):
-    """What a correction's module has."""
+    """The module of a weight correction."""
 
     @property
     def Options(self) -> type[FrozenModel]:
-        """The options, with defaults."""
+        """The model of its options. Every option has a default."""
         ...
 
     @property
     def NEEDS_PRODUCTS(self) -> bool:
-        """Whether `Moments.products` and `Moments.lost` are needed; they cost memory quadratic in the layer's width."""
+        """Whether `correct` needs `Moments.products` and `Moments.lost`, whose size is quadratic in the layer's width."""
         ...
 
     def correct(self, layer: LinearLayer, moments: Moments, options: Any) -> LinearLayer:
-        """The layer with corrected constants.
+        """Return the layer with corrected constants.
 
         Args:
             layer: the constants of one linear layer.
@@ -34,12 +34,12 @@ class Correction(Protocol):
 
 
 def names() -> tuple[str, ...]:
-    """The names of all weight corrections, sorted."""
+    """Return the names of all weight corrections, sorted."""
     return plugins.names("corrections")
 
 
 def load(name: str, *, where: str | None = None) -> Correction:
-    """The weight correction of that name.
+    """Import a weight correction.
 
     Args:
         name: such as `bias-correction`.

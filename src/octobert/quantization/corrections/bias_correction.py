@@ -1,7 +1,8 @@
-"""Take the mean error that rounding the weights makes out of the bias (Nagel et al. 2019, arXiv:1906.04721, section 4.2).
+"""Correct the bias for the mean error that the quantized weight causes: b' = b + (W - W8)ᵀ E[q], with q the 8-bit input.
 
-The bias takes up (W - W8) transposed times E[q], with q the layer's 8-bit input. Errors of the activations themselves are left
-alone: what clipping makes of a few outlier tokens would shift the bias of all others.
+Errors of the activations are not corrected: clipping of a few outlier tokens would shift the output of all others.
+
+Source: Nagel et al. 2019, arXiv:1906.04721, section 4.2.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Options(FrozenModel):
 
 
 def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
-    """The layer with its bias corrected; a layer without one is left as it is."""
+    """Return the layer with its bias corrected, or unchanged where it has no bias."""
     if layer.float_bias is None:
         return layer
     error = layer.float_weight - qdq.dequantized_weight(layer.weight, layer.quantizer, layer.scale)

@@ -1,8 +1,11 @@
-"""Choose weights and their rounding for the inputs that the layer really gets in 8 bits, instead of one by one.
+"""Round weights so that the output for the 8-bit inputs stays close to the float output (GPTQ).
 
-First the weights W' that bring q W' nearest to x W (least squares, damped): they make up for what is lost of the activations.
-Then rounding, input channel by input channel, each error spread over the channels still to be rounded (Frantar et al. 2022,
-arXiv:2210.17323), the channels of most energy first. Last the bias takes the mean that is left.
+1. Find W' with q W' closest to x W (damped least squares), which compensates the quantization error of the activations.
+2. Round W' one input channel at a time, in order of decreasing energy, and spread each rounding error over the channels that
+   are not yet rounded.
+3. Correct the bias for the remaining mean error.
+
+Source of step 2: Frantar et al. 2022, arXiv:2210.17323.
 """
 
 from __future__ import annotations
@@ -17,29 +20,30 @@ from octobert.graph import qdq
 from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
+# Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.
 _BLOCK = 128
 
 
 class Options(FrozenModel):
     """Args:
-    damping: share of the mean energy of a channel that is added to each, against chance correlations of few tokens.
+    damping: added to the energy of each channel, as a share of the mean energy; limits the effect of chance correlations.
     """
 
     damping: float = Field(default=0.05, gt=0, le=10)
 
 
 def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
-    """The layer with weights on the 8-bit grid, their scale, and its bias."""
+    """Return the layer with its weight on the 8-bit grid, the scale of the weight, and the corrected bias."""
     assert moments.products is not None
     assert moments.lost is not None
     if not np.trace(moments.products) > 0:
-        # All tokens are alike: there is nothing to weigh channels by.
+        # All tokens are equal: the channels have no energy to order them by.
         return layer
     weight = layer.float_weight.astype(np.float64)
     energy = moments.products + options.damping * np.trace(moments.products) / len(weight) * np.eye(len(weight))
-    wanted = weight + np.linalg.solve(energy, moments.lost @ weight)
-    scale = layer.scale if layer.scale is not None else qdq.weight_scale(wanted.astype(np.float32), layer.quantizer)
-    rounded = _rounded(wanted, energy, scale, layer.quantizer.weight_limits).astype(np.float32)
+    compensated = weight + np.linalg.solve(energy, moments.lost @ weight)
+    scale = layer.scale if layer.scale is not None else qdq.weight_scale(compensated.astype(np.float32), layer.quantizer)
+    rounded = _rounded(compensated, energy, scale, layer.quantizer.weight_limits).astype(np.float32)
     if layer.float_bias is None:
         return replace(layer, weight=rounded, scale=scale)
     bias = layer.float_bias + moments.mean @ weight - moments.mean_quantized @ rounded
@@ -47,7 +51,14 @@ def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLay
 
 
 def _rounded(weight: np.ndarray, energy: np.ndarray, scale: np.ndarray, limits: tuple[int, int]) -> np.ndarray:
-    """Weights [in, out] on the grid of `scale` ([out] or scalar), errors spread along `energy` [in, in]."""
+    """Round a weight to the grid of its scale.
+
+    Args:
+        weight: [in, out].
+        energy: [in, in] damped covariance of the 8-bit input.
+        scale: [out], or a scalar.
+        limits: lowest and highest integer.
+    """
     order = np.argsort(-np.diag(energy), kind="stable")
     inverse = np.linalg.inv(energy[np.ix_(order, order)])
     spread = np.linalg.cholesky((inverse + inverse.T) / 2).T

@@ -1,4 +1,4 @@
-"""Methods: one file each, from the sites of a graph and their ranges to a quantization plan for one target."""
+"""Methods: one file each, make a quantization plan for one target from the sites of a graph and their ranges."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from octobert.core.ranges import Ranges
 
 
 class Method(Protocol):
-    """What a method's module has."""
+    """The module of a method."""
 
     @property
     def Options(self) -> type[FrozenModel]:
-        """The options, with defaults."""
+        """The model of its options. Every option has a default."""
         ...
 
     def observed_kinds(self, options: Any, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-        """Patterns of the kinds of sites that need calibrated ranges; none where nothing does.
+        """Return patterns for the kinds of sites that need calibrated ranges; empty where none do.
 
         Args:
             options: an instance of this module's `Options`.
-            targets: the plans are made for these; one observation serves all of them.
+            targets: the targets that plans are made for; one observation serves all of them.
         """
         ...
 
     def plan(self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Any) -> QuantPlan:
-        """Decide every site.
+        """Make a plan: a decision for every site.
 
         Args:
             sites: all sites of the graph.
-            ranges: intervals of the activations of `observed_kinds`.
-            capabilities: the target's.
+            ranges: calibrated intervals, at least of the sites of `observed_kinds`.
+            capabilities: of the target.
             options: an instance of this module's `Options`.
 
         Raises:
-            PlanError: the options contradict each other, or a range is missing.
+            PlanError: options contradict each other or match no site, or a range is missing.
         """
         ...
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods, sorted."""
+    """Return the names of all methods, sorted."""
     return plugins.names("methods")
 
 
 def load(name: str, *, where: str | None = None) -> Method:
-    """The method of that name.
+    """Import a method.
 
     Args:
         name: such as `static`.

@@ -1,4 +1,4 @@
-"""What planners share: placements by name or written out, and sites switched off and on by pattern."""
+"""Shared code of methods: placements by name or by kinds of sites, and patterns that disable and enable sites."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, cast
 
-from octobert.core import plugins
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
 from octobert.core.family import LINEAR_PARTS, NORM_PARTS
 from octobert.core.placement import Placement
 from octobert.core.plan import ROLES, Decision, FloatType, Quantizer, Site
+from octobert.quantization import placements
 
 AUTO = "auto"
 _NORMS = (*NORM_PARTS, "final_norm")
@@ -27,42 +27,42 @@ _PARTS = {
     "embedding": ("embeddings",),
 }
 _WILD = frozenset("*?[")
-EMBEDDING_REASON = "rows are looked up, then dequantized: a quarter of the bytes"
+EMBEDDING_REASON = "stored as int8 rows, dequantized after the lookup: a quarter of the bytes"
 
 
 def known_placement(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """A placement's name or kinds, checked.
+    """Check the name of a placement, or the kinds of sites of a custom one.
 
     Raises:
-        ValueError: an unknown name, or a kind that no site can have.
+        ValueError: unknown name, or a kind that no site can have.
     """
     if isinstance(value, str):
-        known = (AUTO, *plugins.names("placements"))
-        if value not in known:
-            raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, known)}')
+        choices = (AUTO, *placements.names())
+        if value not in choices:
+            raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, choices)}')
         return value
     kinds = [*ROLES, *(f"{role}@{part}" for role in ROLES for part in _PARTS[role.split(".")[0]])]
     for kind in value:
-        if not any(fnmatchcase(one, kind) for one in kinds):
-            raise ValueError(f'no site is of kind "{kind}"; {did_you_mean(kind, kinds if "@" in kind else ROLES)}')
+        if not any(fnmatchcase(name, kind) for name in kinds):
+            raise ValueError(f'unknown kind of site "{kind}"; {did_you_mean(kind, kinds if "@" in kind else ROLES)}')
     if not value:
         raise ValueError("a placement needs at least one kind of site")
     return value
 
 
 def placement_of(chosen: str | tuple[str, ...], capabilities: Capabilities) -> tuple[str, Placement]:
-    """The placement that was chosen, or the target's own: (name, placement)."""
+    """Return (name, placement) for the option `placement`; `auto` is the placement that the target runs fastest."""
     if not isinstance(chosen, str):
-        return "custom", Placement(description="written out in the recipe", kinds=chosen)
+        return "custom", Placement(description="kinds of sites from the recipe", kinds=chosen)
     name = capabilities.placement if chosen == AUTO else chosen
-    return name, plugins.load("placements", name).PLACEMENT
+    return name, placements.load(name)
 
 
 def matches(pattern: str, site: Site) -> bool:
-    """Whether a pattern means a site.
+    """Whether a pattern matches a site.
 
-    A pattern with wildcards is held against the module path, or against `path:role` if it has a colon; a plain word means
-    every module that has it among its dotted parts: `layer.1` is layer 1 and not layer 10.
+    A pattern with wildcards is matched against the module path, or against `path:role` if it has a colon. A pattern without
+    wildcards matches every module path that contains it as whole dotted parts: `layer.1` matches layer 1 and not layer 10.
     """
     text = f"{site.module}:{site.role}" if ":" in pattern else site.module
     if _WILD & set(pattern):
@@ -71,17 +71,23 @@ def matches(pattern: str, site: Site) -> bool:
 
 
 class Switches:
-    """Which sites patterns switch off, and which they switch on again; on is applied last.
+    """The sites that patterns disable and enable; `enable` wins over `disable`.
+
+    Args:
+        sites: of the graph.
+        disable: patterns of sites that stay float.
+        enable: patterns of sites that are quantized whatever the placement says.
+        where: the recipe key of the method, for errors.
 
     Raises:
-        PlanError: a pattern that matches nothing, or patterns that contradict each other.
+        PlanError: a pattern matches no site, or patterns contradict each other.
     """
 
     def __init__(self, sites: Sequence[Site], disable: Sequence[str], enable: Sequence[str], *, where: str) -> None:
         both = sorted(set(disable) & set(enable))
         if both:
             raise PlanError(
-                f'the pattern "{both[0]}" is both disabled and enabled', where=where, fix="remove it from one of the two lists"
+                f'the pattern "{both[0]}" is in both disable and enable', where=where, fix="remove it from one of the two lists"
             )
         self._off = {pattern: _matched(pattern, sites, f"{where}.disable") for pattern in disable}
         self._on = {pattern: _matched(pattern, sites, f"{where}.enable") for pattern in enable}
@@ -89,34 +95,34 @@ class Switches:
         for pattern, off in self._off.items():
             if off <= enabled:
                 raise PlanError(
-                    f'everything that "{pattern}" disables is enabled again by other patterns',
+                    f'other patterns enable every site that "{pattern}" disables',
                     where=where,
                     got=f"disable {list(disable)}, enable {list(enable)}",
-                    fix="remove the pattern, or narrow those that enable",
+                    fix="remove the pattern, or narrow the patterns of enable",
                 )
 
     def off(self, site: Site) -> str | None:
-        """The pattern that switches a site off, unless another switches it on."""
+        """Return the pattern that disables a site; None where there is none, or where another pattern enables it."""
         if self.on(site):
             return None
         return next((pattern for pattern, sites in self._off.items() if site in sites), None)
 
     def on(self, site: Site) -> str | None:
-        """The pattern that switches a site on."""
+        """Return the pattern that enables a site, or None."""
         return next((pattern for pattern, sites in self._on.items() if site in sites), None)
 
 
 def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
-    found = {site for site in sites if matches(pattern, site)}
-    if not found:
+    matched = {site for site in sites if matches(pattern, site)}
+    if not matched:
         words = {word for s in sites for word in s.module.split(".")}
         near = did_you_mean(pattern, sorted({s.module for s in sites} if "." in pattern else words))
         raise PlanError(f'the pattern "{pattern}" matches no module', where=where, fix=near)
-    return found
+    return matched
 
 
 class WeightOptions(Protocol):
-    """The options about weights that every planner has."""
+    """The options for weights that every method has."""
 
     @property
     def per_channel(self) -> bool: ...
@@ -127,21 +133,23 @@ class WeightOptions(Protocol):
 
 
 def weight(options: WeightOptions, capabilities: Capabilities) -> Quantizer:
-    """The quantizer of a linear layer's weight."""
-    axis = capabilities.weight_axis if options.per_channel else None
-    reduced = options.reduce_range is True
+    """Return the quantizer of the weight of a linear layer."""
     return Quantizer(
-        dtype=capabilities.weights[0], symmetric=True, axis=axis, weight_ranges=options.weight_ranges, reduce_range=reduced
+        dtype=capabilities.weights[0],
+        symmetric=True,
+        axis=capabilities.weight_axis if options.per_channel else None,
+        weight_ranges=options.weight_ranges,
+        reduce_range=options.reduce_range is True,
     )
 
 
 def float_because(site: Site, reason: str) -> Decision:
-    """A site that stays float."""
+    """Return the decision that keeps a site in float."""
     return Decision(site=site, quantizer=None, reason=reason)
 
 
-def settled(site: Site, switches: Switches, embeddings: str, capabilities: Capabilities) -> Decision | None:
-    """What every method decides alike: sites that are switched off, and the word embedding table; None for all others."""
+def common_decision(site: Site, switches: Switches, embeddings: str, capabilities: Capabilities) -> Decision | None:
+    """Return the decisions that all methods share: disabled sites and the word embedding table; None for other sites."""
     off = switches.off(site)
     if off is not None:
         return float_because(site, f'disabled by "{off}"')
@@ -149,14 +157,14 @@ def settled(site: Site, switches: Switches, embeddings: str, capabilities: Capab
 
 
 def float_parts(chosen: str, capabilities: Capabilities) -> FloatType:
-    """The type of what stays float: as chosen, or the target's own."""
+    """Return the type of the float operators: the option, or the target's default for `auto`."""
     return capabilities.float_parts[0] if chosen == AUTO else cast(FloatType, chosen)
 
 
-def embedding(site: Site, how: str, capabilities: Capabilities) -> Decision:
-    """The decision about the word embedding table."""
-    if how == "float":
-        return float_because(site, "embeddings: float")
-    if how == AUTO and site.role not in capabilities.roles:
-        return float_because(site, f"{capabilities.name} looks up rows in float")
+def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
+    """Return the decision for the word embedding table."""
+    if choice == "float":
+        return float_because(site, "option embeddings is float")
+    if choice == AUTO and site.role not in capabilities.roles:
+        return float_because(site, f"{capabilities.name} does not take int8 embedding rows")
     return Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason=EMBEDDING_REASON)

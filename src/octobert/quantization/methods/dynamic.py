@@ -1,6 +1,6 @@
-"""Dynamic quantization: weights fixed in the graph, activations quantized from the values of each batch; nothing to calibrate.
+"""Dynamic quantization: static weights, activations quantized with the range of each batch. It needs no calibration.
 
-What ONNX Runtime fuses into DynamicQuantizeMatMul and MatMulIntegerToFloat, with one quantization for Q, K and V.
+ONNX Runtime fuses the result into DynamicQuantizeMatMul and MatMulIntegerToFloat. Q, K and V share one quantization.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
 
 WHERE = "quantize.dynamic"
-_WHY = "only linear layers have a dynamic form that runs in integers"
+_WHY = "only linear layers can be quantized dynamically"
 
 
 class Options(FrozenModel):
     """Args:
-    per_channel: one scale per output channel of a weight, or one per weight.
-    weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
-    reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` looks at this CPU.
-    embeddings: store the word embedding table as int8 rows, or leave it float; `auto` stores rows where the target takes them.
-    disable, enable: patterns of modules, or words of their paths; heads stay float unless enabled.
+    per_channel: one scale per output channel of a weight, instead of one per weight.
+    weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
+    reduce_range: 7-bit weights, for CPUs whose 8-bit products saturate; `auto` depends on this CPU.
+    embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports them.
+    disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
+    enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
     per_channel: bool = True
@@ -41,23 +42,23 @@ _TAKEN = ("linear.input", "linear.weight", "head.input", "head.weight")
 
 
 def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Nothing needs a range."""
+    """Return no kinds: nothing needs a calibrated range."""
     return ()
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
-    """Decide every site.
+    """Make a plan: a decision for every site.
 
     Raises:
-        PlanError: a pattern that matches nothing or contradicts another.
+        PlanError: a pattern matches no site, or contradicts another.
     """
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
     decisions = []
     for site in sites:
-        known = _common.settled(site, switches, options.embeddings, capabilities)
+        shared = _common.common_decision(site, switches, options.embeddings, capabilities)
         on = switches.on(site)
-        if known is not None:
-            decisions.append(known)
+        if shared is not None:
+            decisions.append(shared)
         elif site.role in _TAKEN and (_LINEARS.takes(site) or on):
             decisions.append(Decision(site=site, quantizer=_quantizer(site, capabilities, options), reason="linear layer"))
         else:

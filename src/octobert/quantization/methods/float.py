@@ -1,4 +1,4 @@
-"""No quantization: the float graph in the type that the target computes fastest, for comparison or because it is enough."""
+"""No quantization: the float graph, in float32, float16 or bfloat16."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from octobert.quantization.methods import _common
 
 class Options(FrozenModel):
     """Args:
-    float_parts: the type of everything; `auto` takes the target's.
+    float_parts: type of all operators; `auto` takes the default of the target.
     """
 
     float_parts: Literal["auto"] | FloatType = "auto"
-    # Every method says so; there is nothing that could saturate.
+    # Every method has this option. Float products cannot saturate.
     reduce_range: Literal[False] = False
 
 
 def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Nothing needs a range."""
+    """Return no kinds: nothing needs a calibrated range."""
     return ()
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
-    """Leave every site float."""
+    """Make a plan that keeps every site in float."""
     return QuantPlan(
         method=FLOAT,
         placement="none",

@@ -1,4 +1,4 @@
-"""Static quantization: weights from their own values, activations from calibrated ranges, both fixed in the graph."""
+"""Static quantization: weights and activations, with scales that are fixed in the graph. Activations use calibrated ranges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from octobert.core.ranges import Interval, Ranges
 from octobert.quantization.methods import _common
 
 WHERE = "quantize.static"
-# Q, K and V where they enter attention products, or where they are made, whichever a placement quantizes.
+# Q, K and V as inputs of the attention products, and as outputs of their projections. A placement quantizes one of the two.
 _QKV = (
     "scores.query@attention",
     "scores.key@attention",
@@ -29,22 +29,24 @@ _QKV_PARTS = ("query", "key", "value")
 
 class Options(FrozenModel):
     """Args:
-    placement: name of a file in `placements/`, or kinds of sites written out; `auto` takes what the target runs fastest.
-    activations: type of activations; `auto` takes the target's default for each role. 16 bits keep 8-bit weights,
-        float8e4m3 has weights of its own type.
-    symmetric: zero points of activations are in the middle of the type, or free; `auto` as for `activations`.
-    per_channel: one scale per output channel of a weight, or one per weight.
-    weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
-    weight_form: weights are written as integers, or as floats behind a Quantize/Dequantize pair, which some runtimes want
-        to fold themselves; `auto` takes the target's. The integers are the same; embeddings are always integers.
-    reduce_range: 7-bit weights, and Q and K like any other activation, for CPUs whose 8-bit products saturate; `auto` looks
-        at this CPU.
-    fuse_qkv: one range for the Q, K and V that enter attention products, and for their weights if those are per tensor.
-    clip_gelu: upper end of the range of what enters the second feed-forward layer: GELU's output, or what a gate makes of it.
-    float_parts: the type of what stays float; `auto` takes the target's. 16 bits are for GPUs, CPUs widen them again.
-    embeddings: store the word embedding table as int8 rows, or leave it float; `auto` stores rows where the target takes them.
-    disable, enable: patterns of modules (`encoder.layer.0.*`), with a role if wanted (`*.query:linear.input`), or words of
-        their paths (`intermediate`); what is enabled is quantized whatever the placement and `disable` say.
+    placement: name of a placement, or a list of kinds of sites; `auto` takes the placement that the target runs fastest.
+    activations: type of activations; `auto` takes the target's default for each role. With 16-bit activations weights have
+        8 bits; with float8e4m3 they are float8e4m3, too.
+    symmetric: zero points of activations are in the middle of the type; `auto` as for `activations`.
+    per_channel: one scale per output channel of a weight, instead of one per weight.
+    weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
+    weight_form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`, which some runtimes fold
+        themselves; `auto` takes the target's form. Both give the same integers. Embeddings are always integers.
+    reduce_range: 7-bit weights, and the default type for Q and K, for CPUs whose 8-bit products saturate; `auto` depends on
+        this CPU.
+    fuse_qkv: one range for Q, K and V in the attention products, and one scale for their weights if those are per tensor.
+    clip_gelu: upper limit of the range of the second feed-forward layer's input: the output of GELU, or of its gate.
+    float_parts: type of the operators that stay float; `auto` takes the target's default. 16-bit types are for GPUs: CPUs
+        compute them in float32.
+    embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports them.
+    disable: patterns of modules that stay float (`encoder.layer.0.*`), with or without a role (`*.query:linear.input`), or
+        parts of their paths (`intermediate`).
+    enable: patterns of modules that are quantized whatever the placement and `disable` say.
     """
 
     placement: str | tuple[str, ...] = "auto"
@@ -68,7 +70,7 @@ class Options(FrozenModel):
 
 
 def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """The kinds of activations that plans for these targets need ranges for; one observation serves all of them."""
+    """Return patterns for the kinds of activations that plans for these targets need ranges for."""
     if options.enable:
         return ("*",)
     kinds = {kind for target in targets for kind in _common.placement_of(options.placement, target)[1].kinds}
@@ -76,31 +78,31 @@ def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[s
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
-    """Decide every site.
+    """Make a plan: a decision for every site.
 
     Raises:
-        PlanError: a pattern that matches nothing or contradicts another, or an activation without a range.
+        PlanError: a pattern matches no site or contradicts another, or an activation has no range.
     """
     name, placement = _common.placement_of(options.placement, capabilities)
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
-    taken = {s for s in sites if switches.on(s) or (placement.takes(s) and not switches.off(s))}
-    made = {s.value for s in taken if s.role.endswith(".output")}
+    chosen = {s for s in sites if switches.on(s) or (placement.takes(s) and not switches.off(s))}
+    outputs = {s.value for s in chosen if s.role.endswith(".output")}
     decisions = []
     for site in sites:
-        known = _common.settled(site, switches, options.embeddings, capabilities)
-        if known is not None:
-            decisions.append(known)
-        elif site not in taken:
+        shared = _common.common_decision(site, switches, options.embeddings, capabilities)
+        if shared is not None:
+            decisions.append(shared)
+        elif site not in chosen:
             decisions.append(_common.float_because(site, placement.why_not(site, name)))
-        elif site.value in made and not site.role.endswith(".output"):
-            decisions.append(_common.float_because(site, "quantized where the value is made"))
+        elif site.value in outputs and not site.role.endswith(".output"):
+            decisions.append(_common.float_because(site, "quantized at the operator that outputs it"))
         else:
-            on = switches.on(site)
-            reason = f'enabled by "{on}"' if on else f"placement {name}"
+            pattern = switches.on(site)
+            reason = f'enabled by "{pattern}"' if pattern else f"placement {name}"
             quantizer = _quantizer(site, ranges, capabilities, options)
             decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
     if options.fuse_qkv:
-        decisions = _fused(decisions)
+        decisions = _with_shared_qkv(decisions)
     return QuantPlan(
         method="static",
         placement=name,
@@ -117,7 +119,7 @@ def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: 
         return _common.weight(options, capabilities).model_copy(update={"weight_form": form, **float8})
     interval = ranges.intervals.get(site.value)
     if interval is None:
-        raise PlanError(f'no range was calibrated for "{site.value}"', where=site.node, fix="calibrate for this placement")
+        raise PlanError(f'no calibrated range for "{site.value}"', where=site.node, fix="calibrate with this placement")
     ceiling = options.clip_gelu if site.kind in ("linear.input@ffn_down", "activation.output@activation") else None
     if ceiling is not None:
         interval = Interval(low=interval.low, high=min(interval.high, ceiling), bound=min(interval.bound, ceiling))
@@ -130,33 +132,33 @@ def _activation_type(role: str, capabilities: Capabilities, options: Options) ->
     accepted = capabilities.activations + capabilities.simulated_activations
     preferred: tuple[tuple[DType, bool], ...] = (("int8", True),) if role in capabilities.symmetric_int8 else ()
     if options.reduce_range is True:
-        # In a product of two activations there is no weight to take a bit from, and it would saturate.
+        # 7-bit weights avoid saturation. A product of two activations has no weight, and symmetric int8 would saturate there.
         preferred = ()
     for dtype, symmetric in preferred + accepted:
         if options.activations in ("auto", dtype) and options.symmetric in ("auto", symmetric):
             return dtype, symmetric
-    # What was asked for, which `capability` then refuses or repairs.
+    # The target takes no such type: `core.capability` refuses or repairs the plan.
     dtype = accepted[0][0] if options.activations == "auto" else options.activations
     return dtype, options.symmetric if options.symmetric != "auto" else not dtype.startswith("uint")
 
 
-def _fused(decisions: Sequence[Decision]) -> list[Decision]:
-    """One range for Q, K and V of a layer, and one scale for their weights where each has only one."""
+def _with_shared_qkv(decisions: Sequence[Decision]) -> list[Decision]:
+    """Give Q, K and V of each layer one range, and their weights one scale if those are per tensor."""
     groups: dict[int | None, list[Quantizer]] = {}
     for decision in decisions:
         if decision.site.kind in _QKV and decision.quantizer is not None:
             groups.setdefault(decision.site.layer, []).append(decision.quantizer)
-    found = []
+    fused = []
     for decision in decisions:
         site, quantizer = decision.site, decision.quantizer
         if quantizer is not None and site.kind in _QKV:
             group = groups[site.layer]
-            # A symmetric member holds [-bound, bound], which is part of the common range like any other.
+            # The interval of a symmetric quantizer is [-bound, bound]; it takes part in the common range.
             low, high = min(q.low or 0.0 for q in group), max(q.high or 0.0 for q in group)
             if quantizer.symmetric:
                 low, high = -max(-low, high), max(-low, high)
             quantizer = quantizer.model_copy(update={"low": low, "high": high, "shared": f"layer {site.layer} q k v"})
         elif quantizer is not None and site.role == "linear.weight" and site.part in _QKV_PARTS and quantizer.axis is None:
             quantizer = quantizer.model_copy(update={"shared": f"layer {site.layer} qkv"})
-        found.append(decision.model_copy(update={"quantizer": quantizer}))
-    return found
+        fused.append(decision.model_copy(update={"quantizer": quantizer}))
+    return fused

@@ -1,6 +1,6 @@
-"""Weight-only quantization: 8-bit weights, dequantized before float products; a quarter of the bytes, nothing to calibrate.
+"""Weight-only quantization: 8-bit weights, dequantized before float products. It needs no calibration.
 
-It makes models smaller, and faster only where memory and not arithmetic is what they wait for.
+Weights take a quarter of the bytes. Models are faster only where memory bandwidth is the bottleneck.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _TAKEN = ("linear.weight", "head.weight")
 
 class Options(FrozenModel):
     """Args:
-    per_channel: one scale per output channel of a weight, or one per weight.
-    weight_ranges: all weights fit (`max`), or the interval of least squared error (`mse`).
-    float_parts: the type of everything else; `auto` takes the target's.
-    embeddings: store the word embedding table as int8 rows, or leave it float; `auto` stores rows where the target takes them.
-    disable, enable: patterns of modules, or words of their paths; heads stay float unless enabled.
+    per_channel: one scale per output channel of a weight, instead of one per weight.
+    weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
+    float_parts: type of all other operators; `auto` takes the default of the target.
+    embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports them.
+    disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
+    enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
-    # Products are computed in float: no sum of theirs saturates.
+    # Every method has this option. Float products cannot saturate.
     reduce_range: Literal[False] = False
     float_parts: Literal["auto"] | FloatType = "auto"
     embeddings: Literal["auto", "int8", "float"] = "auto"
@@ -38,27 +39,27 @@ class Options(FrozenModel):
 
 
 def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Nothing needs a range."""
+    """Return no kinds: nothing needs a calibrated range."""
     return ()
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
-    """Decide every site.
+    """Make a plan: a decision for every site.
 
     Raises:
-        PlanError: a pattern that matches nothing or contradicts another.
+        PlanError: a pattern matches no site, or contradicts another.
     """
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
     decisions = []
     for site in sites:
-        known = _common.settled(site, switches, options.embeddings, capabilities)
-        if known is not None:
-            decisions.append(known)
+        shared = _common.common_decision(site, switches, options.embeddings, capabilities)
+        if shared is not None:
+            decisions.append(shared)
         elif site.role in _TAKEN and (site.role == "linear.weight" or switches.on(site)):
             quantizer = _common.weight(options, capabilities)
             decisions.append(Decision(site=site, quantizer=quantizer, reason="weight of a linear layer"))
         else:
-            decisions.append(_common.float_because(site, "weights only"))
+            decisions.append(_common.float_because(site, "the method quantizes weights only"))
     return QuantPlan(
         method="weight-only",
         placement="weights",

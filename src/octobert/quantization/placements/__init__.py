@@ -9,21 +9,21 @@ from octobert.core.placement import Placement
 
 
 class PlacementPlugin(Protocol):
-    """What a placement's module has."""
+    """The module of a placement."""
 
     @property
     def PLACEMENT(self) -> Placement:
-        """The kinds of sites, and why others stay float."""
+        """The kinds of sites to quantize, and the reasons for those that stay float."""
         ...
 
 
 def names() -> tuple[str, ...]:
-    """The names of all placements, sorted."""
+    """Return the names of all placements, sorted."""
     return plugins.names("placements")
 
 
 def load(name: str, *, where: str | None = None) -> Placement:
-    """The placement of that name.
+    """Return a placement by its name.
 
     Args:
         name: such as `matmul`.

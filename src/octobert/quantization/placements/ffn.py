@@ -1,4 +1,4 @@
-"""The two feed-forward layers only: two thirds of the arithmetic, and nothing of attention."""
+"""The two feed-forward layers: two thirds of the arithmetic. Attention stays float."""
 
 from octobert.core.placement import ATTENTION_FLOAT, HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
 

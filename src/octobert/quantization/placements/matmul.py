@@ -1,4 +1,4 @@
-"""The six linear layers of every encoder layer, which are nearly all of the arithmetic."""
+"""The six linear layers of every encoder layer, which do nearly all of the arithmetic."""
 
 from octobert.core.placement import ATTENTION_FLOAT, HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
 from octobert.core.plan import LINEAR

@@ -1,4 +1,4 @@
-"""The linear layers, and both matrix products inside attention."""
+"""The linear layers, and both matrix products of attention."""
 
 from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
 from octobert.core.plan import ATTENTION, LINEAR

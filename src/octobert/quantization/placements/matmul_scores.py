@@ -1,9 +1,9 @@
-"""The linear layers and Q·Kᵀ; probs·V stays float. What OpenVINO fuses best: its attention kernel takes 8-bit Q and K."""
+"""The linear layers and Q·Kᵀ. probs·V stays float. OpenVINO fuses this best: its attention kernel takes 8-bit Q and K."""
 
 from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, RESIDUAL_FLOAT, Placement
 from octobert.core.plan import LINEAR
 
-_PROBS = "probabilities are one-sided and near zero, and 8 bits there gain no time"
+_PROBS = "probabilities lie close to zero on one side, and 8 bits save no time there"
 
 PLACEMENT = Placement(
     description="inputs and weights of the linear layers, and both inputs of Q·Kᵀ",

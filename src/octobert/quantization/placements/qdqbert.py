@@ -1,4 +1,4 @@
-"""NVIDIA's QDQBERT: linear layers, both attention products and both inputs of each residual add; 20 quantizers a layer.
+"""NVIDIA's QDQBERT: linear layers, both attention products and both inputs of each residual add; 20 quantizers per layer.
 
 Source: `BertLayer` of QDQBERT (transformers 4), where embeddings, LayerNorm, softmax, GELU, pooler and heads stay float.
 """
@@ -7,7 +7,7 @@ from octobert.core.placement import HEAD_FLOAT, OUTPUTS_FLOAT, Placement
 from octobert.core.plan import ATTENTION, LINEAR, RESIDUAL
 
 PLACEMENT = Placement(
-    description="QDQBERT's 20 quantizers a layer: linear inputs and weights, Q, K, probabilities, V, inputs of residual adds",
+    description="QDQBERT's 20 quantizers per layer: linear inputs and weights, Q, K, probabilities, V, inputs of residual adds",
     kinds=(*LINEAR, *ATTENTION, *RESIDUAL),
     because={**HEAD_FLOAT, **OUTPUTS_FLOAT},
 )

@@ -1,13 +1,13 @@
-"""The positions of the IMDB QAT example (layout ROW): outputs are quantized, and every reader reads them in 8 bits.
+"""The positions of the IMDB QAT example (layout ROW): outputs are quantized, and all their readers read 8 bits.
 
-Q, K, V and intermediate outputs after the bias, scores before scale and mask, probabilities, context, GELU, residual sums
-before LayerNorm, and every LayerNorm's output. The output projections of attention and feed-forward keep float outputs.
+Quantized outputs: Q, K, V and intermediate after the bias, scores before scale and mask, probabilities, context, GELU, residual
+sums before LayerNorm, and LayerNorms. The output projections of attention and feed-forward have float outputs.
 """
 
 from octobert.core.placement import HEAD_FLOAT, Placement
 from octobert.core.plan import ATTENTION
 
-_COVERED = dict.fromkeys(("linear.input", *ATTENTION), "quantized where the value is made")
+_COVERED = dict.fromkeys(("linear.input", *ATTENTION), "quantized at the operator that outputs it")
 
 PLACEMENT = Placement(
     description="outputs of Q, K, V, intermediate, scores, probabilities, context, GELU, residual sums and LayerNorms; weights",

@@ -1,15 +1,16 @@
-"""What ONNX Runtime's fused int8 operators for CUDA take: `qdqbert-row`, and what enters the first layer where it is no norm.
+"""The sites of ONNX Runtime's fused int8 operators for CUDA: `qdqbert-row`, and the first layer's input if no norm outputs it.
 
-Source: the patterns in `onnxruntime/transformers/fusion_qordered_*.py`. ALBERT and small ELECTRAs project the embeddings to the
-width of the layers; what comes out is no output that `qdqbert-row` quantizes, and the first layer would read it in float.
-Everywhere else this is `qdqbert-row`: inputs whose value is quantized where it is made are not quantized again.
+ALBERT and small ELECTRA models project the embeddings to the width of the layers. `qdqbert-row` does not quantize the output of
+that projection, so the first layer would read it in float. For all other models this equals `qdqbert-row`.
+
+Source: the patterns in `onnxruntime/transformers/fusion_qordered_*.py`.
 """
 
 from octobert.core.placement import Placement
 from octobert.quantization.placements import qdqbert_row
 
 PLACEMENT = Placement(
-    description="qdqbert-row, and the input of the first layer where it is no LayerNorm's output",
+    description="qdqbert-row, and the input of the first layer where no LayerNorm outputs it",
     kinds=(
         *qdqbert_row.PLACEMENT.kinds,
         "linear.input@query",

@@ -1,7 +1,6 @@
-"""What the TensorRT and MIGraphX reference workflows quantize: every matrix product, and the residual adds before LayerNorms.
+"""The sites of the TensorRT and MIGraphX reference workflows: all matrix products, and the residual adds before LayerNorms.
 
-Bias adds, mask adds and the adds inside a decomposed norm stay float; heads are matrix products, so they are taken. A norm is
-recognised whatever form it had (LayerNormalization, SkipLayerNormalization, ReduceMean of any opset): capture made it one.
+Heads are matrix products, so they are quantized. Bias adds and mask adds stay float.
 """
 
 from octobert.core.placement import OUTPUTS_FLOAT, Placement

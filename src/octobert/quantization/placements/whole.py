@@ -1,6 +1,6 @@
-"""Every value that a site can hold: what enters products, and what leaves every part, for units that compute in integers only.
+"""Every site: inputs of products and outputs of all parts, for units that compute in integers only.
 
-Scale, mask and the inside of GELU have no sites; the unit computes them in 16-bit float between its integers.
+Scale, mask and the inside of GELU have no sites: such a unit computes them in 16-bit float.
 """
 
 from octobert.core.placement import Placement

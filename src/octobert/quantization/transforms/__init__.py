@@ -1,4 +1,4 @@
-"""Graph transforms: one file each, from a float graph to an equivalent one that loses less when it is quantized."""
+"""Graph transforms: one file each, rewrite a float graph into an equivalent one that loses less accuracy when quantized."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from octobert.core.ranges import Sample
 
 
 class Transform(Protocol):
-    """What a transform's module has."""
+    """The module of a graph transform."""
 
     @property
     def Options(self) -> type[FrozenModel]:
-        """The options, with defaults."""
+        """The model of its options. Every option has a default."""
         ...
 
     def values(self, graph: ir.Graph, family: EncoderFamily, options: Any) -> list[str]:
-        """Names of the values that `transform_` needs samples of.
+        """Return the names of the values that `transform_` needs samples of.
 
         Args:
             graph: a canonical float graph.
@@ -39,7 +39,7 @@ class Transform(Protocol):
         options: Any,
         progress: Callable[[int, int], None],
     ) -> list[dict[str, Any]]:
-        """Edit a float graph in place, without changing what it computes.
+        """Edit a float graph in place. It still computes the same function.
 
         Args:
             model: a canonical float graph.
@@ -49,18 +49,18 @@ class Transform(Protocol):
             progress: called with (groups done, groups in all).
 
         Returns:
-            One record per group of layers, for the report: what was changed, or why nothing was.
+            One record per group of layers for the report, with the change or the reason for none.
         """
         ...
 
 
 def names() -> tuple[str, ...]:
-    """The names of all graph transforms, sorted."""
+    """Return the names of all graph transforms, sorted."""
     return plugins.names("transforms")
 
 
 def load(name: str, *, where: str | None = None) -> Transform:
-    """The graph transform of that name.
+    """Import a graph transform.
 
     Args:
         name: such as `smoothquant`.

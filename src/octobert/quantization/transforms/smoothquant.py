@@ -1,8 +1,10 @@
-"""SmoothQuant: move the scale of outlier channels from activations into weights (Xiao et al. 2023, arXiv:2211.10438).
+"""SmoothQuant: move the scale of outlier channels from activations into weights.
 
-Channel j of an activation is divided by s_j = max|x_j|^α / max|w_j|^(1−α), and row j of the weights multiplied by it. α is
-fixed, or searched: the one whose 8-bit product is nearest to the float product on a sample of calibration tokens, for each
-group of layers or for all of them together. Q and K are balanced against each other, which needs no α.
+Channel j of an activation is divided by s_j = max|x_j|^α / max|w_j|^(1−α), and row j of the weights is multiplied by s_j. α is
+given, or searched per group of layers or for all groups together: the α with the smallest error of the 8-bit product on a
+sample of calibration tokens. Q and K are balanced against each other, which needs no α.
+
+Source: Xiao et al. 2023, arXiv:2211.10438.
 """
 
 from __future__ import annotations
@@ -20,19 +22,23 @@ from octobert.core.plan import Quantizer
 from octobert.core.ranges import Sample
 from octobert.graph import qdq, smoothing
 
-# α that a search tries beside "leave it": below 0.3 nearly everything would move into activations.
+# Values of α that a search tries, beside no smoothing. Below 0.3 nearly all of the scale would move into activations.
 _ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
-# Ends of the activation's range that are tried, as fractions of the sample's.
+# Ends of the activation's range that are tried, as fractions of the sample's range.
 _SHRINK = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-# Channels that never move would otherwise be multiplied without end.
+# Floor of magnitudes: the scale of a channel that is always zero would be infinite.
 _TINY = 1e-5
 _WEIGHT = Quantizer(dtype="int8", symmetric=True, axis=1)
+
+# Mean squared error of a group's 8-bit product by α; None stands for no smoothing.
+Errors = Mapping[float | None, float]
 
 
 class Options(FrozenModel):
     """Args:
-    alpha: how much of the scale moves, from 0 to 1; `per-layer` searches one for each group of layers, `one` one for all.
-    activation: also smooth the input of the second feed-forward layer, which costs one multiplication of GELU's output.
+    alpha: share of the scale that moves into weights, from 0 to 1; `per-layer` searches it for each group of layers, `one`
+        searches one value for all groups.
+    activation: also smooth the input of the second feed-forward layer, which costs one Mul after the activation function.
     """
 
     alpha: str | float = "per-layer"
@@ -46,74 +52,79 @@ class Options(FrozenModel):
         raise ValueError("alpha is a number from 0 to 1, or per-layer, or one")
 
 
-def values(graph: ir.Graph, encoder: EncoderFamily, options: Options) -> list[str]:
-    """The values that have to be sampled."""
-    found = _groups(graph, encoder, options)
-    keys = {place.readers[0] for group in found if group.kind == "scores" for place in group.places}
-    return sorted({value for group in found for value in group.values} | keys)
+def values(graph: ir.Graph, family: EncoderFamily, options: Options) -> list[str]:
+    """Return the names of the values that `transform_` needs samples of."""
+    groups = _enabled(smoothing.groups(graph, family), options)
+    keys = {place.readers[0] for group in groups if group.kind == "scores" for place in group.places}
+    return sorted({value for group in groups for value in group.values} | keys)
 
 
 def transform_(
     model: ir.Model,
-    encoder: EncoderFamily,
+    family: EncoderFamily,
     samples: Mapping[str, Sample],
     options: Options,
     progress: Callable[[int, int], None],
 ) -> list[dict[str, Any]]:
-    """Smooth a float graph in place; what was done to each group, and why others were left alone."""
-    found, left = smoothing.find(model.graph, encoder)
-    found = [group for group in found if group.kind != "activation" or options.activation]
-    balanced = [g for g in found if g.kind == "scores"]
-    linear = [g for g in found if g.kind != "scores"]
-    errors: dict[smoothing.Group, dict[float | None, float]] = {}
-    tried = (None, *_ALPHAS) if isinstance(options.alpha, str) else (options.alpha,)
+    """Smooth a float graph in place.
+
+    Returns:
+        One record per group: kind, module, α and the error of its 8-bit product; `left` has the reason where a place cannot
+        be smoothed.
+    """
+    groups, left = smoothing.find(model.graph, family)
+    groups = _enabled(groups, options)
+    balanced = [group for group in groups if group.kind == "scores"]
+    linear = [group for group in groups if group.kind != "scores"]
+    alphas = (None, *_ALPHAS) if isinstance(options.alpha, str) else (options.alpha,)
+    errors: dict[smoothing.Group, Errors] = {}
     for done, group in enumerate(linear, start=1):
         weight = _weight(model.graph, group)
         rows, largest = _sampled(samples, group.values)
-        errors[group] = {alpha: _error(rows, weight, _scales(largest, weight, alpha)) for alpha in tried}
+        errors[group] = {alpha: _error(rows, weight, _scales(largest, weight, alpha)) for alpha in alphas}
         progress(done, len(linear))
     chosen = _chosen(errors, options)
-    facts: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for group in linear:
         alpha = chosen[group]
         if alpha is not None:
             largest = _sampled(samples, group.values)[1]
             smoothing.scale_(model, group, _scales(largest, _weight(model.graph, group), alpha))
-        facts.append({"kind": group.kind, "module": group.source, "alpha": alpha, "error": errors[group][alpha]})
+        records.append({"kind": group.kind, "module": group.source, "alpha": alpha, "error": errors[group][alpha]})
     for group in balanced:
         query, key = (_sampled(samples, of)[1] for of in (group.values, [place.readers[0] for place in group.places]))
         smoothing.scale_(model, group, np.sqrt(np.maximum(query, _TINY) / np.maximum(key, _TINY)))
-        facts.append({"kind": group.kind, "module": group.source, "alpha": 0.5, "error": None})
-    facts += [{"kind": one.kind, "module": one.source, "alpha": None, "error": None, "left": one.reason} for one in left]
-    return facts
+        records.append({"kind": group.kind, "module": group.source, "alpha": 0.5, "error": None})
+    records += [{"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason} for p in left]
+    return records
 
 
-def _groups(graph: ir.Graph, encoder: EncoderFamily, options: Options) -> list[smoothing.Group]:
-    return [g for g in smoothing.groups(graph, encoder) if g.kind != "activation" or options.activation]
+def _enabled(groups: Sequence[smoothing.Group], options: Options) -> list[smoothing.Group]:
+    return [group for group in groups if group.kind != "activation" or options.activation]
 
 
 def _weight(graph: ir.Graph, group: smoothing.Group) -> np.ndarray:
-    """The weights of all layers of a group side by side: [C, out]."""
+    """Return the weights of all layers of a group side by side: [C, out]."""
     return np.concatenate([smoothing.weight_of(graph, reader) for reader in group.readers], axis=1)
 
 
-def _sampled(samples: Mapping[str, Sample], values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [N, C] and largest magnitudes [C] of values whose channels are scaled alike."""
-    found = [samples[value] for value in values]
-    return np.concatenate([one.rows for one in found]), np.max([one.largest for one in found], axis=0)
+def _sampled(samples: Mapping[str, Sample], names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows [N, C] and the largest magnitudes [C] of values that get the same scales."""
+    taken = [samples[name] for name in names]
+    return np.concatenate([sample.rows for sample in taken]), np.max([sample.largest for sample in taken], axis=0)
 
 
 def _scales(largest: np.ndarray, weight: np.ndarray, alpha: float | None) -> np.ndarray:
     if alpha is None:
         return np.ones(len(weight))
     activation, rows = np.maximum(largest, _TINY), np.maximum(np.abs(weight).max(axis=1), _TINY)
-    scales = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (1 - alpha)
-    # A common factor changes nothing that is quantized; with mean one the values stay in a range that people recognise.
-    return scales / np.exp(np.log(scales).mean())
+    scales: np.ndarray = activation.astype(np.float64) ** alpha / rows.astype(np.float64) ** (1 - alpha)
+    # A common factor has no effect on quantization; a geometric mean of 1 keeps the magnitudes of the float model.
+    return np.asarray(scales / np.exp(np.log(scales).mean()))
 
 
 def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
-    """Mean squared error of the 8-bit product, relative to the mean square of the float product.
+    """Return the mean squared error of the 8-bit product, relative to the mean square of the float product.
 
     Args:
         rows: [N, C] sampled activations.
@@ -122,27 +133,21 @@ def _error(rows: np.ndarray, weight: np.ndarray, scales: np.ndarray) -> float:
     """
     smoothed, scaled = (rows / scales).astype(np.float32), (weight * scales[:, None]).astype(np.float32)
     integers, step = qdq.quantize_weight(scaled, _WEIGHT)
-    strength = (scaled**2).sum(axis=1)
+    energy = (scaled**2).sum(axis=1)
     low, high = min(float(smoothed.min()), 0.0), max(float(smoothed.max()), 0.0)
-    best: tuple[float, np.ndarray] | None = None
-    for shrink in _SHRINK:
-        grid = Quantizer(dtype="uint8", symmetric=False, low=low * shrink, high=high * shrink)
-        rounded = qdq.rounded_activation(smoothed, grid)
-        harm = float((((rounded - smoothed) ** 2) @ strength).sum())
-        if best is None or harm < best[0]:
-            best = harm, rounded
-    assert best is not None
+    grids = (Quantizer(dtype="uint8", symmetric=False, low=low * shrink, high=high * shrink) for shrink in _SHRINK)
+    candidates = (qdq.rounded_activation(smoothed, grid) for grid in grids)
+    best = min(candidates, key=lambda rounded: float((((rounded - smoothed) ** 2) @ energy).sum()))
     product = rows @ weight
-    difference = best[1] @ (integers * step) - product
+    difference = best @ (integers * step) - product
     return float(np.mean(difference**2) / max(float(np.mean(product**2)), _TINY**2))
 
 
-def _chosen(errors: Mapping[smoothing.Group, Mapping[float | None, float]], options: Options) -> dict[Any, float | None]:
+def _chosen(errors: Mapping[smoothing.Group, Errors], options: Options) -> dict[smoothing.Group, float | None]:
     if options.alpha == "per-layer":
-        return {group: min(tried, key=lambda a: tried[a]) for group, tried in errors.items()}
+        return {group: min(by_alpha, key=lambda alpha: by_alpha[alpha]) for group, by_alpha in errors.items()}
     if options.alpha == "one":
-        # Groups differ in scale; the mean of logarithms weighs an improvement by half alike wherever it is.
-        total = {a: float(np.mean([np.log(t[a] + 1e-30) for t in errors.values()])) for a in (None, *_ALPHAS)}
-        best = min(total, key=lambda a: total[a])
-        return dict.fromkeys(errors, best)
+        # Groups differ in scale. The mean of logarithms gives a halved error the same weight in every group.
+        total = {a: float(np.mean([np.log(by[a] + 1e-30) for by in errors.values()])) for a in (None, *_ALPHAS)}
+        return dict.fromkeys(errors, min(total, key=lambda alpha: total[alpha]))
     return dict.fromkeys(errors, float(options.alpha))
