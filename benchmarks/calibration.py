@@ -36,6 +36,7 @@ from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
 from octobert.quantization import observer
+from octobert.models.source import resolve
 
 CALIBRATORS = ("entropy", "percentile", "mse")
 ROUNDS = 3
@@ -65,7 +66,7 @@ def main() -> None:
             make_model(given.out / "bert-base")
         ids = np.ones((1, 8), dtype=np.int64)
         feeds = {"input_ids": ids, "attention_mask": ids, "token_type_ids": ids * 0}
-        operators.save(capture.capture(given.out / "bert-base", "sequence-classification", [feeds]).model, graph)
+        operators.save(capture.capture(resolve(given.out / "bert-base"), "sequence-classification", [feeds]).model, graph)
         print("captured; run again, so that the capture's memory does not count")
         return
     generator = np.random.default_rng(0)

@@ -26,6 +26,7 @@ from octobert.models import checkpoint
 from octobert.pipeline.stages.capture import parity_batches
 from octobert.quantization.methods import static
 from octobert.training.simulation import Simulation
+from octobert.models.source import resolve
 
 PROVENANCE = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="random tokens")
 HEAD, LABELS = "sequence-classification", ("a", "b")
@@ -91,7 +92,7 @@ def plan_of(base: Path, placement: str) -> tuple[QuantPlan, Any]:
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         model = checkpoint.load_base(base, HEAD, LABELS)
         model.save_pretrained(folder)
-        captured = capture.capture(Path(folder), HEAD, parity_batches(TextEncoder(base)))
+        captured = capture.capture(resolve(Path(folder)), HEAD, parity_batches(TextEncoder(base)))
     found = sites.find_sites(captured.model.graph, captured.encoder)
     intervals = {site.value: Interval(low=-8.0, high=8.0, bound=8.0) for site in found if not site.is_weight}
     ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)

@@ -22,9 +22,9 @@ from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.graph.capture import capture
 from octobert.graph.passes import switches
+from octobert.models.source import resolve
 from octobert.quantization import observer
 from octobert.quantization.methods import dynamic, static
-from octobert.models.source import resolve
 from tests.support.checkpoints import batch, exact_options
 
 TARGETS = plugins.names("targets")

@@ -22,8 +22,9 @@ from octobert.data.tokenization import Encoded, feeds_of
 from octobert.graph import operators, parity, parts, qdq, sites
 from octobert.graph.capture import capture, lowering, shapes, structure
 from octobert.graph.passes import static_shapes
-from octobert.models import checkpoint
 from octobert.models.checkpoint import load_torch
+from octobert.models.heads import HEADS
+from octobert.models.source import resolve
 from octobert.quantization import apply_corrections, observer, search, sensitivity
 from octobert.quantization.methods import static
 from octobert.quantization.transforms import smoothquant
@@ -280,7 +281,7 @@ def test_a_window_hides_what_lies_outside(captured, length: int, tmp_path: Path)
 def test_variants_of_a_family(tmp_path: Path, name: str, config: dict) -> None:
     """Captured, equal to PyTorch, and with every linear layer of the layers named."""
     folder = make_checkpoint(tmp_path / "model", name, "sequence-classification", **config)
-    result = capture.capture(folder, "sequence-classification", parity_feeds(pad_of(folder)))
+    result = capture.capture(resolve(folder), "sequence-classification", parity_feeds(pad_of(folder)))
     assert result.parity.largest_difference <= parity.TOLERANCE
     found = sites.find_sites(result.model.graph, result.family)
     layers = [result.family.layer.format(i) for i in range(result.sizes.layers)]
@@ -311,14 +312,14 @@ def test_variants_that_are_refused(checkpoint, tmp_path: Path, name: str, change
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(ModelError, match=message):
-        capture.capture(folder, "sequence-classification", parity_feeds())
+        capture.capture(resolve(folder), "sequence-classification", parity_feeds())
 
 
 def test_a_part_without_a_name_is_refused(captured, checkpoint, tmp_path: Path) -> None:
     """A MobileBERT graph without its config is taken for a BERT, which has no bottlenecks."""
     operators.save(captured("mobilebert").model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match=r"the layers have a part that bert encoders have not \(got .*bottleneck\.input"):
-        capture.capture(tmp_path / "model.onnx", "sequence-classification", parity_feeds())
+        capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds())
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -328,7 +329,7 @@ def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path: 
     operators.save(first.model, tmp_path / "model.onnx")
     (tmp_path / "config.json").write_bytes((checkpoint(name, "sequence-classification") / "config.json").read_bytes())
     pad_id = pad_of(tmp_path)
-    again = capture.capture(tmp_path / "model.onnx", "sequence-classification", parity_feeds(pad_id))
+    again = capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds(pad_id))
     assert sites.find_sites(again.model.graph, again.family) == sites.find_sites(first.model.graph, first.family)
 
 
@@ -349,7 +350,7 @@ def test_gelu_in_both_forms_is_written_in_plain_operators(approximate: str, tmp_
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", checkpoint.HEADS)
+@pytest.mark.parametrize("head", HEADS)
 def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(checkpoint, head: str) -> None:
     """ModernBERT's classification head is more than one layer; a base checkpoint lacks it, and says so."""
     folder = checkpoint("modernbert", "embedding")
@@ -372,7 +373,7 @@ def test_positions_of_long_texts_fall_into_the_same_buckets(tmp_path: Path, name
     """Real sizes of buckets and windows, on a small model: a logarithm rounded the other way would move a whole diagonal."""
     folder = make_checkpoint(tmp_path / "model", name, "token-classification", **{"num_hidden_layers": 1, **config})
     feeds = [batch([length, length // 2], pad_id=pad_of(folder)), batch([length - 3], pad_id=pad_of(folder), seed=1)]
-    result = capture.capture(folder, "token-classification", feeds)
+    result = capture.capture(resolve(folder), "token-classification", feeds)
     operators.save(result.model, tmp_path / "float.onnx")
     ours, theirs = (opened(target, tmp_path / "float.onnx").run(feeds[0])["logits"][0] for target in TARGETS)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())

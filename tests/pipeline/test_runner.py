@@ -17,13 +17,15 @@ import onnxruntime as ort
 import pytest
 
 import octobert
-from octobert.config.recipe import parse
+from octobert.config.loading import parse
 from octobert.core import plugins
 from octobert.core.errors import BusyError, DataError, ModelError, OctobertError, StorageError, TargetError
 from octobert.core.results import Report
 from octobert.data import sources
 from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.models.source import resolve
 from octobert.pipeline import runner
+from octobert.pipeline.contract import Request
 from octobert.pipeline.store import Store, locked
 from tests.conftest import FAST, TARGETS
 
@@ -175,7 +177,7 @@ def test_a_single_file_of_texts_and_a_users_onnx_file(finished, tmp_path) -> Non
     from octobert.graph.capture import capture
     from tests.support.checkpoints import batch
 
-    operators.save(capture.capture(folder, "embedding", [batch([5, 3])]).model, folder / "model.onnx")
+    operators.save(capture.capture(resolve(folder), "embedding", [batch([5, 3])]).model, folder / "model.onnx")
     (folder / "model.safetensors").unlink()
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": f"the of {i} and a{i}"}) + "\n" for i in range(40)))
     recipe = recipe_for(
@@ -289,8 +291,8 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
     from octobert.pipeline.executors import local
 
-    request = {"stage": "capture", "inputs": {}, "options": {}, "locations": {}, "scratch": "nowhere"}
-    with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got KeyError"):
+    request = Request(stage="capture", inputs={}, options={}, scratch=Path("nowhere"))
+    with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got ValidationError"):
         local.run(request, tmp_path, lambda *_: None)
 
 

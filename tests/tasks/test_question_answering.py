@@ -21,6 +21,7 @@ from octobert.data.tokenization import Asked, TextEncoder
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
 from octobert.tasks import _squad
+from octobert.models.source import resolve
 
 PLAIN = "the one was in a house, and they had 42 of them. " * 3
 NASTY = {
@@ -328,7 +329,7 @@ def real(shared, tmp_path_factory):
 
     checkpoint, path = shared / "checkpoints" / "minilm-squad", tmp_path_factory.mktemp("squad") / "model.onnx"
     encoder = TextEncoder(checkpoint, 64)
-    operators.save(capture.capture(checkpoint, "question-answering", parity_batches(encoder)).model, path)
+    operators.save(capture.capture(resolve(checkpoint), "question-answering", parity_batches(encoder)).model, path)
     session = candidates.open_candidate(candidates.Candidate(name="ort-f32", path=str(path), head="question-answering"), 0)
     found = {}
     for version, name in ((1, "squad"), (2, "squad-v2")):

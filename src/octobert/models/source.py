@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from octobert.config.recipe import looks_local
+from octobert.config.loading import looks_local
 from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest
@@ -75,6 +75,8 @@ def resolve(name: str | Path, *, revision: str | None = None, allow_pickle: bool
         ModelError: there is no such model, the hub does not answer, or the folder is not a checkpoint that octobert can use.
     """
     path = _locate(str(name), revision=revision, allow_pickle=allow_pickle)
+    if path.is_file() and path.suffix != ".onnx":
+        raise ModelError("not a model", where=str(path), got=path.suffix, expected="a checkpoint folder or an .onnx file")
     folder = path if path.is_dir() else _tokenizer_folder(path)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     return ModelSource(

@@ -292,8 +292,8 @@ def test_half_precision_weights_are_refused(captured, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"this is no model", r"the file is not a whole ONNX model \(got 16 bytes"),
-        (b"", r"the file is not a whole ONNX model"),
+        (b"this is no model", r"the file is not a complete ONNX model \(got 16 bytes"),
+        (b"", r"the file is not a complete ONNX model"),
     ],
 )
 def test_files_that_are_not_onnx(tmp_path, content: bytes, message: str) -> None:
@@ -306,7 +306,7 @@ def test_a_truncated_onnx_file(captured, tmp_path) -> None:
     operators.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
     whole = (tmp_path / "model.onnx").read_bytes()
     (tmp_path / "model.onnx").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="the file is not a whole ONNX model"):
+    with pytest.raises(ModelError, match="the file is not a complete ONNX model"):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 
@@ -317,7 +317,7 @@ def test_an_onnx_file_without_an_encoder(tmp_path) -> None:
     node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(["b", "s"])
     graph = ir.Graph([x], [node.outputs[0]], nodes=[node], opset_imports={"": 18}, name="g")
     ir.save(ir.Model(graph, ir_version=10), tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match=r"no supported encoder in it .*1 nodes and no attention"):
+    with pytest.raises(ModelError, match=r"contains no supported encoder .*1 nodes and no attention"):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", batches())
 
 

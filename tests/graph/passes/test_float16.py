@@ -19,8 +19,8 @@ from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
 from octobert.graph.passes import float16
-from octobert.quantization.methods import dynamic, static
 from octobert.models.source import resolve
+from octobert.quantization.methods import dynamic, static
 from tests.graph.test_qdq import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
 from tests.support.checkpoints import batch, exact_options
 

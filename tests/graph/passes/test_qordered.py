@@ -26,10 +26,10 @@ from octobert.graph import operators as ops
 from octobert.graph import qdq, sites, smoothing
 from octobert.graph.capture import capture
 from octobert.graph.passes import qordered
+from octobert.models.source import resolve
 from octobert.quantization.methods import static
 from octobert.targets import ort_cuda
 from octobert.targets.runtimes import ort as onnxruntime
-from octobert.models.source import resolve
 from tests.graph.test_qdq import encoded, outputs_of, ranges_of, statistics_of
 from tests.support.checkpoints import batch, make_checkpoint
 
@@ -52,7 +52,9 @@ class Written:
 
     def __init__(self, folder: Path, family: str, head: str = "sequence-classification", **config: object) -> None:
         self.folder = folder
-        self.captured = capture.capture(resolve(make_checkpoint(folder / "model", family, head, **config)), head, [batch([9, 4])])
+        self.captured = capture.capture(
+            resolve(make_checkpoint(folder / "model", family, head, **config)), head, [batch([9, 4])]
+        )
         self.float_path = folder / "float.onnx"
         ops.save(self.captured.model, self.float_path)
         self.found = sites.find_sites(self.captured.model.graph, self.captured.family)

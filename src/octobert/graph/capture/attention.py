@@ -1,7 +1,7 @@
-"""Attention in a graph, found by its shape: a Softmax between two matrix products of computed values, which nothing else has.
+"""Find attention in a graph by its structure: a Softmax between two MatMuls of computed values. The graph is not changed.
 
-Eager or SDPA attention, masks built by Add, Where or IsNaN guards, the scale on the scores or on Q and K, Q, K and V from one
-linear layer or from three, rotated by position or not, and terms of positions in the scores. Nothing is edited.
+Recognized: eager and SDPA attention; masks built by Add, Where or NaN guards; a scale on the scores or on Q and K; Q, K and V
+from one linear layer or from three; rotary embeddings; relative-position terms in the scores.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _GUARD_OPS = ("IsNaN", "Where", "Identity", "Dropout", "Cast", "Reshape")
 
 
 @dataclass(frozen=True)
-class Operand:
-    """What enters a product of attention, and the linear layer that it comes from.
+class AttentionInput:
+    """Q, K or V, and the linear layer that computes it.
 
     Args:
         linear: the linear layer; Q, K and V may come from the same one.
-        scale: what the graph multiplies it with on the way.
-        heads: the value itself where more lies between than splitting heads, such as positions that rotate it: [B, H, S, K],
-            for K [B, H, K, S]; None where it can be computed anew from the linear layer.
+        scale: scalar factor between the linear layer and the attention product.
+        heads: the input of the attention product, [B, H, S, K] (K: [B, H, K, S]), if the graph does more than split heads
+            on the way, such as rotary embeddings; None if it can be recomputed from the linear layer.
     """
 
     linear: Linear
@@ -35,13 +35,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Term:
-    """What is added to the scores on their way to the softmax, or says where they are masked.
+    """A value that is added to the scores before the Softmax, or a condition that masks them.
 
     Args:
         value: the term.
-        scale: what the graph multiplies it with, together with the scores.
-        shape: the shape that the graph gives to the sum, where it changes it.
-        condition: a condition of Where, and not a summand.
+        scale: factor that is applied to the sum of scores and term.
+        shape: target of a Reshape of that sum; None if there is none.
+        condition: True for the condition of a Where, False for a summand.
     """
 
     value: ir.Value
@@ -52,57 +52,58 @@ class Term:
 
 @dataclass(frozen=True)
 class Attention:
-    """Scaled dot-product attention between its linear layers. `scale` multiplies the scores, wherever the graph had it."""
+    """Scaled dot-product attention and its linear layers; `scale` is the total factor on the scores."""
 
     softmax: ir.Node
-    operands: tuple[Operand, Operand, Operand]
+    inputs: tuple[AttentionInput, AttentionInput, AttentionInput]
     output: Linear
     scale: float
     terms: tuple[Term, ...]
 
     @property
     def query(self) -> Linear:
-        return self.operands[0].linear
+        return self.inputs[0].linear
 
     @property
     def key(self) -> Linear:
-        return self.operands[1].linear
+        return self.inputs[1].linear
 
     @property
     def value(self) -> Linear:
-        return self.operands[2].linear
+        return self.inputs[2].linear
 
     @property
     def fused(self) -> bool:
-        """Whether Q, K and V are one linear layer."""
+        """Whether one linear layer computes Q, K and V."""
         return self.query.matmul is self.key.matmul is self.value.matmul
 
     @property
     def width(self) -> int:
-        """Channels of Q, over all heads."""
+        """Channels of Q, summed over heads."""
         channels = self.query.sizes[1]
         return channels // 3 if self.fused else channels
 
 
 def find_attention(softmax: ir.Node) -> Attention | None:
-    """The attention around one Softmax, or None when it is no attention."""
-    scores = _scores_above(softmax.inputs[0])
+    """Return the attention around a Softmax, or None if the Softmax is not part of one."""
+    scores = _scores_above(operators.input_of(softmax, 0))
     product = _product_below(softmax.outputs[0])
     if scores is None or product is None:
         return None
     matmul, scale, terms = scores
-    query, key, value = (_operand(v) for v in (matmul.inputs[0], matmul.inputs[1], product.inputs[1]))
+    query, key, value = (_attention_input(v) for v in (matmul.inputs[0], matmul.inputs[1], product.inputs[1]))
     output = _linear_below(product.outputs[0])
     if query is None or key is None or value is None or output is None or value.scale != 1.0:
         return None
     if query.heads is not None or key.heads is not None:
-        # One product takes both as they are, or neither.
-        query, key = Operand(query.linear, 1.0, matmul.inputs[0]), Operand(key.linear, 1.0, matmul.inputs[1])
+        # The product is rebuilt from both linear layers, or keeps both of its inputs.
+        query = AttentionInput(query.linear, 1.0, matmul.inputs[0])
+        key = AttentionInput(key.linear, 1.0, matmul.inputs[1])
     return Attention(softmax, (query, key, value), output, scale * query.scale * key.scale, tuple(terms))
 
 
 def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
-    """Q·Kᵀ above a softmax input, with the scale and the terms met on the way up."""
+    """Return Q·Kᵀ above a Softmax input, with the scale and the terms on the way."""
     node = operators.producer(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity", "Cast", "Reshape")
     if node is None:
         return None
@@ -111,18 +112,18 @@ def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
         return (node, 1.0, []) if computed else None
     if node.op_type in ("Mul", "Div"):
         factor = operators.const_scalar(node.inputs[1])
-        above = _scores_above(node.inputs[0]) if factor else None
+        above = _scores_above(operators.input_of(node, 0)) if factor else None
         if above is None or not factor:
             return None
         factor = factor if node.op_type == "Mul" else 1.0 / factor
         return above[0], above[1] * factor, [replace(term, scale=term.scale * factor) for term in above[2]]
     if node.op_type == "Reshape":
-        above = _scores_above(node.inputs[0])
+        above = _scores_above(operators.input_of(node, 0))
         return above and (above[0], above[1], [replace(term, shape=node.inputs[1]) for term in above[2]])
     for index, operand in enumerate(node.inputs):
         above = _scores_above(operand) if operand is not None else None
         if above is not None:
-            # What a Where puts in the place of masked scores is as good as minus infinity; its condition says which they are.
+            # A Where replaces masked scores by a large negative number; only its condition matters.
             rest = node.inputs[:1] if node.op_type == "Where" else [v for i, v in enumerate(node.inputs) if i != index]
             terms = [v for v in rest if v is not None and v is not operand and operators.const_array(v) is None]
             return above[0], above[1], above[2] + [Term(v, condition=node.op_type == "Where") for v in terms]
@@ -130,7 +131,7 @@ def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
 
 
 def _product_below(probs: ir.Value) -> ir.Node | None:
-    """The product of the attention probabilities and V, below the softmax and its NaN guards."""
+    """Return probs·V, below the Softmax and its NaN guards."""
     seen, stack = set(), [probs]
     while stack:
         value = stack.pop()
@@ -143,17 +144,17 @@ def _product_below(probs: ir.Value) -> ir.Node | None:
     return None
 
 
-def _operand(value: ir.Value | None) -> Operand | None:
-    """What enters a product of attention."""
+def _attention_input(value: ir.Value | None) -> AttentionInput | None:
+    """Return Q, K or V from an input of an attention product."""
     linear, scale = _linear_above(value)
     if linear is not None:
-        return Operand(linear, scale)
+        return AttentionInput(linear, scale)
     nearest = _nearest_linears(value)
-    return Operand(nearest[0], 1.0, value) if len(nearest) == 1 else None
+    return AttentionInput(nearest[0], 1.0, value) if len(nearest) == 1 else None
 
 
 def _linear_above(value: ir.Value | None) -> tuple[Linear | None, float]:
-    """The linear layer above a head-split value, and the product of the scalars met on the way."""
+    """Return the linear layer above a value that was split into heads, and the product of the scalar factors on the way."""
     scale = 1.0
     while True:
         linear = linear_of(value)
@@ -171,23 +172,23 @@ def _linear_above(value: ir.Value | None) -> tuple[Linear | None, float]:
 
 
 def _nearest_linears(value: ir.Value | None) -> list[Linear]:
-    """The linear layers that a value is computed from, without what these are computed from."""
-    found: dict[ir.Node, Linear] = {}
+    """Return the linear layers that a value depends on directly, not through another linear layer."""
+    linears: dict[ir.Node, Linear] = {}
     seen, stack = set(), [value]
     while stack:
         current = stack.pop()
         linear = linear_of(current)
         if linear is not None:
-            found[linear.matmul] = linear
+            linears[linear.matmul] = linear
         elif current is not None and current not in seen:
             seen.add(current)
             node = current.producer()
             stack.extend(node.inputs if node is not None and node.op_type != "Shape" else ())
-    return list(found.values())
+    return list(linears.values())
 
 
 def _linear_below(value: ir.Value) -> Linear | None:
-    """The linear layer that reads the context after heads are merged."""
+    """Return the linear layer that reads the context after its heads are merged."""
     while True:
         nodes = operators.consumers(value)
         matmuls = [n for n in nodes if n.op_type == "MatMul" and is_weight(n.inputs[1])]

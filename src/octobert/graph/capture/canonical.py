@@ -1,10 +1,14 @@
-"""Any float ONNX graph of a supported encoder becomes the canonical one, which every later step is written against.
+"""Bring the float ONNX graph of a supported encoder into the canonical form that all later steps expect.
 
-Canonical means: opset 18, int64 inputs `input_ids`, `attention_mask` and (where the family has segments) `token_type_ids`
-with dynamic batch and sequence; linear layers as MatMul + Add; LayerNormalization as one operator; attention as MatMul →
-Mul (scale) → Add (each term of positions) → Add (mask) → Softmax → MatMul over [B, H, S, K]; the padding mask as one bounded
-additive constant; no NaN guards; names from the module paths of the family. What positions do to Q, K and the scores is kept
-as it was. Semantics are kept, which `graph.parity` then checks.
+Canonical form:
+    opset 18; int64 inputs `input_ids`, `attention_mask` and, if the family has segments, `token_type_ids`, each [B, S] with
+        dynamic axes
+    linear layers as MatMul over [in, out] and Add; norms as LayerNormalization
+    attention as MatMul → Mul (scale) → Add (each term of positions) → Add (mask) → Softmax → MatMul over [B, H, S, K]
+    the padding mask as one shared term of 0 and `MASK_VALUE`; no NaN guards
+    names from the module paths of the family (`naming`)
+
+The outputs stay the same, which `graph.parity` verifies.
 """
 
 from __future__ import annotations
@@ -19,22 +23,22 @@ from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
 from octobert.graph import operators
 from octobert.graph.capture import folding, lowering, structure
-from octobert.graph.capture.attention import Attention, Operand, Term
+from octobert.graph.capture.attention import Attention, AttentionInput, Term
 
 OPSET = 18
-# What a padded key adds to its score. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero
-# below -104, so this is as good as minus infinity in float, fits fp16, and keeps a row of padding finite.
+# Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
+# -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
 INPUT_ALIASES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def prepare_(model: ir.Model) -> None:
-    """Bring a raw graph to the point where its structure can be read: opset, inputs, linear layers, norms.
+    """Normalize opset, inputs, linear layers and norms of a raw graph, in place, so that `structure` can read it.
 
     Raises:
-        ModelError: quantized already, in half precision, of an opset that cannot be converted, or with inputs that are not
-            an encoder's.
+        ModelError: the model is quantized or in half precision, its opset cannot be converted, or its inputs are not those of
+            an encoder.
     """
     _refuse_quantized(model)
     common.InlinePass()(model)
@@ -54,12 +58,12 @@ def prepare_(model: ir.Model) -> None:
     folding.fold_linears_(model)
 
 
-def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: list[int], family: EncoderFamily) -> None:
-    """Write every attention in canonical form, with shared masks.
+def rebuild_attention_(model: ir.Model, layers: list[structure.EncoderLayer], heads: list[int], family: EncoderFamily) -> None:
+    """Rewrite every attention in canonical form, with shared masks, in place.
 
     Args:
         layers: the structure of `model`, from `structure.find_layers`.
-        heads: number of attention heads of each layer.
+        heads: number of attention heads per layer.
     """
     graph = model.graph
     mask_input = next((v for v in graph.inputs if v.name == "attention_mask"), None)
@@ -70,9 +74,9 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: li
         others = [t for t in attention.terms if t not in masking]
         if not masking or any(t.condition for t in others):
             raise ModelError(
-                "the attention has a term octobert does not know",
+                "an attention adds an unknown term to its scores",
                 where=f"node {attention.softmax.name}",
-                got="scores that are not masked by attention_mask",
+                got="scores without a mask made of attention_mask",
                 expected="scores = Q·Kᵀ × scale + terms of positions + mask(attention_mask)",
                 fix="models without an attention mask are not supported",
             )
@@ -82,10 +86,10 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.Layer], heads: li
 
 def _refuse_quantized(model: ir.Model) -> None:
     marks = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "MatMulNBits")
-    found = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in marks})
-    if found:
+    quantized = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in marks})
+    if quantized:
         raise ModelError(
-            "the model is quantized already", got=", ".join(found), expected="a float model", fix="give the float ONNX file"
+            "the model is quantized already", got=", ".join(quantized), expected="a float model", fix="use the float ONNX file"
         )
 
 
@@ -95,31 +99,31 @@ def _refuse_foreign(model: ir.Model) -> None:
     )
     if foreign:
         raise ModelError(
-            "the model has operators of a runtime's own",
+            "the model has operators that are not part of ONNX",
             got=", ".join(foreign[:5]),
             expected=f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
-            fix="give the file as it was exported",
+            fix="use the file as it was exported, before optimization for a runtime",
         )
 
 
 def _refuse_half(graph: ir.Graph) -> None:
     half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    found = next((v for v in graph.initializers.values() if v.const_value is not None and v.const_value.dtype in half), None)
-    if found is not None and found.const_value.size > 1:
-        raise ModelError(
-            "the model's weights are in half precision",
-            where=str(found.name),
-            got=str(found.const_value.dtype),
-            expected="float32, which scales are computed from and the result is compared with",
-            fix="export the model in float32",
-        )
+    for name, value in graph.initializers.items():
+        if value.const_value is not None and value.const_value.dtype in half and value.const_value.size > 1:
+            raise ModelError(
+                "the model's weights are in half precision",
+                where=name,
+                got=str(value.const_value.dtype),
+                expected="float32, from which scales are computed",
+                fix="export the model in float32",
+            )
 
 
 def _set_opset_(model: ir.Model) -> None:
-    """Bring the graph to `OPSET`: older graphs by the official converter, newer ones by relabelling.
+    """Convert the graph to `OPSET`: older graphs by the official converter, newer ones by changing the number.
 
-    Gelu has been lowered by now. Other operators of encoders differ between 18 and later opsets only in accepted types and in
-    attributes that say how to treat float8; the graph is run, and compared with its original, afterwards.
+    `lowering` has removed Gelu before. The other operators of encoders differ between 18 and later opsets only in accepted
+    types and in attributes for float8; `parity` compares the result with the original.
     """
     version = model.opset_imports.get("", 0)
     if version < OPSET:
@@ -134,24 +138,25 @@ def _set_opset_(model: ir.Model) -> None:
                     node.attributes.pop(attribute)
         model.opset_imports[""] = OPSET
     if model.opset_imports.get("") != OPSET:
-        raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"opset {OPSET}, or near it")
+        raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"an opset near {OPSET}")
 
 
 def _name_inputs_(graph: ir.Graph) -> None:
     for value in graph.inputs:
-        value.name = INPUT_ALIASES.get(value.name, value.name)
+        value.name = INPUT_ALIASES.get(str(value.name), value.name)
     unknown = [v.name for v in graph.inputs if v.name not in INPUTS]
     if unknown or "input_ids" not in [v.name for v in graph.inputs]:
         raise ModelError(
             "the inputs are not those of an encoder",
             got=", ".join(str(v.name) for v in graph.inputs),
-            expected="input_ids, attention_mask and perhaps token_type_ids",
+            expected="input_ids, attention_mask and optionally token_type_ids",
         )
     for value in list(graph.inputs):
         value.shape = ir.Shape(["batch", "sequence"])
-        if value.dtype != ir.DataType.INT64:
-            cast = ir.node("Cast", [value], {"to": value.dtype}, name=f"{value.name}.cast")
-            cast.outputs[0].type = ir.TensorType(value.dtype)
+        dtype = value.dtype
+        if dtype is not None and dtype != ir.DataType.INT64:
+            cast = ir.node("Cast", [value], {"to": dtype}, name=f"{value.name}.cast")
+            cast.outputs[0].type = ir.TensorType(dtype)
             ir.convenience.replace_all_uses_with(value, cast.outputs[0])
             cast.replace_input_with(0, value)
             graph.insert_before(graph[0], cast)
@@ -159,21 +164,21 @@ def _name_inputs_(graph: ir.Graph) -> None:
 
 
 def _gemm_to_matmul_(graph: ir.Graph) -> None:
-    """Gemm and MatMul with a transposed constant become MatMul over [in, out] (+ Add), so a linear layer has one form."""
+    """Replace Gemm and MatMul with a transposed constant by MatMul over [in, out] (and Add)."""
     for node in list(graph):
         if node.op_type == "Gemm" and operators.const_array(node.inputs[1]) is not None:
             attributes = {a.name: a.value for a in node.attributes.values()}
             if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
                 continue
-            weight = operators.const_array(node.inputs[1])
+            matrix = operators.constant_of(node.inputs[1])
             if attributes.get("transB", 0):
-                weight = np.ascontiguousarray(weight.T)
-            _replace_by_linear_(graph, node, weight, node.inputs[2] if len(node.inputs) > 2 else None)
+                matrix = np.ascontiguousarray(matrix.T)
+            _replace_by_linear_(graph, node, matrix, node.inputs[2] if len(node.inputs) > 2 else None)
         elif node.op_type == "MatMul":
             transpose = operators.producer(node.inputs[1], "Transpose")
             weight = operators.const_array(transpose.inputs[0]) if transpose is not None else None
             if weight is not None and weight.ndim == 2:
-                name = f"{node.inputs[1].name}.constant"
+                name = f"{operators.input_of(node, 1).name}.constant"
                 array = np.ascontiguousarray(weight.T)
                 node.replace_input_with(1, operators.shared_initializer(graph, name, array))
 
@@ -189,7 +194,7 @@ def _replace_by_linear_(graph: ir.Graph, gemm: ir.Node, weight: np.ndarray, bias
 
 
 def _bias_second_(graph: ir.Graph) -> None:
-    """`Add(bias, x)` becomes `Add(x, bias)`, and the same for scalars under Mul."""
+    """Swap `Add(bias, x)` to `Add(x, bias)`, and Mul alike."""
     for node in graph:
         if node.op_type not in ("Add", "Mul") or operators.const_array(node.inputs[0]) is None:
             continue
@@ -200,7 +205,7 @@ def _bias_second_(graph: ir.Graph) -> None:
 
 
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
-    """(x - mean) / sqrt(var + eps) * gamma (+ beta), as exporters before opset 17 write it, becomes LayerNormalization."""
+    """Replace (x - mean) / sqrt(var + eps) * gamma (+ beta), which exporters before opset 17 write, by LayerNormalization."""
     for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
         gamma = operators.const_array(gamma_mul.inputs[1])
         div = operators.producer(gamma_mul.inputs[0], "Div")
@@ -226,44 +231,44 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
 
 
 class _Masks:
-    """Masks of one graph, each made once: [B, 1, 1, S], or [B, 1, S, S] where they hold a window."""
+    """The masks of one graph, each written once: [B, 1, 1, S], or [B, 1, S, S] with a window."""
 
     def __init__(self, graph: ir.Graph, mask: ir.Value | None, *, windowed: bool) -> None:
         self._graph = graph
         self._mask = mask
         self._windowed = windowed
-        self._made: dict[ir.Value | None, ir.Value] = {}
+        self._written: dict[ir.Value | None, ir.Value] = {}
 
     def of(self, terms: list[Term]) -> ir.Value:
-        """What is added to the scores in the place of an attention's own masking terms."""
+        """Return the value that replaces the masking terms of an attention."""
         assert self._mask is not None
         if self._windowed and (len(terms) != 1 or terms[0].condition or terms[0].shape is not None):
             raise ModelError(
-                "the attention masks are not of a known form",
+                "an attention mask has an unknown form",
                 where=str(terms[0].value.name),
-                expected="one mask, which holds padding and window, added to the scores",
+                expected="one mask for padding and window, added to the scores",
                 fix="export the model with eager attention",
             )
         key = terms[0].value if self._windowed else None
-        if key not in self._made:
-            name = f"attention_mask.bias{_nth(len(self._made))}"
+        if key not in self._written:
+            name = f"attention_mask.bias{_nth(len(self._written))}"
             if key is None:
-                self._made[key] = _padding(self._graph, self._mask, name)
+                self._written[key] = _padding(self._graph, self._mask, name)
             else:
                 _bound_(self._graph, key, self._mask)
                 node = key.producer()
                 assert node is not None
                 node.name = key.name = name
                 node.metadata_props.clear()
-                self._made[key] = key
-        return self._made[key]
+                self._written[key] = key
+        return self._written[key]
 
 
 def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
-    """Constants that a mask is made of: none further below zero than `MASK_VALUE`."""
-    for one in operators.ancestors(value):
-        node = one.producer()
-        for index, constant in enumerate(node.inputs if node is not None and operators.follows(one, mask) else ()):
+    """Raise the constants of a mask to at least `MASK_VALUE`."""
+    for ancestor in operators.ancestors(value):
+        node = ancestor.producer()
+        for index, constant in enumerate(node.inputs if node is not None and operators.follows(ancestor, mask) else ()):
             array = operators.const_array(constant)
             if node is not None and array is not None and array.dtype == np.float32 and array.size and array.min() < MASK_VALUE:
                 bounded = np.maximum(array, np.float32(MASK_VALUE))
@@ -271,7 +276,7 @@ def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
 
 
 def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
-    """attention_mask [B, S] of ones and zeros → [B, 1, 1, S] of 0 and `MASK_VALUE`."""
+    """Turn attention_mask [B, S] of ones and zeros into [B, 1, 1, S] of 0 and `MASK_VALUE`."""
     axes = operators.initializer(graph, "attention_mask.axes", np.array([1, 2], dtype=np.int64))
     one = operators.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
     bound = operators.initializer(graph, "attention_mask.bound", np.array(MASK_VALUE, dtype=np.float32))
@@ -302,14 +307,14 @@ def _rebuild_one_(
         nodes.append(operators.make_node(op_type, inputs, f"{name}.{output}", attributes))
         return nodes[-1].outputs[0]
 
-    def heads_of(operand: Operand, output: str, perm: list[int]) -> ir.Value:
-        if operand.heads is not None:
-            return operand.heads
-        return add("Transpose", [add("Reshape", [operand.linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
+    def heads_of(source: AttentionInput, output: str, perm: list[int]) -> ir.Value:
+        if source.heads is not None:
+            return source.heads
+        return add("Transpose", [add("Reshape", [source.linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
 
-    query = heads_of(attention.operands[0], "query", [0, 2, 1, 3])
-    key = heads_of(attention.operands[1], "key", [0, 2, 3, 1])
-    value = heads_of(attention.operands[2], "value", [0, 2, 1, 3])
+    query = heads_of(attention.inputs[0], "query", [0, 2, 1, 3])
+    key = heads_of(attention.inputs[1], "key", [0, 2, 3, 1])
+    value = heads_of(attention.inputs[2], "value", [0, 2, 1, 3])
     scores = add("Mul", [add("MatMul", [query, key], "scores"), scale], "scaled_scores")
     for index, term in enumerate(terms):
         scores = add("Add", [scores, _placed(graph, term, f"{name}.position", add)], f"positioned_scores{_nth(index)}")
@@ -321,11 +326,11 @@ def _rebuild_one_(
 
 
 def _placed(graph: ir.Graph, term: Term, name: str, add: Callable[..., ir.Value]) -> ir.Value:
-    """A term of positions as it is added to scores [B, H, S, S]: in their scale and shape, repeated over no axis."""
+    """Write a term of positions in the scale and shape of the scores [B, H, S, S], without Expand."""
     value = term.value
     expand = operators.producer(value, "Expand")
     if expand is not None and term.shape is None:
-        value = expand.inputs[0]  # type: ignore[assignment]
+        value = operators.input_of(expand, 0)
     if term.shape is not None:
         value = add("Reshape", [value, term.shape], "position_heads")
     if term.scale != 1.0:

@@ -1,7 +1,6 @@
-"""Capture: a checkpoint or a user's own ONNX file becomes the canonical float graph, proven equal to what it came from.
+"""Capture: a checkpoint or a user's ONNX file becomes the canonical float graph, which is compared with its source.
 
-In: the path of a checkpoint folder or an `.onnx` file, and a head. Out: a `Captured` model. PyTorch is used for
-checkpoints only, and only here.
+PyTorch is needed for checkpoints only, and only here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _OUTPUT_ALIASES = {
 
 @dataclass(frozen=True)
 class Captured:
-    """A canonical graph, with the figures that prove it."""
+    """A canonical graph, its family and sizes, and its comparison with the source."""
 
     model: ir.Model
     family: EncoderFamily
@@ -44,17 +43,17 @@ class Captured:
 
 
 def capture(source: ModelSource, head: str, texts: parity.Batches, *, allow_pickle: bool = False) -> Captured:
-    """The canonical float graph of a model.
+    """Return the canonical float graph of a model.
 
     Args:
         source: a checkpoint or an ONNX file.
         head: a key of `heads.HEADS`.
-        texts: batches of real inputs on which the graph is compared with the original.
+        texts: batches of real inputs on which the graph is compared with its source.
         allow_pickle: accept pickle weights.
 
     Raises:
-        ModelError: unsupported, unsafe or broken.
-        ParityError: the graph and the original disagree.
+        ModelError: the model is not supported, not safe to load, or broken.
+        ParityError: the graph and its source compute different outputs.
     """
     if source.is_checkpoint:
         return _capture_checkpoint(source, head_of(head), texts, allow_pickle=allow_pickle)
@@ -94,12 +93,12 @@ def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches) -> Cap
 
 
 def export(torch_model: Any, head: str) -> ir.Model:
-    """The raw ONNX graph of a PyTorch model, with the outputs of one head, all axes dynamic."""
+    """Export a PyTorch model to ONNX, with the outputs of one head and dynamic batch and sequence."""
     import torch
 
     for noisy in ("torch.onnx", "onnxscript"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    # Nobody trains what is captured; the exporter follows gradients where weights want them, for a fifth of its time.
+    # Tracing gradients takes a fifth of the exporter's time, and a captured model is not trained.
     torch_model.requires_grad_(False)
     used = checkpoint.inputs_of(torch_model)
     example = {name: torch.ones(2, 7, dtype=torch.int64) for name in used}
@@ -117,7 +116,7 @@ def export(torch_model: Any, head: str) -> ir.Model:
     assert program is not None
     model = program.model
     names = head_of(head).model_outputs
-    # transformers' outputs are ordered, and what a head is for comes first; the exporter names them after its own nodes.
+    # transformers returns the outputs of a head first, in this order; the exporter gives them names of its own.
     model.graph.outputs[:] = model.graph.outputs[: len(names)]
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
@@ -126,14 +125,14 @@ def export(torch_model: Any, head: str) -> ir.Model:
 
 
 def canonicalize_(model: ir.Model, family: EncoderFamily, *, prepared: bool = False) -> Sizes:
-    """Bring a raw graph into canonical form in place; its sizes."""
+    """Bring a raw graph into canonical form in place, and return its sizes."""
     if not prepared:
         canonical.prepare_(model)
     layers = structure.find_layers(model.graph)
     probs = [layer.attention.softmax.outputs[0] for layer in layers]
-    kept = [operand.heads for layer in layers for operand in layer.attention.operands if operand.heads is not None]
-    measured = shapes.measure(model, list(dict.fromkeys([*probs, *kept])))
-    heads = [_heads(measured[str(value.name)], str(value.name)) for value in (*probs, *kept)]
+    split = [x.heads for layer in layers for x in layer.attention.inputs if x.heads is not None]
+    measured = shapes.measure(model, list(dict.fromkeys([*probs, *split])))
+    heads = [_heads(measured[str(value.name)], str(value.name)) for value in (*probs, *split)]
     canonical.rebuild_attention_(model, layers, heads[: len(layers)], family)
     layers = structure.find_layers(model.graph)
     naming.name_(model, layers, family)
@@ -146,7 +145,7 @@ def _heads(shape: tuple[int | str, ...], name: str) -> int:
             "the attention is not split into heads",
             where=name,
             got=", ".join(map(str, shape)),
-            expected="batch, heads, sequence and one more axis",
+            expected="four axes: batch, heads, sequence and one more",
             fix="export the model with torch.onnx.export(dynamo=True)",
         )
     return shape[1]
@@ -156,18 +155,18 @@ def load_onnx(path: Path) -> ir.Model:
     """Read an ONNX file.
 
     Raises:
-        ModelError: it is not ONNX, or is cut short.
+        ModelError: the file is not a complete ONNX model.
     """
     import onnx
     from google.protobuf.message import DecodeError
 
     try:
-        # By path: a message of over 2 GiB cannot be checked in memory.
+        # By path, because a model of more than 2 GiB cannot be checked in memory.
         onnx.checker.check_model(str(path), full_check=False)
         return ir.load(path)
     except (DecodeError, onnx.checker.ValidationError, ValueError, RuntimeError, FileNotFoundError) as error:
         raise ModelError(
-            "the file is not a whole ONNX model",
+            "the file is not a complete ONNX model",
             where=str(path),
             got=f"{path.stat().st_size} bytes; {str(error).strip().splitlines()[0][:200] if str(error) else 'no graph'}",
             fix="export or copy it again",
@@ -179,22 +178,22 @@ def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
         value.name = _OUTPUT_ALIASES.get(str(value.name), value.name)
     names = {str(v.name) for v in model.graph.outputs}
     expected = head.outputs if set(head.outputs) <= names else head.model_outputs
-    _keep_outputs_(model, expected, where=str(path))
+    _select_outputs_(model, expected, where=str(path))
 
 
-def _keep_outputs_(model: ir.Model, wanted: tuple[str, ...], *, where: str) -> None:
+def _select_outputs_(model: ir.Model, expected: tuple[str, ...], *, where: str) -> None:
     by_name = {str(v.name): v for v in model.graph.outputs}
-    if len(by_name) == 1 and len(wanted) == 1:
-        by_name = {wanted[0]: next(iter(by_name.values()))}
-        by_name[wanted[0]].name = wanted[0]
-    missing = [name for name in wanted if name not in by_name]
+    if len(by_name) == 1 and len(expected) == 1:
+        by_name = {expected[0]: next(iter(by_name.values()))}
+        by_name[expected[0]].name = expected[0]
+    missing = [name for name in expected if name not in by_name]
     if missing:
         raise ModelError(
             f'the model has no output "{missing[0]}"',
             where=where,
             got=", ".join(sorted(by_name)),
-            expected=", ".join(wanted),
+            expected=", ".join(expected),
             fix="choose the task that the model was exported for",
         )
-    model.graph.outputs[:] = [by_name[name] for name in wanted]
+    model.graph.outputs[:] = [by_name[name] for name in expected]
     operators.clean_(model)

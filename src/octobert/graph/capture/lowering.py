@@ -1,6 +1,6 @@
-"""Take fused operators apart: Gelu of opset 20, and what ONNX Runtime's optimizer writes into files (`com.microsoft`).
+"""Take fused operators apart: Gelu of opset 20, and those that ONNX Runtime's optimizer writes (`com.microsoft`).
 
-After this a norm is a norm and a linear layer a linear layer, whichever tool wrote the graph.
+Afterwards norms and linear layers have the same form, whichever tool wrote the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FUSED = ("SkipLayerNormalization", "BiasGelu", "Gelu", "FusedMatMul", "FusedGemm
 
 
 def lower_fused_(graph: ir.Graph) -> None:
-    """Write the fused operators that are known in plain ONNX, in place; others are left."""
+    """Replace the fused operators in `FUSED` by plain ONNX, in place; others stay."""
     for node in [n for n in graph if n.domain == operators.MICROSOFT]:
         if node.op_type == "SkipLayerNormalization":
             _lower_skip_norm_(graph, node)
@@ -31,9 +31,9 @@ def lower_fused_(graph: ir.Graph) -> None:
 
 
 def order_gelu_(graph: ir.Graph) -> None:
-    """x * (0.5 * (1 + erf(…))), as torch's exporter writes it, becomes (x * (1 + erf(…))) * 0.5, in place.
+    """Rewrite x * (0.5 * (1 + erf(…))), from torch's exporter, as (x * (1 + erf(…))) * 0.5, in place.
 
-    ONNX Runtime fuses the one and not the other: without it, GELU is five operators, and the bias before it an operator more.
+    ONNX Runtime fuses only the second form, together with the bias before it; the first stays six operators.
     """
     for erf in [node for node in graph if node.op_type == "Erf"]:
         plus = operators.readers(erf.outputs[0])
@@ -53,9 +53,9 @@ def order_gelu_(graph: ir.Graph) -> None:
 
 
 def _lower_gelu_(graph: ir.Graph, node: ir.Node) -> None:
-    """Gelu, of opset 20 or ONNX Runtime's own, in the forms that every runtime fuses.
+    """Write Gelu in a form that every runtime fuses.
 
-    As (x * (1 + erf(x / sqrt 2))) * 0.5 (`order_gelu_`), or approximated: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
+    Exact: (x * (1 + erf(x / sqrt 2))) * 0.5. Approximate: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
     """
     x, name = node.inputs[0], str(node.outputs[0].name)
     nodes: list[ir.Node] = []
@@ -79,7 +79,7 @@ def _lower_gelu_(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _lower_skip_norm_(graph: ir.Graph, node: ir.Node) -> None:
-    """output, mean, inverse deviation, sum = norm(input + bias + skip)."""
+    """Outputs of the operator: norm(input + bias + skip), mean, inverse deviation, the sum."""
     x, skip, gamma, beta, bias = (node.inputs[i] if i < len(node.inputs) else None for i in range(5))
     name = str(node.outputs[0].name)
     nodes = []
@@ -102,7 +102,7 @@ def _lower_bias_gelu_(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _lower_fused_matmul_(graph: ir.Graph, node: ir.Node) -> None:
-    """alpha * A B, with the last two axes of A or B swapped where it says so; computed operands are of rank four."""
+    """alpha · A B, where transA and transB swap the last two axes; operands that are not constant have rank four."""
     if any(_attribute(node, flag, 0) for flag in ("transBatchA", "transBatchB")):
         return
     name = str(node.outputs[0].name)
@@ -127,13 +127,13 @@ def _lower_fused_matmul_(graph: ir.Graph, node: ir.Node) -> None:
 
 def _lower_fused_gemm_(graph: ir.Graph, node: ir.Node) -> None:
     name = str(node.outputs[0].name)
-    kept = {k: _attribute(node, k, d) for k, d in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))}
-    gemm = operators.make_node("Gemm", list(node.inputs), f"{name}.gemm", kept)
+    attributes = {k: _attribute(node, k, d) for k, d in (("alpha", 1.0), ("beta", 1.0), ("transA", 0), ("transB", 0))}
+    gemm = operators.make_node("Gemm", list(node.inputs), f"{name}.gemm", attributes)
     operators.replace_(
         graph, node, [gemm, operators.make_node(str(_attribute(node, "activation", "")), gemm.outputs, f"{name}.activation")]
     )
 
 
 def _attribute(node: ir.Node, name: str, default: Any) -> Any:
-    found = node.attributes.get(name)
-    return default if found is None else found.value
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value

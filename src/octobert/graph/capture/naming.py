@@ -1,8 +1,7 @@
-"""Give every node, value and weight of a canonical graph the name of the module it came from.
+"""Name the nodes, values and weights of a canonical graph by the modules that they come from.
 
-After this, `family.part(3, "query")` is the name of a node, of its output value, and the stem of its weights
-(`….weight` as [in, out], `….bias`). Everything outside the layers takes the module path that the exporter noted, or keeps
-its old name where there is none.
+`family.part(3, "query")` is then the name of a node and of its output, and the prefix of its weights: `….weight` [in, out] and
+`….bias`. Nodes outside the encoder layers get the module path that the exporter noted, or keep their names.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ from octobert.graph.capture.attention import Attention
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def name_(model: ir.Model, layers: list[structure.Layer], family: EncoderFamily) -> None:
-    """Rename the whole graph in place, and drop the exporter's notes.
+def name_(model: ir.Model, layers: list[structure.EncoderLayer], family: EncoderFamily) -> None:
+    """Rename the nodes of a graph in place, and remove the exporter's notes.
+
+    Args:
+        layers: its encoder layers, from `structure.find_layers`.
 
     Raises:
         ModelError: a layer has a part that the family has no name for.
@@ -40,7 +42,7 @@ def name_(model: ir.Model, layers: list[structure.Layer], family: EncoderFamily)
         for role, feed_forward in layer.feed_forwards.items():
             named.activation_(feed_forward, family.part(index, role))
         named.heads_(layer.attention, family.part(index, "attention"))
-    first = next(one for node in graph if (one := parts.norm_of(node.outputs[0])) is not None)
+    first = next(norm for node in graph if (norm := parts.norm_of(node.outputs[0])) is not None)
     named.norm_(first, family.embeddings_norm)
     last = parts.norm_behind(layers[-1].output)
     if family.final_norm and last is not None:
@@ -51,25 +53,25 @@ def name_(model: ir.Model, layers: list[structure.Layer], family: EncoderFamily)
     operators.clean_(model)
 
 
-def _check_parts(layer: structure.Layer, family: EncoderFamily) -> None:
+def _check_parts(layer: structure.EncoderLayer, family: EncoderFamily) -> None:
     missing = [role for role in (*layer.linears, *layer.norms, *layer.feed_forwards) if role not in family.parts]
     if missing:
         raise ModelError(
-            f"the layers have a part that {family.model_types[0]} encoders have not",
+            f"an encoder layer has a part that {family.model_types[0]} models do not have",
             where=f"node {layer.attention.softmax.name}",
             got=", ".join(missing),
             expected=", ".join(family.parts),
-            fix="put the config.json of the model beside it, which says what family it is of",
+            fix="put the config.json of the model beside it, which names its family",
         )
 
 
 class _Names:
-    """Renames parts of one graph; remembers which nodes and initializers are done."""
+    """Renames the parts of one graph, and records which nodes and initializers have been named."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
         self.done: set[ir.Node] = set()
-        # Name → the initializer that a part was given under it.
+        # Name → the initializer that has it.
         self.owned: dict[str, ir.Value] = {}
         outputs = {v.name for v in graph.outputs}
         self.taken = outputs | {v.name for v in graph.inputs}
@@ -82,7 +84,7 @@ class _Names:
         self.done.add(node)
 
     def linear_(self, linear: parts.Linear, path: str, module: str | None = None) -> None:
-        """Name a linear layer; its weights go by the module path, which layers that share them have in common."""
+        """Name a linear layer; its weights are named by `module`, which layers with shared weights have in common."""
         stem = module or path
         if linear.add is not None:
             self.node_(linear.matmul, f"{path}.matmul")
@@ -93,7 +95,7 @@ class _Names:
         self._own_(linear.matmul, 1, f"{stem}.weight")
 
     def norm_(self, norm: parts.Norm, path: str, module: str | None = None) -> None:
-        """Name a norm; its weights go by the module path, as those of a linear layer."""
+        """Name a norm, and its weights as those of a linear layer."""
         stem = module or path
         self.node_(norm.node, path)
         if norm.mul is not None:
@@ -106,32 +108,34 @@ class _Names:
             self._own_(norm.node, 2, f"{stem}.bias")
 
     def residual_(self, norm: parts.Norm, path: str) -> None:
-        """Name the residual add that a norm reads, if it reads one."""
+        """Name the residual add that a norm reads, if there is one."""
         if norm.residual is not None:
             self.node_(norm.residual, f"{path}.input")
 
     def activation_(self, feed_forward: structure.FeedForward, path: str) -> None:
-        """Name what lies between two linear layers: the activation by its module, and what a gate makes of it."""
+        """Name the nodes between the two linear layers of a feed-forward: the activation, its parts, and the gate."""
         inside = operators.ancestors(feed_forward.down.x) - operators.ancestors(feed_forward.up.y)
         nodes = [n for n in self.graph if n.outputs[0] in inside]
         ends = {feed_forward.down.x: path}
         if feed_forward.gated:
             ends[feed_forward.down.x] = f"{path}.gated"
-            # Of the two factors, the gate comes straight from the linear layer's split.
-            factors = [v for v in feed_forward.down.x.producer().inputs if operators.producer(v, "Split", "Slice") is None]
-            ends |= dict.fromkeys(factors, path)
+            gate = operators.producer(feed_forward.down.x)
+            # The factor that is not the output of the Split is the activation.
+            factors = [v for v in gate.inputs if operators.producer(v, "Split", "Slice") is None] if gate is not None else []
+            ends |= {value: path for value in factors if value is not None}
         for node in nodes:
             end = ends.get(node.outputs[0])
             self.node_(node, end or self._free(f"{path}.{node.op_type.lower()}", reserve=False))
 
     def heads_(self, attention: Attention, path: str) -> None:
-        """Name what enters the products where it was kept as it was; elsewhere it was made with its name."""
-        for part, operand in zip(("query", "key", "value"), attention.operands, strict=True):
-            node = operand.heads.producer() if operand.heads is not None else None
+        """Name the inputs of the products that were not rebuilt; rebuilt ones have their names already."""
+        for part, source in zip(("query", "key", "value"), attention.inputs, strict=True):
+            node = source.heads.producer() if source.heads is not None else None
             if node is not None:
                 self.node_(node, f"{path}.{part}_heads")
 
     def rest_(self, family: EncoderFamily) -> None:
+        """Name the nodes and weights outside the encoder layers."""
         for linear in parts.all_linears(self.graph):
             path = _module_path(linear.matmul, family) or _stem(linear, family)
             if linear.matmul not in self.done and path:
@@ -146,35 +150,31 @@ class _Names:
                 value.name = self._free(family.strip_prefix(name))
 
     def _own_(self, node: ir.Node, index: int, name: str) -> None:
-        """Give a part its own copy of an initializer (exporters merge equal ones), under its own name.
+        """Give a part its own initializer under its own name; exporters merge equal initializers of different parts.
 
-        Parts of one name are one module, applied again: they go on sharing what they shared.
+        Parts of the same name are one module that is applied several times, and keep sharing the initializer.
         """
-        value = node.inputs[index]
-        assert value is not None
-        if name in self.owned and np.array_equal(operators.const_array(self.owned[name]), operators.const_array(value)):
+        value = operators.input_of(node, index)
+        if name in self.owned and np.array_equal(operators.constant_of(self.owned[name]), operators.constant_of(value)):
             node.replace_input_with(index, self.owned[name])
             return
         if value.name != name:
             if len(value.uses()) == 1 and not value.is_graph_output():
                 value.name = self._free(name)
             else:
-                value = operators.initializer(self.graph, self._free(name), value.const_value.numpy())
+                value = operators.initializer(self.graph, self._free(name), operators.constant_of(value))
                 node.replace_input_with(index, value)
         self.owned[name] = value
 
     def _free(self, name: str, *, reserve: bool = True) -> str:
-        candidate, count = name, 0
-        while candidate in self.taken or candidate in self.graph.initializers:
-            count += 1
-            candidate = f"{name}_{count}"
+        candidate = operators.free_name(name, self.taken, self.graph.initializers)
         if reserve:
             self.taken.add(candidate)
         return candidate
 
 
 def _module_path(node: ir.Node, family: EncoderFamily) -> str:
-    """The innermost module that the exporter noted for a node, without the base model's prefix; empty if there is none."""
+    """Return the innermost module that the exporter noted for a node, without the base model's prefix, or an empty string."""
     noted = node.metadata_props.get(_SCOPES)
     if not noted:
         return ""
@@ -183,6 +183,6 @@ def _module_path(node: ir.Node, family: EncoderFamily) -> str:
 
 
 def _stem(linear: parts.Linear, family: EncoderFamily) -> str:
-    """The module path of a linear layer from the name of its bias (`classifier.bias`), which exporters keep."""
+    """Return the module path of a linear layer by the name of its bias (`classifier.bias`), which exporters keep."""
     name = str(linear.bias.name) if linear.bias is not None else ""
     return family.strip_prefix(name.removesuffix(".bias")) if name.endswith(".bias") else ""

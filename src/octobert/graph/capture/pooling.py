@@ -1,7 +1,7 @@
-"""Sentence embeddings inside the graph: token states and the mask become one vector a row.
+"""Append the pooling of sentence embeddings to a graph.
 
-Mean pooling averages the states of real tokens; CLS pooling takes the first token. Normalization divides by the L2 norm, as
-sentence-transformers' Normalize module does.
+Mean pooling averages the states of all tokens but padding; CLS pooling takes the first token. Normalization divides by the L2
+norm, as the Normalize module of sentence-transformers does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octobert.graph import operators
 from octobert.models.pooling import Pooling
 
-# torch.nn.functional.normalize and sentence-transformers' mean pooling bound their divisors by these.
+# Lower bounds of the divisors in torch.nn.functional.normalize and in sentence-transformers' mean pooling.
 _MIN_NORM = 1e-12
 _MIN_TOKENS = 1e-9
 

@@ -1,13 +1,15 @@
-"""Which axis of every value is batch, which is sequence: measured, by running the graph at two sizes and comparing.
+"""Measure which axes of every value are batch and sequence, by running the graph at two sizes.
 
-This replaces symbolic shape inference: it is exact for any operator, and it proves on the way that the graph really is
-dynamic in both axes.
+Unlike symbolic shape inference this works for every operator, and it verifies that the graph is dynamic in both axes.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,12 +17,12 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError
 from octobert.graph import operators
 
-# Two batch sizes and two lengths that no axis of a real encoder has by chance: an axis is dynamic if it follows them.
+# (rows, tokens): sizes that no fixed axis of a real encoder is likely to have.
 _PROBES = ((2, 7), (3, 11))
 
 
 def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | str, ...]]:
-    """Shapes of values with "batch" and "sequence" where an axis follows the inputs.
+    """Return the shapes of values, with "batch" and "sequence" for the axes that follow the inputs.
 
     Returns:
         value name → shape, such as ("batch", 12, "sequence", "sequence").
@@ -39,7 +41,7 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
 
 
 def annotate_(model: ir.Model) -> None:
-    """Note the measured shape on every value of a graph."""
+    """Write the measured shape to every value of a graph, in place."""
     values = [v for node in model.graph for v in node.outputs]
     measured = measure(model, values)
     for value in values:
@@ -47,37 +49,50 @@ def annotate_(model: ir.Model) -> None:
 
 
 def _probed_shapes(model: ir.Model, values: list[ir.Value]) -> list[dict[str, tuple[int, ...]]]:
-    """Shapes of values at both probes."""
+    """Return the shapes of values at both probes."""
+    names = [str(v.name) for v in values]
+    probed, size = [], _PROBES[0]
+    try:
+        with open_session(model, values, optimized=False) as session:
+            for size in _PROBES:
+                feeds = {str(v.name): np.ones(size, dtype=np.int64) for v in model.graph.inputs}
+                results = session.run(names, feeds)
+                probed.append({name: result.shape for name, result in zip(names, results, strict=True)})
+    except Exception as error:  # onnxruntime has no base class for its errors
+        raise ModelError(
+            f"the graph does not run on {size[0]} rows of {size[1]} tokens",
+            got=str(error).strip().splitlines()[-1][:300],
+            expected="a graph with dynamic batch and sequence",
+            fix="export it with dynamic axes",
+        ) from error
+    return probed
+
+
+@contextmanager
+def open_session(model: ir.Model, values: list[ir.Value] | None = None, *, optimized: bool = True) -> Iterator[Any]:
+    """Open a graph in ONNX Runtime on the CPU.
+
+    Args:
+        values: the outputs of the session; None for those of the graph.
+        optimized: let ONNX Runtime optimize the graph; otherwise it runs every node as written.
+    """
     import onnxruntime as ort
 
-    inputs, names = [str(v.name) for v in model.graph.inputs], [str(v.name) for v in values]
-    found, at = [], _PROBES[0]
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    if not optimized:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        path = Path(folder) / "probe.onnx"
-        save_with_outputs(model, values, path)
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
-        try:
-            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            for at in _PROBES:
-                results = session.run(names, {name: np.ones(at, dtype=np.int64) for name in inputs})
-                found.append({name: result.shape for name, result in zip(names, results, strict=True)})
-        except Exception as error:  # onnxruntime raises plain Exceptions of its own for every failure
-            raise ModelError(
-                f"the graph does not run on {at[0]} rows of {at[1]} tokens",
-                got=str(error).strip().splitlines()[-1][:300],
-                expected="a graph with dynamic batch and sequence",
-                fix="export it with dynamic axes",
-            ) from error
-    return found
+        path = Path(folder) / "model.onnx"
+        save_with_outputs(model, list(model.graph.outputs) if values is None else values, path)
+        yield ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
 
 
 def save_with_outputs(model: ir.Model, values: list[ir.Value], path: Path) -> None:
-    """Write `model` with `values` as its only outputs; the model itself is unchanged."""
-    kept = list(model.graph.outputs)
+    """Write `model` with `values` as its only outputs; the model itself stays as it is."""
+    outputs = list(model.graph.outputs)
     model.graph.outputs[:] = values
     try:
         operators.save(model, path)
     finally:
-        model.graph.outputs[:] = kept
+        model.graph.outputs[:] = outputs

@@ -1,10 +1,8 @@
-"""Find the encoder inside a float graph by its shape: attentions, feed-forwards, residual adds and norms, layer by layer.
+"""Find the encoder layers of a float graph by their structure. The graph is not changed.
 
-In: any ONNX graph of a BERT-family family, whatever exporter wrote it (eager or SDPA attention, masks built by Add, Where or
-IsNaN guards, scale on the scores or on Q and K). Norms may stand before attention and feed-forward or behind them, Q, K and V
-may be one linear layer, rotated by position or not, and several feed-forwards may follow each other, between bottlenecks.
-Out: `Layer`s that point at its nodes. Nothing is edited. The search starts at each Softmax between two matrix products of
-computed values, which only attention has.
+Input: the ONNX graph of a BERT-family encoder from any exporter. Output: `EncoderLayer`s that refer to its nodes. The search
+starts at each attention (`attention.find_attention`) and follows the residual adds, norms and feed-forwards around it. Pre-norm
+and post-norm layers, several feed-forwards in sequence and bottlenecks (MobileBERT) are recognized.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from octobert.graph.parts import Linear, Norm, is_weight, linear_at, linear_of, 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Two linear layers, an activation between them, perhaps times a gate, and a residual add."""
+    """Two linear layers with an activation, optionally gated, between them, and the residual add that follows."""
 
     up: Linear
     down: Linear
@@ -29,18 +27,18 @@ class FeedForward:
 
     @property
     def gated(self) -> bool:
-        """Whether half of what `up` makes is multiplied with the activation of the other half."""
+        """Whether one half of the output of `up` is multiplied by the activation of the other half."""
         return self.up.sizes[1] == 2 * self.down.sizes[0]
 
 
 @dataclass(frozen=True)
-class Layer:
+class EncoderLayer:
     """One encoder layer.
 
     Args:
-        linears, norms: role (see `encoder.Encoder.parts`) → the part.
+        linears, norms: role (a key of `EncoderFamily.parts`) → the part.
         feed_forwards: role of the activation → the feed-forward around it, in order.
-        output: what the next layer reads; where norms stand before attention, a residual sum.
+        output: the value that the next layer reads; in pre-norm models a residual sum.
     """
 
     attention: Attention
@@ -55,48 +53,48 @@ class Layer:
         return self.linears.get("bottleneck", self.linears["ffn_down"]).sizes[1]
 
 
-def find_layers(graph: ir.Graph) -> list[Layer]:
-    """The encoder layers in order.
+def find_layers(graph: ir.Graph) -> list[EncoderLayer]:
+    """Return the encoder layers in order.
 
     Raises:
-        ModelError: there is no attention in the graph, or what surrounds one is not an encoder layer.
+        ModelError: the graph has no attention, or the nodes around one do not form an encoder layer.
     """
-    found = [find_attention(node) for node in graph if node.op_type == "Softmax"]
-    attentions = [attention for attention in found if attention is not None]
+    candidates = [find_attention(node) for node in graph if node.op_type == "Softmax"]
+    attentions = [attention for attention in candidates if attention is not None]
     if not attentions:
         raise ModelError(
-            "the graph has no supported encoder in it",
+            "the graph contains no supported encoder",
             got=f"{len(graph)} nodes and no attention of the form MatMul, scale, mask, Softmax, MatMul",
-            expected="an encoder of the BERT family in plain ONNX operators",
-            fix="export the model without runtime-specific fusions and without quantization",
+            expected="a BERT-family encoder in plain ONNX operators",
+            fix="export the float model without fused operators of a runtime",
         )
     return [_layer_around(attention) for attention in attentions]
 
 
-def _layer_around(attention: Attention) -> Layer:
-    """The layer that an attention belongs to."""
+def _layer_around(attention: Attention) -> EncoderLayer:
+    """Return the encoder layer that an attention belongs to."""
     add = next((n for n in operators.consumers(attention.output.y, "Add") if norm_behind(n.outputs[0])), None)
     if add is None:
-        raise _not_an_encoder(attention, "its output is not added to its input and normalized")
+        raise _not_an_encoder(attention, "no residual add and norm follow the attention")
     norm = norm_behind(add.outputs[0])
     assert norm is not None
     linears = {"attention_output": attention.output}
     linears |= {"qkv": attention.query} if attention.fused else _qkv(attention)
     skip = next(v for v in add.inputs if v is not attention.output.y)
     assert skip is not None
-    found = _feed_forward(norm.y, add.outputs[0])
-    if found is not None:
+    pre_norm = _feed_forward(norm.y, add.outputs[0])
+    if pre_norm is not None:
         before = norm_of(attention.query.x) if attention.query.x is not skip else None
         norms = {"ffn_norm": norm} | ({"attention_norm": before} if before else {})
-        return _layer(attention, linears, norms, [found], found.add.outputs[0])
+        return _layer(attention, linears, norms, [pre_norm], pre_norm.add.outputs[0])
     norms = {"attention_norm": norm}
     state, feed_forwards, behind = norm.y, [], []
-    while (found := _feed_forward(state, state)) is not None and (after := norm_behind(found.add.outputs[0])) is not None:
-        feed_forwards.append(found)
+    while (block := _feed_forward(state, state)) is not None and (after := norm_behind(block.add.outputs[0])) is not None:
+        feed_forwards.append(block)
         behind.append(after)
         state = after.y
     if not feed_forwards:
-        raise _not_an_encoder(attention, "no feed-forward block with a residual add and a norm follows it")
+        raise _not_an_encoder(attention, "no feed-forward with a residual add and a norm follows the attention")
     norms |= dict(zip(_numbered("ffn_norm", len(behind)), behind, strict=True))
     for role, narrow in (("input", skip), ("attention", attention.query.x)):
         entry = norm_of(narrow)
@@ -105,10 +103,10 @@ def _layer_around(attention: Attention) -> Layer:
             linears[f"bottleneck.{role}"], norms[f"bottleneck_norm.{role}"] = bottleneck, entry
     if "bottleneck.input" in linears:
         ends = [linear_at(node) for node in operators.consumers(state, "MatMul") if is_weight(node.inputs[1])]
-        sums = [(one, add) for one in ends for add in operators.consumers(one.y, "Add")]
-        wide = next(((one, after) for one, add in sums if (after := norm_behind(add.outputs[0]))), None)
+        sums = [(end, add) for end in ends for add in operators.consumers(end.y, "Add")]
+        wide = next(((end, after) for end, add in sums if (after := norm_behind(add.outputs[0]))), None)
         if wide is None:
-            raise _not_an_encoder(attention, "a bottleneck before it, and none behind its feed-forwards")
+            raise _not_an_encoder(attention, "a bottleneck before the attention, but none after its feed-forwards")
         linears["bottleneck"], norms["bottleneck_norm"] = wide
         state = wide[1].y
     return _layer(attention, linears, norms, feed_forwards, state)
@@ -120,19 +118,19 @@ def _qkv(attention: Attention) -> dict[str, Linear]:
 
 def _layer(
     attention: Attention, linears: dict[str, Linear], norms: dict[str, Norm], blocks: list[FeedForward], output: ir.Value
-) -> Layer:
+) -> EncoderLayer:
     linears |= dict(zip(_numbered("ffn_up", len(blocks)), [b.up for b in blocks], strict=True))
     linears |= dict(zip(_numbered("ffn_down", len(blocks)), [b.down for b in blocks], strict=True))
-    return Layer(attention, linears, norms, dict(zip(_numbered("activation", len(blocks)), blocks, strict=True)), output)
+    return EncoderLayer(attention, linears, norms, dict(zip(_numbered("activation", len(blocks)), blocks, strict=True)), output)
 
 
 def _numbered(part: str, count: int) -> list[str]:
-    """`ffn_up.0`, `ffn_up.1`, `ffn_up`: the last one goes by the name alone."""
+    """Return role names for several parts: `ffn_up.0`, `ffn_up.1`, `ffn_up`; the last has no number."""
     return [*(f"{part}.{i}" for i in range(count - 1)), part]
 
 
 def _feed_forward(x: ir.Value, skip: ir.Value) -> FeedForward | None:
-    """The feed-forward that reads `x` and is added to `skip`; there is no attention inside it."""
+    """Return the feed-forward that reads `x` and is added to `skip`, or None. Blocks that contain attention do not count."""
     for add in operators.consumers(skip, "Add"):
         other = [v for v in add.inputs if v is not skip]
         down = linear_of(other[0]) if len(other) == 1 else None
@@ -149,9 +147,9 @@ def _feed_forward(x: ir.Value, skip: ir.Value) -> FeedForward | None:
 
 def _not_an_encoder(attention: Attention, why: str) -> ModelError:
     return ModelError(
-        "the graph has attention, but not in the form of a supported encoder",
+        "an attention is not part of a supported encoder layer",
         where=f"node {attention.softmax.name}",
         got=why,
-        expected="an encoder layer: attention, residual add, feed-forward, residual add, and a norm before or behind each",
-        fix="check that the model is an encoder of the BERT family",
+        expected="attention, residual add, feed-forward, residual add, and a norm before or after each",
+        fix="check that the model is a BERT-family encoder",
     )
