@@ -53,6 +53,78 @@ AUTO = {
     "embedding": "AutoModel",
 }
 
+# Settings of tiny models that most families have in common.
+TINY = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+# Family → its own settings; a family without an entry has those of `TINY`.
+OWN_SETTINGS: dict[str, dict[str, Any]] = {
+    "albert": {
+        "embedding_size": 16,
+    },
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 8,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "distilbert": {
+        "vocab_size": 120,
+        "dim": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "max_position_embeddings": 64,
+    },
+    "electra": {
+        "embedding_size": 16,
+    },
+    "mobilebert": {
+        "embedding_size": 16,
+        "intermediate_size": 48,
+        "intra_bottleneck_size": 16,
+        "num_feedforward_networks": 3,
+    },
+    "modernbert": {
+        "intermediate_size": 48,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+    },
+    "mpnet": {
+        "max_position_embeddings": 66,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+    "roberta": {
+        "max_position_embeddings": 66,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+}
+
+
+def tiny_settings(family: str) -> dict[str, Any]:
+    """Keyword arguments for `AutoConfig.for_model(family)` that give a model of a few kilobytes."""
+    own = OWN_SETTINGS.get(family, {})
+    # DistilBERT has other names for the sizes.
+    return own if "dim" in own else {**TINY, **own}
+
 
 def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -> Path:
     """A random model of a family with a head, its tokenizer beside it.
@@ -62,10 +134,9 @@ def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -
     import torch
     import transformers
 
-    encoder = plugins.load("families", family).FAMILY
     torch.manual_seed(7)
-    settings = {**encoder.tiny_config(), "initializer_range": 0.3, **overrides}
-    config = transformers.AutoConfig.for_model(encoder.model_types[0], **settings)
+    settings = {**tiny_settings(family), "initializer_range": 0.3, **overrides}
+    config = transformers.AutoConfig.for_model(family, **settings)
     if head == "sequence-classification":
         config.id2label, config.label2id = {0: "different", 1: "same"}, {"different": 0, "same": 1}
     model = getattr(transformers, AUTO[head]).from_config(config)

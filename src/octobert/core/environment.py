@@ -1,23 +1,23 @@
-"""The machine and the software that figures were measured on."""
+"""The machine and the software that figures are measured on."""
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
 from importlib import metadata
 from pathlib import Path
 
+from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
 
+# Packages whose versions are recorded, besides those of the runtimes (`PACKAGES` of `octobert.targets.runtimes`).
 PACKAGES = (
     "octobert",
     "numpy",
     "onnx",
     "onnx-ir",
-    "onnxruntime",
-    "openvino",
-    "torch",
     "transformers",
     "tokenizers",
     "datasets",
@@ -26,14 +26,17 @@ _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8
 
 
 class Environment(FrozenModel):
-    """Args:
-    cpu: model name.
-    cores: that this process may use.
-    memory_bytes: of the machine.
-    features: instruction sets that matter to 8-bit arithmetic.
-    system: operating system and kernel.
-    python: version.
-    versions: of the packages that do the work, where installed.
+    """A machine and its software.
+
+    Args:
+        cpu: model name.
+        cores: number of cores that this process may use.
+        memory_bytes: memory of the machine.
+        features: instruction sets of the CPU that matter for 8-bit arithmetic, such as `avx512_vnni`; empty where there is no
+            /proc/cpuinfo.
+        system: operating system and kernel.
+        python: version of Python.
+        versions: installed package → version.
     """
 
     cpu: str
@@ -46,7 +49,7 @@ class Environment(FrozenModel):
 
 
 def current() -> Environment:
-    """This machine, now."""
+    """Return the environment of this process."""
     import psutil
 
     model, flags = _cpu()
@@ -57,19 +60,44 @@ def current() -> Environment:
         features=tuple(flag for flag in _FLAGS if flag in flags),
         system=f"{platform.system()} {platform.release()}",
         python=sys.version.split()[0],
-        versions=versions(PACKAGES),
+        versions=versions((*PACKAGES, *runtime_packages())),
     )
 
 
+def findings(here: Environment) -> list[str]:
+    """What a machine and its packages mean for 8-bit models, in sentences."""
+    sentences = []
+    if not {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"} & set(here.features):
+        sentences.append(
+            "this CPU has no 8-bit dot product instruction (VNNI, AMX or i8mm): 8-bit models are smaller here, but hardly "
+            "faster, and products of uint8 and int8 can saturate."
+        )
+    if {"avx512_bf16", "amx_bf16"} & set(here.features):
+        sentences.append(
+            "this CPU computes in bfloat16: OpenVINO runs float32 models in bfloat16 by default; octobert asks for float32."
+        )
+    missing = [package for package in ("torch", "transformers") if package not in here.versions]
+    if missing:
+        names = " and ".join(missing)
+        sentences.append(f"{names} not installed: checkpoints cannot be captured; pip install 'octobert[torch]'.")
+    return sentences
+
+
+def runtime_packages() -> tuple[str, ...]:
+    """Return the Python packages of all runtimes, installed or not."""
+    packages = (package for name in plugins.names("runtimes") for package in plugins.load("runtimes", name).PACKAGES)
+    return tuple(dict.fromkeys(packages))
+
+
 def cores() -> int:
-    """Physical cores that this process may use: what is worth a thread of arithmetic."""
+    """Return the number of physical cores that this process may use, which is the number of threads worth starting."""
     import psutil
 
     return min(_allowed(), psutil.cpu_count(logical=False) or 1)
 
 
 def restricted() -> bool:
-    """Whether there are cores that this process may not use."""
+    """Whether this process may use only some of the cores of the machine."""
     return _allowed() < (os.cpu_count() or 1)
 
 
@@ -78,33 +106,42 @@ def _allowed() -> int:
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Installed versions; packages that are absent are left out."""
-    found = {}
+    """Return package → version, for the packages that are installed."""
+    installed = {}
     for package in packages:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has held.
+    """Return the peak memory of this process.
 
-    Read from the kernel's own high-water mark: the figure of `getrusage` is inherited from the process that started this
-    one. Where there is no /proc, `getrusage` it is.
+    On Linux it is read from /proc: `getrusage` would report the peak of the parent process if that was higher.
     """
     status = Path("/proc/self/status")
     if status.is_file():
-        line = next(one for one in status.read_text().splitlines() if one.startswith("VmHWM:"))
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+@functools.cache
 def _cpu() -> tuple[str, frozenset[str]]:
+    """Return the model name and the features of the CPU, with the kernel's names for them.
+
+    py-cpuinfo 9.0 finds the same features on Linux, but takes 1.2 s in every process instead of a millisecond. Elsewhere it
+    reads CPUID itself and knows neither AVX-VNNI nor AMX, so that a CPU with either would get 7-bit weights.
+    """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     fields = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines) if v}

@@ -6,7 +6,7 @@ and names them by the family's table, which holds the module paths of `transform
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,17 +17,6 @@ from octobert.core import plugins
 LINEAR_PARTS = ("query", "key", "value", "qkv", "attention_output", "ffn_up", "ffn_down", "bottleneck")
 NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
-
-
-# What the tiny models of most families have in common.
-TINY = {
-    "vocab_size": 120,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +32,6 @@ class EncoderFamily:
             the context.
         embeddings_norm: module path of the norm after the embeddings.
         position_offset: rows of the position table before the first token's.
-        tiny_config: keyword arguments for `AutoConfig.for_model(model_types[0], **...)` that give a model of a few kilobytes.
         shared_layer: module path of the one layer that holds the weights, where all layers share them.
         final_norm: module path of the norm behind the last layer, where norms stand before attention and feed-forward.
         windowed: masks say more than which tokens are padding: some layers see a window around each token.
@@ -56,7 +44,6 @@ class EncoderFamily:
     parts: dict[str, str]
     embeddings_norm: str
     position_offset: int
-    tiny_config: Callable[[], dict[str, Any]]
     shared_layer: str = ""
     final_norm: str = ""
     windowed: bool = False

@@ -24,6 +24,8 @@ PACKAGES = {
     "families": "octobert.models.families",
     "methods": "octobert.quantization.methods",
     "placements": "octobert.quantization.placements",
+    "profilers": "octobert.inspection.profilers",
+    "runtimes": "octobert.targets.runtimes",
     "targets": "octobert.targets",
     "tasks": "octobert.tasks",
     "transforms": "octobert.quantization.transforms",

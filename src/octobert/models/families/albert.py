@@ -1,6 +1,6 @@
 """ALBERT: one layer, applied again and again; its weights are there once. A narrower embedding, and GELU by tanh."""
 
-from octobert.core.family import TINY, EncoderFamily
+from octobert.core.family import EncoderFamily
 
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 
@@ -22,10 +22,6 @@ FAMILY = EncoderFamily(
     },
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
-    tiny_config=lambda: {
-        **TINY,
-        "embedding_size": 16,
-    },
     shared_layer=_LAYER,
     requires={"num_hidden_groups": 1, "inner_group_num": 1},
 )

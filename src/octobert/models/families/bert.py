@@ -1,6 +1,6 @@
 """BERT and everything saved as one: MiniLM, TinyBERT, multilingual BERT, BGE, E5, GTE."""
 
-from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+from octobert.core.family import BERT_PARTS, EncoderFamily
 
 FAMILY = EncoderFamily(
     model_types=("bert",),
@@ -9,5 +9,4 @@ FAMILY = EncoderFamily(
     parts=BERT_PARTS,
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
-    tiny_config=lambda: dict(TINY),
 )

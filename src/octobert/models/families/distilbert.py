@@ -20,12 +20,4 @@ FAMILY = EncoderFamily(
     },
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
-    tiny_config=lambda: {
-        "vocab_size": 120,
-        "dim": 32,
-        "n_layers": 2,
-        "n_heads": 4,
-        "hidden_dim": 64,
-        "max_position_embeddings": 64,
-    },
 )

@@ -1,6 +1,6 @@
 """ELECTRA: BERT's layers behind an optional projection from a narrower embedding."""
 
-from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+from octobert.core.family import BERT_PARTS, EncoderFamily
 
 FAMILY = EncoderFamily(
     model_types=("electra",),
@@ -9,8 +9,4 @@ FAMILY = EncoderFamily(
     parts=BERT_PARTS,
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
-    tiny_config=lambda: {
-        **TINY,
-        "embedding_size": 16,
-    },
 )

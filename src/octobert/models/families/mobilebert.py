@@ -1,6 +1,6 @@
 """MobileBERT: thin layers between bottlenecks, several feed-forwards each, ReLU, and a scale and a shift for a norm."""
 
-from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+from octobert.core.family import BERT_PARTS, EncoderFamily
 
 # Feed-forwards before the last one of a layer; published models have three.
 _STACKED = range(7)
@@ -24,11 +24,4 @@ FAMILY = EncoderFamily(
     },
     embeddings_norm="embeddings.LayerNorm",
     position_offset=0,
-    tiny_config=lambda: {
-        **TINY,
-        "embedding_size": 16,
-        "intermediate_size": 48,
-        "intra_bottleneck_size": 16,
-        "num_feedforward_networks": 3,
-    },
 )

@@ -1,6 +1,6 @@
 """MPNet: BERT's layers with a bias by relative position, which all layers add to their scores; no segments."""
 
-from octobert.core.family import BERT_PARTS, TINY, EncoderFamily
+from octobert.core.family import BERT_PARTS, EncoderFamily
 
 FAMILY = EncoderFamily(
     model_types=("mpnet",),
@@ -17,11 +17,4 @@ FAMILY = EncoderFamily(
     },
     embeddings_norm="embeddings.LayerNorm",
     position_offset=2,
-    tiny_config=lambda: {
-        **TINY,
-        "max_position_embeddings": 66,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-    },
 )

@@ -15,10 +15,10 @@ from octobert.quantization.methods import _common
 class Options(FrozenModel):
     """Args:
     float_parts: type of all operators; `auto` takes the default of the target.
+    reduce_range: always false, because float products cannot saturate; every method has this option.
     """
 
     float_parts: Literal["auto"] | FloatType = "auto"
-    # Every method has this option. Float products cannot saturate.
     reduce_range: Literal[False] = False
 
 

@@ -1,0 +1,5 @@
+"""Placement: the first feed-forward layer only."""
+
+from octobert.core.placement import Placement
+
+PLACEMENT = Placement(description="input and weight of the first feed-forward layer", kinds=("linear.*@ffn_up",))

@@ -1,0 +1,213 @@
+"""Plugins: every one that is discovered keeps its family's contract, and a new one is a single file of any package."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from safetensors.numpy import load_file
+
+from octobert.core import plugins
+from octobert.core.errors import RecipeError
+from octobert.core.frozen import FrozenModel
+from tests.conftest import write_pairs
+from tests.support.checkpoints import make_checkpoint
+
+ALL = [(family, name) for family in plugins.FAMILIES for name in plugins.names(family)]
+RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "sklearn", "scipy")
+SOURCES = Path(__file__).parent / "support" / "extra_plugins"
+# Entry point group → the plugin of that group in `SOURCES`.
+EXTRA = {
+    "calibrators": "extra-calibrator",
+    "commands": "extra-command",
+    "corrections": "extra-correction",
+    "families": "extra-family",
+    "methods": "extra-method",
+    "placements": "extra-placement",
+    "targets": "extra-target",
+    "tasks": "extra-task",
+    "transforms": "extra-transform",
+}
+
+
+def protocol_of(family: str) -> type:
+    """The Protocol that a family's package defines for its plugins."""
+    package = importlib.import_module(plugins.PACKAGES[family])
+    own = [value for value in vars(package).values() if inspect.isclass(value) and value.__module__ == package.__name__]
+    (protocol,) = (value for value in own if getattr(value, "_is_protocol", False))
+    return protocol
+
+
+def breaches(module: ModuleType, protocol: type) -> list[str]:
+    """How a module differs from a Protocol."""
+    wrong = [] if module.__doc__ else ["the module has no docstring"]
+    for name, member in vars(protocol).items():
+        if name.startswith("_"):
+            continue
+        if not hasattr(module, name):
+            wrong.append(f"{name} is missing")
+        elif inspect.isfunction(member):
+            wrong += wrong_parameters(name, getattr(module, name), member)
+    if hasattr(protocol, "Options"):
+        wrong += wrong_options(module.Options)
+    return wrong
+
+
+def wrong_parameters(name: str, function: Any, declared: Any) -> list[str]:
+    if not callable(function):
+        return [f"{name} is not a function"]
+    expected = [(p.name, p.kind) for p in list(inspect.signature(declared).parameters.values())[1:]]
+    parameters = [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+    extra = [p.name for p in list(inspect.signature(function).parameters.values())[len(expected) :] if p.default is p.empty]
+    return [] if parameters[: len(expected)] == expected and not extra else [f"{name} takes {parameters}, not {expected}"]
+
+
+def wrong_options(options: Any) -> list[str]:
+    if not (inspect.isclass(options) and issubclass(options, FrozenModel)):
+        return ["Options is not a FrozenModel"]
+    texts = " ".join(base.__doc__ or "" for base in options.__mro__ if issubclass(base, FrozenModel))
+    wrong = [f"option {name} has no default" for name, field in options.model_fields.items() if field.is_required()]
+    wrong += [f"option {name} is not described" for name in options.model_fields if name not in texts]
+    return wrong if options.__doc__ else [*wrong, "Options has no docstring"]
+
+
+@pytest.mark.parametrize(("family", "name"), ALL)
+def test_every_plugin_has_what_its_protocol_declares(family: str, name: str) -> None:
+    assert breaches(plugins.load(family, name), protocol_of(family)) == []
+
+
+@pytest.mark.parametrize("family", plugins.FAMILIES)
+def test_loaders_are_typed_and_name_what_is_near(family: str) -> None:
+    package = importlib.import_module(plugins.PACKAGES[family])
+    assert package.names() == plugins.names(family) == tuple(sorted(package.names()))
+    name = package.names()[0]
+    assert package.load(name) is not None
+    with pytest.raises(RecipeError, match=rf'there is no .+ "{name}s"; did you mean "{name}"\?'):
+        package.load(f"{name}s")
+
+
+def test_importing_plugins_imports_no_runtime() -> None:
+    code = f"""
+import sys
+from octobert.core import plugins
+for family in plugins.FAMILIES:
+    for name in plugins.names(family):
+        plugins.load(family, name)
+        imported = [m for m in {RUNTIMES!r} if m in sys.modules]
+        assert not imported, (family, name, imported)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_plugin_without_its_parts_is_noticed() -> None:
+    module = ModuleType("broken", "A calibrator.")
+    module.Options, module.interval = dict, lambda statistics: None  # type: ignore[attr-defined]
+    assert breaches(module, protocol_of("calibrators")) == [
+        "SWEEP is missing",
+        "interval takes [('statistics', <_ParameterKind.POSITIONAL_OR_KEYWORD: 1>)], not "
+        "[('statistics', <_ParameterKind.POSITIONAL_OR_KEYWORD: 1>), ('options', <_ParameterKind.POSITIONAL_OR_KEYWORD: 1>)]",
+        "Options is not a FrozenModel",
+    ]
+
+
+# --- plugins of another package
+
+
+def install(folder: Path) -> None:
+    """Install the extra plugins as a distribution: one file for each, and the entry points that name them."""
+    facts = folder / "octobert_extra-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: octobert-extra\nVersion: 1.0\n")
+    sections = [f"[octobert.{group}]\n{name} = {name.replace('-', '_')}\n" for group, name in EXTRA.items()]
+    (facts / "entry_points.txt").write_text("\n".join(sections))
+    for name in EXTRA.values():
+        shutil.copy(SOURCES / f"{name.replace('-', '_')}.py", folder)
+
+
+@pytest.fixture(scope="module")
+def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the extra plugins, a checkpoint of the extra family, and rows."""
+    folder = tmp_path_factory.mktemp("extra")
+    install(folder / "site")
+    make_checkpoint(folder / "checkpoint", "ernie", "sequence-classification")
+    write_pairs(folder / "data")
+    recipe = {
+        "model": str(folder / "checkpoint"),
+        "task": {"extra-task": {"first": "sentence1"}},
+        "data": {"source": str(folder / "data"), "calibrate": {"from": "train", "samples": 8}},
+        "transforms": ["extra-transform"],
+        "calibrate": {"extra-calibrator": {"fraction": 0.95}},
+        "quantize": {"extra-method": {"placement": "extra-placement"}},
+        "corrections": [{"extra-correction": {"shift": 0.002}}],
+        "targets": ["extra-target"],
+        "measure": False,
+    }
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    return folder
+
+
+def octobert(folder: Path, *arguments: object) -> str:
+    """Run the command line with the extra plugins installed."""
+    environment = {**os.environ, "PYTHONPATH": str(folder / "site")}
+    command = [sys.executable, "-m", "octobert", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def package(extra: Path) -> Path:
+    """The package that `octobert run` makes with the extra plugins."""
+    octobert(extra, "run", extra / "recipe.yaml", "--out", extra / "out")
+    return extra / "out" / "extra-target"
+
+
+def test_plugins_of_another_package_run_end_to_end(extra: Path, package: Path) -> None:
+    manifest = json.loads((package / "octobert.json").read_text())
+    assert manifest["model"]["family"] == "ernie"
+    assert manifest["target"] == manifest["plan"]["target"] == "extra-target"
+    assert (manifest["task"]["name"], manifest["task"]["options"]["first"]) == ("extra-task", "sentence1")
+    assert (manifest["ranges"]["calibrator"], manifest["ranges"]["options"]) == ("extra-calibrator", {"fraction": 0.95})
+    assert (manifest["plan"]["method"], manifest["plan"]["placement"]) == ("extra-method", "extra-placement")
+    quantized = {(d["site"]["layer"], d["site"]["part"]) for d in manifest["plan"]["decisions"] if d["quantizer"]}
+    assert quantized == {(1, "ffn_up"), (None, "embeddings")}
+    report = json.loads((package.parent / "report.json").read_text())
+    (transform,) = report["transforms"]["transforms"]
+    assert (transform["name"], transform["groups"][0]["kind"]) == ("extra-transform", "extra")
+    assert report["recipe"]["corrections"] == [{"name": "extra-correction", "options": {"shift": 0.002}}]
+    answers = octobert(extra, "predict", package, "--pair", "the one", "of the one", "--json")
+    assert [answer["label"] for answer in json.loads(answers)] in (["different"], ["same"])
+
+
+def test_the_correction_of_another_package_is_in_the_written_model(extra: Path, package: Path) -> None:
+    bias = "encoder.layer.1.intermediate.dense.bias"
+    graph = ir.load(package / "onnx" / "model_quantized.onnx").graph
+    weights = load_file(extra / "checkpoint" / "model.safetensors")
+    written = graph.initializers[bias].const_value.numpy()
+    np.testing.assert_allclose(written, weights[f"ernie.{bias}"] + 0.002, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("group", "name"), [item for item in EXTRA.items() if item[0] != "commands"])
+def test_every_extra_plugin_is_a_file_that_keeps_its_contract(extra: Path, monkeypatch, group: str, name: str) -> None:
+    monkeypatch.syspath_prepend(str(extra / "site"))
+    assert breaches(importlib.import_module(name.replace("-", "_")), protocol_of(group)) == []
+
+
+def test_a_command_of_another_package_is_in_the_help_and_runs(extra: Path) -> None:
+    assert "extra-command" in octobert(extra, "--help")
+    assert "extra-calibrator!" in octobert(extra, "extra-command", "--suffix", "!").split()
+
+
+def test_the_extra_plugins_are_all_families() -> None:
+    assert {*plugins.FAMILIES, "commands"} - set(EXTRA) == {"profilers", "runtimes"}
