@@ -1,35 +1,109 @@
-"""octobert: BERT, in octets. A BERT-family encoder and a task in; the smallest, fastest model that still does the task out."""
+"""octobert quantizes BERT-family encoders to 8 bits, measures what that costs and gains, and explains it.
+
+Everything public is here; `octobert.api` describes the functions. Nothing is imported before it is used.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["OctobertError", "Recipe", "load", "load_recipe", "parse_recipe", "run"]
 
 if TYPE_CHECKING:
+    from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema
+    from octobert.api.models import (
+        benchmark,
+        calibration_tables,
+        check,
+        evaluate,
+        fuse,
+        inspect,
+        load,
+        manifest,
+        packages,
+        read_calibration_table,
+        tune,
+    )
+    from octobert.api.runs import calibrate, clean, dry_run, finetune, load_recipe, parse_recipe, quantize, run, stored
     from octobert.config.recipe import Recipe
-    from octobert.config.loading import load as load_recipe
-    from octobert.config.loading import parse as parse_recipe
-    from octobert.core.errors import OctobertError
-    from octobert.inference.predictor import load
-    from octobert.pipeline.runner import run
+    from octobert.core.errors import (
+        AccuracyError,
+        BusyError,
+        DataError,
+        ModelError,
+        OctobertError,
+        ParityError,
+        PlanError,
+        RecipeError,
+        StorageError,
+        TargetError,
+    )
+    from octobert.report.progress import ProgressBar, ProgressEvent
 
-# Public name → (module, name there). Nothing is imported before it is asked for, so that `import octobert` costs nothing.
+# Module → the public names in it.
 _PUBLIC = {
-    "OctobertError": ("octobert.core.errors", "OctobertError"),
-    "Recipe": ("octobert.config.recipe", "Recipe"),
-    "load": ("octobert.inference.predictor", "load"),
-    "load_recipe": ("octobert.config.recipe", "load"),
-    "parse_recipe": ("octobert.config.recipe", "parse"),
-    "run": ("octobert.pipeline.runner", "run"),
+    "octobert.api.catalog": "doctor list_placements list_targets list_tasks recipe_schema",
+    "octobert.api.models": (
+        "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune"
+    ),
+    "octobert.api.runs": "calibrate clean dry_run finetune load_recipe parse_recipe quantize run stored",
+    "octobert.config.recipe": "Recipe",
+    "octobert.core.errors": (
+        "AccuracyError BusyError DataError ModelError OctobertError ParityError PlanError RecipeError StorageError TargetError"
+    ),
+    "octobert.report.progress": "ProgressBar ProgressEvent",
 }
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+__all__ = [
+    "AccuracyError",
+    "BusyError",
+    "DataError",
+    "ModelError",
+    "OctobertError",
+    "ParityError",
+    "PlanError",
+    "ProgressBar",
+    "ProgressEvent",
+    "Recipe",
+    "RecipeError",
+    "StorageError",
+    "TargetError",
+    "benchmark",
+    "calibrate",
+    "calibration_tables",
+    "check",
+    "clean",
+    "doctor",
+    "dry_run",
+    "evaluate",
+    "finetune",
+    "fuse",
+    "inspect",
+    "list_placements",
+    "list_targets",
+    "list_tasks",
+    "load",
+    "load_recipe",
+    "manifest",
+    "packages",
+    "parse_recipe",
+    "quantize",
+    "read_calibration_table",
+    "recipe_schema",
+    "run",
+    "stored",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULES:
         raise AttributeError(f"module 'octobert' has no attribute {name!r}")
     import importlib
 
-    module, attribute = _PUBLIC[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

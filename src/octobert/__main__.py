@@ -1,4 +1,4 @@
-"""`python -m octobert`."""
+"""Runs the command line: `python -m octobert`."""
 
 from octobert.cli.main import main
 

@@ -62,7 +62,7 @@ def test_all_mistakes_at_once() -> None:
         ({"task": ["mrpc", "sst2"]}, "task: write a name, or one name with its options"),
         ({"data": {}}, "data: give a source, or files for train and validation"),
         ({"seed": "x"}, "seed: input should be a valid integer"),
-        ({"baselines": ["tf"]}, "baselines.0: input should be 'torch-f32'"),
+        ({"baselines": "tf"}, "baselines: input should be a valid tuple (got 'tf')"),
         ({"targets": []}, "targets:"),
         ({"targets": ["ort-cpu", "ort-cpu"]}, "targets: a name is listed twice"),
         ({"benchmark": {"sequence": ["data", 16, 0]}}, "benchmark.sequence.2"),

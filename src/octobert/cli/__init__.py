@@ -1,1 +1,1 @@
-"""The command line: one file a command. Nothing heavy is imported until a command runs, so `--help` answers at once."""
+"""The command line: one file per command. Nothing heavy is imported before a command runs, so `--help` is fast."""

@@ -1,26 +1,82 @@
-"""What commands share: JSON on stdout, people on stderr, progress of a run."""
+"""What commands share: JSON on stdout, messages for people on stderr, progress, and the options that every command has."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from octobert.report.progress import ProgressCallback
 
-    from octobert.inference.settings import Goal
-    from octobert.pipeline.runner import Step
-    from octobert.pipeline.store import Artifact
+# Groups of commands in `octobert --help`, in order.
+MAKE, USE, LOOK = "Make models", "Use models", "Look up and clean up"
+PANELS = (MAKE, USE, LOOK)
+# Groups of options.
+RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
 
-CACHE_HELP = "Folder where the runtime keeps what it compiled, so that it opens faster the next time."
-RUNTIME_LOG_HELP = "Have the runtime say what it does, on stderr."
-FALLBACK_HELP = "Run on the CPU what the target's device does not take, instead of saying so."
-JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.")
+CACHE_HELP = "Folder where the runtime stores compiled models, to open them faster the next time."
+RUNTIME_LOG_HELP = "Print the runtime's log on stderr."
+FALLBACK_HELP = "Run operators on the CPU that the target's device does not support, instead of failing."
+JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL)
+
+
+@dataclass
+class _Verbosity:
+    verbose: bool = False
+    quiet: bool = False
+
+
+verbosity = _Verbosity()
+
+
+def with_general_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with `--verbose` and `--quiet`."""
+
+    def parameter(name: str, text: str) -> inspect.Parameter:
+        option = typer.Option(f"--{name}", help=text, rich_help_panel=GENERAL_PANEL)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, verbose: bool = False, quiet: bool = False, **options: Any) -> None:
+        set_verbosity(verbose=verbose, quiet=quiet)
+        command(*arguments, **options)
+
+    added = [
+        parameter("verbose", "Print debug messages, and full tracebacks of errors."),
+        parameter("quiet", "Print no progress and no notes."),
+    ]
+    return with_parameters(wrapped, command, added)
+
+
+def with_parameters(
+    wrapped: Callable[..., None], command: Callable[..., None], added: Sequence[inspect.Parameter], without: Iterable[str] = ()
+) -> Callable[..., None]:
+    """Give a wrapper the signature of its command, with parameters added and left out; typer makes options of it."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name not in without]
+    signature = inspect.Signature([*named, *added])
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    return wrapped
+
+
+def set_verbosity(*, verbose: bool, quiet: bool) -> None:
+    """Apply `--verbose` and `--quiet`, which may stand before the command or after it."""
+    verbosity.verbose |= verbose
+    verbosity.quiet |= quiet
+    if verbosity.verbose:
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("octobert").setLevel(logging.DEBUG)
 
 
 def document(data: Any) -> None:
@@ -29,32 +85,18 @@ def document(data: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Say something to people."""
-    typer.echo(text, err=True)
+    """Print a message for people on stderr."""
+    if not verbosity.quiet:
+        typer.echo(text, err=True)
 
 
-def split_names(given: list[str] | None) -> list[str]:
-    """Names given one by one or with commas between them."""
-    return [name.strip() for one in given or [] for name in one.split(",") if name.strip()]
-
-
-def goal_named(name: str) -> Goal:
-    """A goal by its name.
-
-    Raises:
-        DataError: there is none of that name.
-    """
-    from octobert.core.errors import DataError
-    from octobert.inference.settings import GOALS
-
-    found = next((goal for goal in GOALS if goal == name), None)
-    if found is None:
-        raise DataError("there is no such goal", where="--goal", got=name, expected=" or ".join(GOALS))
-    return found
+def split_names(values: Iterable[str] | None) -> list[str]:
+    """Names from options that are given several times or with commas."""
+    return [name.strip() for value in values or () for name in value.split(",") if name.strip()]
 
 
 def render(*parts: Any) -> None:
-    """Print tables; wide enough for them when the output is not a terminal."""
+    """Print tables. Where the output is not a terminal they are printed 200 columns wide."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -62,69 +104,24 @@ def render(*parts: Any) -> None:
         console.print(part)
 
 
-class Bar:
-    """One progress bar on stderr, for a command that does one long thing."""
+@contextmanager
+def progress() -> Iterator[ProgressCallback]:
+    """A callback that shows progress on stderr."""
+    from octobert.report.progress import ProgressBar, ignore
 
-    def __init__(self) -> None:
-        self._bar = _progress()
-        self._task: Any = None
-
-    def __enter__(self) -> Bar:
-        self._bar.start()
-        self._task = self._bar.add_task("", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(self, what: str, done: int, total: int) -> None:
-        """Show how far it is."""
-        self._bar.update(self._task, description=what, completed=done, total=total)
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-class ProgressLine:
-    """A listener that draws one line a step on stderr: a bar where there is a terminal, plain lines where there is not."""
-
-    def __init__(self) -> None:
-        self._bar = _progress()
-        self._task: Any = None
-        self._bar.start()
-
-    def started(self, step: Step) -> None:
-        self._task = self._bar.add_task(step.name, total=None)
-
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=f"{step.name}: {what}", completed=done, total=total)
-
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
-        how = "reused" if reused else f"{artifact.seconds:.1f} s"
-        self._bar.console.print(f"  {step.name:<28} {how}", highlight=False)
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        self._bar.stop()
+    if verbosity.quiet:
+        yield ignore
+        return
+    with ProgressBar() as bar:
+        yield bar
 
 
 @contextmanager
-def progress_of_run() -> Iterator[ProgressLine]:
-    """Progress of a run that can be interrupted, and goes on when it is started again."""
-    progress = ProgressLine()
+def progress_of_run() -> Iterator[ProgressCallback]:
+    """Progress of a run. An interrupted run can be resumed."""
     try:
-        yield progress
+        with progress() as callback:
+            yield callback
     except KeyboardInterrupt:
         note("octobert: interrupted; the same command resumes.")
         raise typer.Exit(130) from None
-    finally:
-        progress.close()

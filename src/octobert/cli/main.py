@@ -1,78 +1,124 @@
-"""The `octobert` program: its commands, and the one place where errors become a message and an exit code."""
+"""The `octobert` program: finds its commands, and turns errors into a message and an exit code.
+
+A command is a file of this folder: its name is the command's name, and its function `command` has the options. Files whose
+names start with an underscore are shared code. Other packages add commands through entry points of the group
+`octobert.commands`; the value is a module with a function `command`.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
+import pkgutil
 import sys
+import traceback
+import warnings
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from octobert import __version__
-from octobert.cli import (
-    benchmark,
-    calibrate,
-    check,
-    doctor,
-    evaluate,
-    finetune,
-    fuse,
-    inspect,
-    placements,
-    predict,
-    quantize,
-    run,
-    tables,
-    targets,
-    tasks,
-    tune,
-)
-from octobert.core.errors import OctobertError
+import octobert
+from octobert import cli
+from octobert.cli import _show
+from octobert.core.errors import OctobertError, OldNameWarning
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@functools.cache
+def _own() -> tuple[str, ...]:
+    names = (module.name for module in pkgutil.iter_modules(cli.__path__) if not module.ispkg)
+    return tuple(name for name in names if name != "main" and not name.startswith("_"))
+
+
+@functools.cache
+def _installed() -> dict[str, EntryPoint]:
+    """Commands of other packages. octobert's own commands win where names are the same."""
+    return {point.name: point for point in entry_points(group="octobert.commands") if point.name not in _own()}
+
+
+def _module(name: str) -> ModuleType | None:
+    if name in _own():
+        return importlib.import_module(f"{cli.__name__}.{name}")
+    return importlib.import_module(_installed()[name].value) if name in _installed() else None
+
+
+class Commands(TyperGroup):
+    """The commands. Only the one that is called is imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands, grouped as in the help."""
+
+        def place(name: str) -> tuple[int, str]:
+            panel = getattr(_module(name), "PANEL", None)
+            return (_show.PANELS.index(panel) if panel in _show.PANELS else len(_show.PANELS), name)
+
+        return sorted([*_own(), *_installed()], key=place)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name, or None."""
+        module = _module(cmd_name)
+        if module is None:
+            return None
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        panel = getattr(module, "PANEL", None)
+        single.command(name=cmd_name, context_settings=_HELP, rich_help_panel=panel)(_show.with_general_options(module.command))
+        return typer.main.get_command(single)
+
 
 app = typer.Typer(
-    help="BERT, in octets: quantize an encoder to 8 bits for the runtime you have, and see what it costs and gains.",
+    cls=Commands,
+    help="Quantize BERT-family encoders to 8 bits, and measure what that costs and gains.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    context_settings=_HELP,
 )
-for command in (
-    quantize,
-    run,
-    finetune,
-    predict,
-    evaluate,
-    benchmark,
-    tune,
-    calibrate,
-    inspect,
-    check,
-    fuse,
-    placements,
-    tables,
-    targets,
-    tasks,
-    doctor,
-):
-    app.command(name=command.NAME)(command.command)
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
-    """BERT, in octets: quantize an encoder to 8 bits for the runtime you have, and see what it costs and gains."""
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version."),
+    verbose: bool = typer.Option(False, "--verbose", help="Print debug messages, and full tracebacks of errors."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print no progress and no notes."),
+) -> None:
+    """Quantize BERT-family encoders to 8 bits, and measure what that costs and gains."""
     if version:
-        typer.echo(__version__)
+        typer.echo(octobert.__version__)
         raise typer.Exit
+    _show.set_verbosity(verbose=verbose, quiet=quiet)
 
 
 def main() -> None:
-    """Run the program; exit codes are those of `octobert.errors`."""
+    """Run the program. Exit codes are those of `octobert.core.errors`."""
+    _print_warnings_as_notes()
     try:
         app()
     except OctobertError as error:
         if "--json" in sys.argv:
             typer.echo(json.dumps({"error": error.to_json()}))
+        if _show.verbosity.verbose:
+            traceback.print_exc()
+            typer.echo(error.traceback, err=True)
         typer.echo(f"octobert: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _print_warnings_as_notes() -> None:
+    """Print the warnings about old names as notes, once each, without the line of code that caused them."""
+    warnings.simplefilter("once", OldNameWarning)
+    show = warnings.showwarning
+
+    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, OldNameWarning):
+            _show.note(f"octobert: {message}.")
+        else:
+            show(message, category, *where, **more)
+
+    warnings.showwarning = note
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`octobert placements`: which values a plan can quantize, as data."""
+"""`octobert placements`: which values each placement quantizes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ import typer
 
 from octobert.cli import _show
 
-NAME = "placements"
+PANEL = _show.LOOK
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="One placement; all of them when absent.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of one placement, with details. Default: all.")] = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """List the placements: which kinds of values each puts into 8 bits. Kinds can be written into a recipe as they are."""
-    from octobert.core import plugins
+    """List the placements, and which kinds of values each quantizes. A recipe can also list kinds itself."""
+    import octobert
 
-    wanted = [name] if name else list(plugins.names("placements"))
-    found = {one: plugins.load("placements", one).PLACEMENT for one in wanted}
+    placements = octobert.list_placements(name)
     if as_json:
-        _show.document([{"name": one, **placement.model_dump(mode="json")} for one, placement in found.items()])
+        _show.document([{"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()])
         return
-    for one, placement in found.items():
-        typer.echo(f"{one:<18} {placement.description}")
+    for key, placement in placements.items():
+        typer.echo(f"{key:<18} {placement.description}")
         if name:
             typer.echo(f"{'':<18} in 8 bits: {', '.join(placement.kinds)}")
             for role, why in placement.because.items():

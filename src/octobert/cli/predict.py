@@ -1,4 +1,4 @@
-"""`octobert predict DIR TEXT…`: answers from a finished model."""
+"""`octobert predict PACKAGE TEXT…`: predict with a package."""
 
 from __future__ import annotations
 
@@ -13,84 +13,88 @@ import typer
 
 from octobert.cli import _show
 
-NAME = "predict"
+PANEL = _show.USE
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="A packaged directory, OUT/<target>.")],
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts; without any, lines of stdin.")] = None,
-    pair: Annotated[bool, typer.Option("--pair", help="Texts come in twos; lines of stdin hold two, split by a tab.")] = False,
-    question: Annotated[list[str] | None, typer.Option(help="A question about the context; give it several times.")] = None,
-    context: Annotated[str | None, typer.Option(help="The context of the questions, of any length.")] = None,
-    context_file: Annotated[Path | None, typer.Option(help="A text file that holds the context.")] = None,
-    goal: Annotated[str, typer.Option(help="latency, or throughput: for many texts, every core works on its own.")] = "latency",
+    directory: Annotated[Path, typer.Argument(help="A package, OUT/TARGET.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of stdin.")] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Inputs are pairs of texts. Lines of stdin hold two texts with a tab between them.")
+    ] = False,
+    question: Annotated[list[str] | None, typer.Option(help="A question about the context. Give it several times.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the questions, of any length.")] = None,
+    context_file: Annotated[Path | None, typer.Option(help="Text file with the context.")] = None,
+    goal: Annotated[
+        str, typer.Option(help="latency: one inference uses all cores. throughput: each core runs its own inference.")
+    ] = "latency",
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     allow_fallback: Annotated[bool, typer.Option("--allow-fallback", help=_show.FALLBACK_HELP)] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Predict with a finished model; needs neither torch nor transformers."""
-    from octobert.inference.predictor import load
+    """Predict with a package. It needs neither torch nor transformers."""
+    import octobert
+    from octobert.core.settings import goal_named
 
-    asked = question is not None or context is not None or context_file is not None
-    inputs = iter(_questions(question, context, context_file, texts)) if asked else _texts(texts, pair=pair)
-    given: deque[Any] = deque()
-    found, cut = [], False
-    with load(
-        directory, goal=_show.goal_named(goal), cache=cache, runtime_log=runtime_log, allow_fallback=allow_fallback
-    ) as model:
-        for answer in model.stream(_noted(inputs, given)):
+    asks = question is not None or context is not None or context_file is not None
+    inputs = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
+    waiting: deque[Any] = deque()
+    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
+    answers, cut = [], False
+    with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
+        for answer in model.stream(_remembered(inputs, waiting)):
             cut = cut or "truncated" in answer
             if as_json:
-                found.append({"input": given.popleft(), **answer})
+                answers.append({"input": waiting.popleft(), **answer})
             else:
-                typer.echo(_line(given.popleft(), answer))
+                typer.echo(_line(waiting.popleft(), answer))
     if cut:
-        _show.note("octobert: some texts were longer than the model takes, and were cut.")
+        _show.note("octobert: some texts were longer than the model allows, and were truncated.")
     if as_json:
-        _show.document(found)
+        _show.document(answers)
 
 
-def _noted(inputs: Iterator[Any], given: deque[Any]) -> Iterator[Any]:
-    """Inputs as they are read, kept until they are answered."""
-    for one in inputs:
-        given.append(one)
-        yield one
+def _remembered(inputs: Iterator[Any], waiting: deque[Any]) -> Iterator[Any]:
+    """Inputs as they are read. `waiting` holds them until they are answered."""
+    for item in inputs:
+        waiting.append(item)
+        yield item
 
 
-def _line(one: str | tuple[str, ...], answer: dict[str, Any]) -> str:
-    """An answer as a line: what the model says first, what it was asked last."""
-    text = " ⇄ ".join(one) if isinstance(one, tuple) else one
+def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
+    """An answer as a line: the answer first, the input last."""
+    text = " ⇄ ".join(item) if isinstance(item, tuple) else item
     if "answer" in answer:
         place = "" if answer["start"] is None else f"{answer['start']}–{answer['end']}"
-        return f"{answer['answer'] or '(no answer)'}\t{answer['score']:.4f}\t{place}\t{one[0]}"
+        return f"{answer['answer'] or '(no answer)'}\t{answer['score']:.4f}\t{place}\t{item[0]}"
     if "entities" in answer:
-        found = ", ".join(f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})" for e in answer["entities"])
-        return f"{found or '(nothing)'}\t{text}"
+        entities = ", ".join(
+            f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})" for e in answer["entities"]
+        )
+        return f"{entities or '(nothing)'}\t{text}"
     if "label" in answer:
         return f"{answer['label']}\t{answer['score']:.4f}\t{text}"
-    shown = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
-    return f"[{shown}, …] ({len(answer['embedding'])})\t{text}"
+    numbers = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
+    return f"[{numbers}, …] ({len(answer['embedding'])})\t{text}"
 
 
 def _questions(
     questions: list[str] | None, context: str | None, file: Path | None, texts: list[str] | None
 ) -> list[tuple[str, ...]]:
-    """Every question with the context."""
+    """Each question with the context."""
+    from octobert.api.models import read_text
     from octobert.core.errors import DataError
-    from octobert.data.formats import decoded
 
     if not questions or (context is None) == (file is None) or texts:
         got = "texts as arguments" if texts else "no question" if not questions else "two contexts" if context else "no context"
         raise DataError("a question needs one context", got=got, fix="give --question and either --context or --context-file")
-    if file is not None and not file.is_file():
-        raise DataError("there is no such file", where=str(file), fix="check the path")
-    whole = context if context is not None else decoded(file)  # type: ignore[arg-type]
-    return [(question, whole) for question in questions]
+    whole = context if file is None else read_text(file)
+    return [(question, str(whole)) for question in questions]
 
 
 def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, ...]]:
-    """Texts or pairs, from the command line or from stdin, as they come."""
+    """Texts or pairs of texts, from the command line or from stdin."""
     from octobert.core.errors import DataError
 
     if not pair:
@@ -105,20 +109,23 @@ def _texts(texts: list[str] | None, *, pair: bool) -> Iterator[str | tuple[str, 
 def _pair(number: int, line: str) -> tuple[str, ...]:
     from octobert.core.errors import DataError
 
-    found = tuple(line.split("\t"))
-    if len(found) != 2:
-        raise DataError("the line does not hold two texts split by a tab", where=f"stdin, line {number}", got=repr(found))
-    return found
+    texts = tuple(line.split("\t"))
+    if len(texts) != 2:
+        raise DataError(
+            "the line does not hold two texts with a tab between them", where=f"stdin, line {number}", got=repr(texts)
+        )
+    return texts
 
 
 def _lines() -> Iterator[str]:
-    """Lines of stdin that hold something."""
+    """Lines of stdin that are not blank."""
     from octobert.core.errors import DataError
 
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             text = line.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DataError("the text is not UTF-8", where=f"stdin, line {number}", got=str(error), fix="convert it") from error
+            fix = "convert it to UTF-8"
+            raise DataError("the text is not UTF-8", where=f"stdin, line {number}", got=str(error), fix=fix) from error
         if text.strip():
             yield text

@@ -1,4 +1,4 @@
-"""`octobert run RECIPE`: carry out a recipe."""
+"""`octobert run RECIPE`: run a recipe."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
     from octobert.core.results import Report
 
-NAME = "run"
+PANEL = _show.MAKE
 
 
 def command(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, YAML or JSON.")],
-    out: Annotated[Path | None, typer.Option(help="Output directory; default: the recipe's name below ./runs.")] = None,
+    recipe: Annotated[Path, typer.Argument(help="Recipe file, YAML or JSON.")],
+    out: Annotated[Path | None, typer.Option(help="Output directory. Default: ./runs/RECIPE.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a part of the recipe: data.calibrate.samples=50; several times.")
+        list[str] | None,
+        typer.Option("--set", help="Set a key of the recipe: data.calibrate.samples=50. Several times."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be reused and what would run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Carry out a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
-    from octobert.config.recipe import load
+    """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
+    import octobert
 
-    carry_out(load(recipe, changes=settings or ()), out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
+    checked = octobert.load_recipe(recipe, changes=settings or ())
+    run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
 
 
-def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:
-    """Run or plan a recipe and show the result."""
-    from octobert.pipeline import runner
+def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Run or plan a recipe, and print the result."""
+    import octobert
 
     if dry_run:
-        verdicts = runner.dry_run(recipe, out)
+        verdicts = octobert.dry_run(recipe, out)
         if as_json:
             _show.document([{"step": v.step, "action": v.action, "reason": v.reason} for v in verdicts])
         else:
@@ -44,7 +46,7 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
                 typer.echo(f"{v.action:<6} {v.step:<28} {v.reason}")
         return
     with _show.progress_of_run() as progress:
-        report = runner.run(recipe, out, progress)
+        report = octobert.run(recipe, out, progress=progress)
     if as_json:
         _show.document(report.model_dump(mode="json"))
         _check_criterion(report)
@@ -59,19 +61,19 @@ def carry_out(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> Non
 
 
 def _check_criterion(report: Report) -> None:
-    """The run is done and written; whether it met the criterion is in the exit code.
+    """The exit code says whether the finished run meets the accuracy criterion.
 
     Raises:
-        AccuracyError: a target missed it.
+        AccuracyError: a target misses it.
     """
     from octobert.core.errors import AccuracyError
 
     for target, search in report.searches.items():
         if not search.met:
             raise AccuracyError(
-                f"the best plan that was found misses the criterion: {search.ended}",
+                f"the best plan misses the accuracy criterion: {search.ended}",
                 where=target,
                 got=f"{search.metric} {search.taken.value:.4f}, a drop of {search.taken.drop:.4f} on {search.taken.rows} rows",
                 expected=search.criterion,
-                fix="allow a larger drop or more minutes, or let more stay in float",
+                fix="allow a larger drop or more minutes, or keep more layers in float",
             )

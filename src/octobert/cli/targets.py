@@ -1,4 +1,4 @@
-"""`octobert targets`: what models can be written for, and whether this machine has it."""
+"""`octobert targets`: the targets, and whether this machine can run them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,26 @@ import typer
 
 from octobert.cli import _show
 
-NAME = "targets"
+PANEL = _show.LOOK
 
 
 def command(
     as_json: bool = _show.JSON_OPTION,
     markdown: bool = typer.Option(False, "--markdown", help="Print docs/reference/targets.md, generated from the tables."),
 ) -> None:
-    """List the targets, with a probe that says what is missing and how to install it."""
-    import json
+    """List the targets; for each that cannot run here, what is missing and how to install it."""
+    import octobert
 
-    from octobert.core import plugins
-
-    found = []
-    for name in plugins.names("targets"):
-        module = plugins.load("targets", name)
-        found.append((module.CAPABILITIES, module.probe()))
+    targets = octobert.list_targets().values()
     if markdown:
-        from octobert.report import targets
+        from octobert.report import targets as pages
 
-        typer.echo(targets.page([capabilities for capabilities, _ in found]))
+        typer.echo(pages.page([capabilities for capabilities, _ in targets]))
         return
     if as_json:
-        _show.document([{**json.loads(c.model_dump_json()), "probe": json.loads(p.model_dump_json())} for c, p in found])
+        _show.document([{**c.model_dump(mode="json"), "probe": probe.model_dump(mode="json")} for c, probe in targets])
         return
-    for capabilities, probe in found:
+    for capabilities, probe in targets:
         state = f"ready, {capabilities.runtime} {probe.version}" if probe.available else f"missing: {probe.missing}"
         typer.echo(f"{capabilities.name:<14} {capabilities.description} ({capabilities.status}); {state}")
         if probe.install:

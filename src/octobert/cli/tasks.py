@@ -1,4 +1,4 @@
-"""`octobert tasks`: what models can be judged by, and the options of each."""
+"""`octobert tasks`: the tasks and their options."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import typer
 
 from octobert.cli import _show
 
-NAME = "tasks"
+PANEL = _show.LOOK
 
 
 def command(as_json: bool = _show.JSON_OPTION) -> None:
-    """List the tasks with their options."""
-    from octobert.core import plugins
+    """List the tasks and their options."""
+    import octobert
 
-    modules = {name: plugins.load("tasks", name) for name in plugins.names("tasks")}
+    tasks = octobert.list_tasks()
     if as_json:
         _show.document(
-            [{"name": n, "description": m.DESCRIPTION, "options": m.Options.model_json_schema()} for n, m in modules.items()]
+            [
+                {"name": name, "description": task.DESCRIPTION, "options": task.Options.model_json_schema()}
+                for name, task in tasks.items()
+            ]
         )
         return
-    for name, module in modules.items():
-        typer.echo(f"{name:<22} {module.DESCRIPTION}")
-        typer.echo(f"{'':<22} options: {', '.join(module.Options.model_fields)}")
+    for name, task in tasks.items():
+        typer.echo(f"{name:<22} {task.DESCRIPTION}")
+        typer.echo(f"{'':<22} options: {', '.join(task.Options.model_fields)}")

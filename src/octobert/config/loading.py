@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,7 @@ from octobert.core.errors import RecipeError, did_you_mean
 SCHEMA_FILE = "recipe.schema.json"
 _ROWS = ("calibrate", "evaluate", "tune", "finetune")
 _BROKEN = object()
+M = TypeVar("M", bound=BaseModel)
 
 
 def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
@@ -137,6 +138,18 @@ def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = 
         count = f"{len(problems)} mistakes" if len(problems) > 1 else "1 mistake"
         raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(problems), where=where)
     return _with_paths(recipe, base)
+
+
+def checked(model: type[M], raw: Mapping[str, Any], *, where: str) -> M:
+    """Plain data as a model of the recipe, such as `Benchmark`.
+
+    Raises:
+        RecipeError: The data does not fit the model. The message lists every mistake.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise RecipeError("; ".join(_sentences(error, model)), where=where) from None
 
 
 def options_of(choice: Choice, family: str) -> Any:

@@ -13,14 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from octobert.config.training import Finetune, Qat, Training
+from octobert.core.errors import OldNameWarning
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import StaticShape
 
 SPLITS = ("train", "validation", "test")
 # Evaluate the validation split, or the test split of data that has no validation split.
 AUTO = "auto"
-Baseline = Literal["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
-BASELINES: tuple[Baseline, ...] = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16")
 # Keys of octobert 0.1 → their names since 0.2. To be removed in 0.3.
 RENAMED = {"prepare": "transforms", "refine": "corrections"}
 
@@ -178,7 +177,7 @@ class Recipe(FrozenModel):
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
         measure: Evaluate and time every model. Otherwise models are only written.
-        baselines: The float models to compare with.
+        baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
         benchmark: What is timed.
         seed: Seed of every random choice.
     """
@@ -202,7 +201,7 @@ class Recipe(FrozenModel):
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
     measure: bool = True
-    baselines: tuple[Baseline, ...] = BASELINES
+    baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)
 
@@ -236,8 +235,8 @@ class Recipe(FrozenModel):
 
     @field_validator("targets", "baselines")
     @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) < len(value):
+    def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and len(set(value)) < len(value):
             raise ValueError("a name is listed twice")
         return value
 
@@ -257,7 +256,7 @@ def with_current_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe as plain data, with keys of octobert 0.1 under their current names.
 
     Warns:
-        FutureWarning: for each old key; it names the new one.
+        OldNameWarning: for each old key; it names the new one.
     """
     keys = {}
     for old, value in raw.items():
@@ -266,7 +265,9 @@ def with_current_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{old} is the old name of {new}; remove it")
         if new != old:
             warnings.warn(
-                f'the recipe key "{old}" is now "{new}"; octobert 0.3 will not accept "{old}"', FutureWarning, stacklevel=2
+                f'the recipe key "{old}" is now "{new}"; the old name stops working in octobert 0.3',
+                OldNameWarning,
+                stacklevel=2,
             )
         keys[new] = value
     return keys

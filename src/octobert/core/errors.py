@@ -1,18 +1,17 @@
-"""Every error octobert raises on purpose: one sentence a user can act on, and the exit code that goes with it.
+"""The errors of octobert. Each has a message that says what failed and how to fix it, and an exit code of the command line.
 
-    OctobertError        1   anything that went wrong and is not listed below
-    ├── RecipeError      2   the recipe or the command line asks for something that cannot be
+    OctobertError        1   any other error
+    ├── RecipeError      2   the recipe or the command line is not valid
     ├── DataError        3   the rows: missing columns, unknown labels, leakage, empty files
     ├── ModelError       4   the checkpoint or the ONNX file: wrong format, unsupported, unsafe
     │   └── ParityError  4   two forms of one model disagree
-    ├── PlanError        5   a quantization plan that quantizes nothing, or that the target refuses
+    ├── PlanError        5   a quantization plan that quantizes nothing, or that the target does not accept
     ├── TargetError      6   a runtime that is missing, or that fails on the model
-    ├── BusyError        7   another run holds the output directory
-    ├── StorageError     8   the disk: full, read-only, or holding something unexpected
-    └── AccuracyError    9   the run is complete, but its model misses the accuracy that was asked for
+    ├── BusyError        7   another run uses the output directory
+    ├── StorageError     8   the disk: full, read-only, or with unexpected contents
+    └── AccuracyError    9   the run is complete, but no plan meets the accuracy criterion
 
-An error says what failed, where, what was got, what was expected, and what to do. It has a JSON form, because stages run
-in their own process and their errors must reach the user unchanged.
+Stages run in processes of their own; the JSON form of an error carries it to the user unchanged.
 """
 
 from __future__ import annotations
@@ -22,17 +21,23 @@ from collections.abc import Iterable
 
 
 class OctobertError(Exception):
-    """What failed, with the parts that let the reader fix it.
+    """An error with the parts that a message needs.
 
     Args:
-        what: the failure, as a clause without a final stop.
-        where: the recipe path, file and line, node or column.
-        got: what was found there.
-        expected: what would have been right.
-        fix: what to do, as an imperative clause.
+        what: The failure, as a clause without a full stop.
+        where: Recipe key, file and line, node, or column.
+        got: The value that was found.
+        expected: What a valid value is.
+        fix: What to do, as an imperative clause.
+
+    Example:
+        >>> print(OctobertError("the file does not exist", where="a.yaml", fix="check the path"))
+        a.yaml: the file does not exist; check the path.
     """
 
     exit_code = 1
+    # Of the process that raised it, where that is another one; for `events.jsonl`.
+    traceback: str = ""
 
     def __init__(
         self,
@@ -54,73 +59,87 @@ class OctobertError(Exception):
         return f"{body}; {self.fix}." if self.fix else f"{body}."
 
     def to_json(self) -> dict[str, str | None]:
-        """The error as plain data, for `events.jsonl` and for crossing a process boundary."""
+        """The error as plain data, for `events.jsonl` and for other processes."""
         fields = {name: getattr(self, name) for name in ("what", "where", "got", "expected", "fix")}
         return {"type": type(self).__name__, **fields}
 
     @staticmethod
     def from_json(data: dict[str, str | None]) -> OctobertError:
-        """The inverse of `to_json`; an unknown type comes back as the root class."""
+        """The inverse of `to_json`. An unknown type becomes an `OctobertError`."""
         fields = dict(data)
-        kind = _CLASSES.get(str(fields.pop("type", "")), OctobertError)
+        kind = _classes(OctobertError).get(str(fields.pop("type", "")), OctobertError)
         return kind(str(fields.pop("what")), **fields)
 
 
 class RecipeError(OctobertError):
+    """The recipe or the command line is not valid."""
+
     exit_code = 2
 
 
 class DataError(OctobertError):
+    """The rows cannot be used."""
+
     exit_code = 3
 
 
 class ModelError(OctobertError):
+    """The checkpoint, the ONNX file or the package cannot be used."""
+
     exit_code = 4
 
 
 class ParityError(ModelError):
-    pass
+    """Two forms of one model compute different outputs."""
 
 
 class PlanError(OctobertError):
+    """The quantization plan quantizes nothing, or the target does not accept it."""
+
     exit_code = 5
 
 
 class TargetError(OctobertError):
+    """The target's runtime is missing, or fails on the model."""
+
     exit_code = 6
 
 
 class BusyError(OctobertError):
+    """Another run uses the output directory."""
+
     exit_code = 7
 
 
 class StorageError(OctobertError):
+    """A file cannot be written or read."""
+
     exit_code = 8
 
 
 class AccuracyError(OctobertError):
+    """The run is complete, but no plan meets the accuracy criterion."""
+
     exit_code = 9
 
 
-_CLASSES = {
-    kind.__name__: kind
-    for kind in (
-        OctobertError,
-        RecipeError,
-        DataError,
-        ModelError,
-        ParityError,
-        PlanError,
-        TargetError,
-        BusyError,
-        StorageError,
-        AccuracyError,
-    )
-}
+class OldNameWarning(FutureWarning):
+    """A name of an earlier version is used. The message has the new name."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean "x"?` for a near miss, else the list of what exists."""
-    known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known)}"
+def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:
+    """A class and its subclasses by name."""
+    inner = [_classes(kind) for kind in root.__subclasses__()]
+    return {root.__name__: root, **{name: kind for classes in inner for name, kind in classes.items()}}
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """A suggestion for a misspelled name: the nearest name, or all names.
+
+    Example:
+        >>> did_you_mean("openvino", ["ort-cpu", "openvino-cpu"])
+        'did you mean "openvino-cpu"?'
+    """
+    names = sorted(names)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"

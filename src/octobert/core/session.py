@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 from pydantic import Field
 
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import FloatType
 
-Feeds = dict[str, np.ndarray]
+if TYPE_CHECKING:
+    import numpy as np
+
+Feeds = dict[str, "np.ndarray"]
 # A setting of a runtime.
 RuntimeOption = bool | int | str
 
@@ -46,7 +48,7 @@ class SessionOptions(FrozenModel):
     Args:
         threads: worker threads of one inference; 0 lets the runtime choose.
         streams: inferences that may go on at the same time, each on threads of its own; all others wait.
-        precision: arithmetic of the float parts: `f32`, or `bf16` or `f16` where the runtime and the machine have it.
+        precision: precision of the float operators: `f32`, `bf16` or `f16`; None for the precision that the target prefers.
         cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
         log: the runtime says on stderr what it does.
         allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
@@ -56,7 +58,7 @@ class SessionOptions(FrozenModel):
 
     threads: int = 0
     streams: int = 1
-    precision: str = "f32"
+    precision: str | None = None
     cache: str | None = None
     log: bool = False
     allow_fallback: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +31,24 @@ class ProgressEvent:
 
 
 ProgressCallback = Callable[[ProgressEvent], None]
+
+
+def ignore(_: ProgressEvent) -> None:
+    """The callback that shows nothing."""
+
+
+@contextmanager
+def progress_step(progress: ProgressCallback | None, name: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Report a call as one step.
+
+    Yields:
+        A function to call with what is done now, the units done, and all units.
+    """
+    tell = progress or ignore
+    started = time.perf_counter()
+    tell(ProgressEvent(name, "started"))
+    yield lambda what, done, total: tell(ProgressEvent(name, "running", what, done, total))
+    tell(ProgressEvent(name, "finished", seconds=time.perf_counter() - started))
 
 
 class ProgressBar:

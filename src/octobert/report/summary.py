@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octobert.config.recipe import BASELINES
 from octobert.core.measurements import Comparison, Footprint, Latency, Score
 from octobert.core.results import Report, Search
 
@@ -30,7 +29,8 @@ class Timed:
     Args:
         precision: of the arithmetic, 8 bits named where there are any.
         quantized: it is not a float baseline.
-        speedup: shape → median of the same runtime's float model divided by this median; None where there is none.
+        speedup: shape → median of its float baseline divided by this median; None without a baseline.
+        elsewhere: the float baseline and its device, if that is another device; else None.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Timed:
     quantized: bool
     latencies: dict[Shape, Latency]
     speedup: dict[Shape, float | None]
+    elsewhere: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,12 @@ def timed(latencies: Sequence[Latency], footprints: Sequence[Footprint], referen
     """Times by candidate.
 
     Args:
-        reference: quantized candidate → the float candidate that it is set against.
+        reference: quantized candidate → its float baseline.
     """
     times: dict[str, dict[Shape, Latency]] = {}
     for one in latencies:
         times.setdefault(one.candidate, {})[Shape(one.batch, one.sequence)] = one
+    devices = {footprint.candidate: footprint.device for footprint in footprints}
     found = []
     for footprint in footprints:
         name, own = footprint.candidate, times[footprint.candidate]
@@ -86,14 +88,16 @@ def timed(latencies: Sequence[Latency], footprints: Sequence[Footprint], referen
         ratios = {s: base[s].percentile_ms(50) / own[s].percentile_ms(50) if base else None for s in own}
         quantized = name in reference
         precision = f"int8 + {footprint.precision}" if quantized else footprint.precision
-        found.append(Timed(name, precision, footprint.threads, quantized, own, ratios))
+        baseline = devices.get(reference.get(name, ""), footprint.device)
+        elsewhere = None if baseline == footprint.device else f"{reference[name]} ran on the {baseline}"
+        found.append(Timed(name, precision, footprint.threads, quantized, own, ratios, elsewhere))
     return found
 
 
 def lines(report: Report) -> list[Line]:
     """All candidates, baselines first."""
     compared = {c.candidate: c for c in report.comparisons}
-    reference = {name: c.reference for name, c in compared.items() if name not in BASELINES}
+    reference = {name: c.reference for name, c in compared.items() if name in report.plans}
     timings = timed(report.latencies, report.footprints, reference)
     half = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
     timings = [replace(one, precision="int8 + f16") if one.name in half else one for one in timings]
@@ -134,7 +138,8 @@ def verdicts(report: Report) -> list[str]:
         share = comparison.fidelity_name == "agreement"
         parts.append(f"{comparison.fidelity_name} " + (f"{comparison.fidelity:.2%}" if share else f"{comparison.fidelity:.5f}"))
         gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.timed.speedup.items() if ratio is not None]
-        parts.append(f"speed against {comparison.reference} " + ", ".join(gains))
+        device = f" ({line.timed.elsewhere}, {line.name} on the {line.footprint.device})" if line.timed.elsewhere else ""
+        parts.append(f"speed against {comparison.reference}{device} " + ", ".join(gains))
         found.append(f"{line.name}: " + "; ".join(parts) + ".")
     for target in report.plans:
         stage = report.stages.get(f"export/{target}")

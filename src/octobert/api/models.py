@@ -1,0 +1,328 @@
+"""Finished packages and model files: predict, evaluate, time, tune, inspect and check them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from octobert.report.progress import ProgressCallback, progress_step
+
+if TYPE_CHECKING:
+    from octobert.core.profile import Inspection, Lint
+    from octobert.core.ranges import Interval
+    from octobert.core.results import PackageManifest
+    from octobert.core.settings import Goal, Tuned
+    from octobert.evaluation.package_timing import BenchmarkResult
+    from octobert.evaluation.packages import Judgement
+    from octobert.graph.passes.fusion import Fused
+    from octobert.inference.predictor import Predictor
+
+PathLike: TypeAlias = "str | Path"
+
+
+def load(
+    package: PathLike,
+    *,
+    goal: Goal = "latency",
+    streams: int = 0,
+    threads: int = 0,
+    cache: PathLike | None = None,
+    runtime_log: bool = False,
+    allow_fallback: bool = False,
+) -> Predictor:
+    """Open a package for prediction. It needs the target's runtime and `tokenizers` only.
+
+    Args:
+        package: A package, `OUT/<target>`.
+        goal: `latency`: one inference uses all cores. `throughput`: each core runs its own inference.
+        streams: Inferences at the same time. 0: depends on the goal.
+        threads: Threads of one inference. 0: depends on the goal.
+        cache: Folder where the runtime stores compiled models, to open them faster.
+        runtime_log: Print the runtime's log on stderr.
+        allow_fallback: Run operators on the CPU that the target's device does not support. By default they are an error.
+
+    Returns:
+        The model: call it with texts, or with an iterable via `stream`.
+
+    Raises:
+        ModelError: The folder is not a package.
+        TargetError: The target's runtime is not installed.
+    """
+    from octobert.core.settings import goal_named
+    from octobert.inference.predictor import Predictor
+
+    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
+    return Predictor(Path(package), goal=goal_named(goal), streams=streams, threads=threads, **options)
+
+
+def evaluate(
+    package: PathLike,
+    data: PathLike,
+    *,
+    split: str = "auto",
+    columns: Sequence[str] = (),
+    samples: int | None = None,
+    seed: int = 0,
+    cache: PathLike | None = None,
+    runtime_log: bool = False,
+    progress: ProgressCallback | None = None,
+) -> Judgement:
+    """Score a package and its float model on the same rows.
+
+    Args:
+        package: A package, `OUT/<target>`.
+        data: File, folder or Hub id.
+        split: Split of a folder or of a Hub data set. `auto`: validation, otherwise test.
+        columns: Column names, for a file without a header.
+        samples: Number of rows to sample. Default: all.
+        seed: Seed of the sample and of the confidence intervals.
+        cache: Folder where the runtime stores compiled models, to open them faster.
+        runtime_log: Print the runtime's log on stderr.
+        progress: Called at the start and at the end.
+
+    Raises:
+        DataError: The rows cannot be used.
+        ModelError: The folder is not a package.
+    """
+    from octobert.evaluation.packages import judge
+
+    chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed}
+    with progress_step(progress, "evaluate"):
+        return judge(Path(package), str(data), cache=cache, runtime_log=runtime_log, **chosen)
+
+
+def benchmark(
+    packages: PathLike | Sequence[PathLike],
+    *,
+    batch: Sequence[int] = (1, 8),
+    sequence: Sequence[int] = (),
+    data: PathLike | None = None,
+    repeats: int = 30,
+    threads: int = 0,
+    progress: ProgressCallback | None = None,
+) -> BenchmarkResult:
+    """Time packages and their float models in turn, each in a process of its own.
+
+    Args:
+        packages: One package, or several.
+        batch: Batch sizes.
+        sequence: Sequence lengths in tokens. Default: 128, or the shortest limit of the models.
+        data: File of rows that are also timed, at their own lengths.
+        repeats: Rounds of each shape.
+        threads: Threads of one inference. 0: the runtime's default.
+        progress: Called after each round.
+
+    Raises:
+        OctobertError: A folder is not a package, a length is too long for a model, or a runtime fails.
+    """
+    from octobert.evaluation.package_timing import benchmark_packages
+
+    folders = [Path(packages)] if isinstance(packages, str | Path) else [Path(package) for package in packages]
+    shapes: dict[str, Any] = {"batch": batch, "sequence": sequence, "data": Path(data) if data is not None else None}
+    with progress_step(progress, "benchmark") as on_progress:
+        return benchmark_packages(folders, repeats=repeats, threads=threads, on_progress=on_progress, **shapes)
+
+
+def tune(
+    package: PathLike,
+    data: PathLike,
+    *,
+    goals: Sequence[Goal] = ("latency", "throughput"),
+    trials: int = 20,
+    minutes: float = 5,
+    seed: int = 0,
+    progress: ProgressCallback | None = None,
+) -> tuple[Tuned, ...]:
+    """Search for threads, streams and runtime options that are faster than the defaults, and store them in the package.
+
+    Args:
+        package: A package, `OUT/<target>`.
+        data: File of rows; the search times their lengths.
+        goals: What to tune for; one search each.
+        trials: Settings that each search tries.
+        minutes: Time limit of each search, without its final comparison.
+        seed: Seed of the sampled rows and of the search.
+        progress: Called after each trial.
+
+    Raises:
+        OctobertError: The folder is not a package, the rows cannot be read, or optuna is not installed.
+    """
+    from octobert.core.settings import goal_named
+    from octobert.evaluation.package_timing import tune_package
+
+    search: dict[str, Any] = {"trials": trials, "minutes": minutes, "seed": seed}
+    named = [goal_named(goal) for goal in goals]
+    with progress_step(progress, "tune") as on_progress:
+        return tune_package(Path(package), Path(data), goals=named, on_progress=on_progress, **search)
+
+
+def packages(folder: PathLike) -> list[Path]:
+    """The packages in an output directory; a package itself gives a list of one."""
+    from octobert.core.results import PACKAGE_FILE
+
+    root = Path(folder)
+    inside = sorted(path.parent for path in root.glob(f"*/{PACKAGE_FILE}"))
+    return inside if inside and not (root / PACKAGE_FILE).is_file() else [root]
+
+
+def manifest(package: PathLike) -> PackageManifest:
+    """The manifest of a package: the recipe, the plan, the ranges, the scores.
+
+    Raises:
+        ModelError: The folder is not a package.
+    """
+    from octobert.inference.predictor import read_manifest
+
+    return read_manifest(Path(package))
+
+
+def inspect(
+    model: PathLike,
+    *,
+    target: str | None = None,
+    batch: int = 1,
+    sequence: int | None = None,
+    threads: int = 0,
+    repeats: int = 20,
+    progress: ProgressCallback | None = None,
+) -> Inspection:
+    """Run a model under its runtime's profiler: which operators run in 8 bits, where the time goes, and why.
+
+    Args:
+        model: A package, or an .onnx or .xml file.
+        target: Target that opens a file. A package has its own.
+        batch: Batch size.
+        sequence: Sequence length in tokens. Default: 128, or the model's limit.
+        threads: Threads of one inference. 0: the runtime's default.
+        repeats: Profiled runs, and rounds of timing.
+        progress: Called after each round.
+
+    Raises:
+        TargetError: The target cannot run here, or its runtime has no profiler that octobert reads.
+        ModelError: The model does not take such inputs.
+    """
+    from octobert.inspection import inspector
+
+    opened = inspector.opened(Path(model), target)
+    shape: dict[str, Any] = {"batch": batch, "sequence": sequence, "threads": threads, "repeats": repeats}
+    with progress_step(progress, "inspect") as on_progress:
+        return inspector.inspect(opened, on_progress=on_progress, **shape)
+
+
+def check(model: PathLike, targets: str | Sequence[str] = ()) -> list[Lint]:
+    """Check an ONNX file against targets: what each refuses, what it runs in float and why, and how to fix it.
+
+    Args:
+        model: An ONNX file, or a package.
+        targets: Names of targets. Default for a package: its own.
+
+    Raises:
+        RecipeError: No target is given for a file, or there is no target of that name.
+        ModelError: The file cannot be read.
+    """
+    from octobert import targets as plugins
+    from octobert.core.errors import RecipeError
+    from octobert.inspection import linter
+
+    path = Path(model)
+    names = [targets] if isinstance(targets, str) else list(targets)
+    if path.is_dir() and not names:
+        names = [manifest(path).target]
+    if not names:
+        fix = f"name one: {', '.join(plugins.names())}"
+        raise RecipeError("a file is checked against a target", where="--target", fix=fix)
+    capabilities = [plugins.load(name, where="--target").CAPABILITIES for name in names]
+    return [linter.lint(path / target.file if path.is_dir() else path, target) for target in capabilities]
+
+
+def fuse(model: PathLike, out: PathLike) -> Fused:
+    """Write a copy of a graph with ONNX Runtime's fused operators.
+
+    Args:
+        model: A graph that octobert wrote: `onnx/model.onnx` or `onnx/model_quantized.onnx` of a package.
+        out: The file to write.
+
+    Returns:
+        The number of each fused operator, and the comparison with the original.
+
+    Raises:
+        ModelError: The file is missing, or octobert did not write it.
+    """
+    import onnx_ir as ir
+
+    from octobert.core.errors import ModelError
+    from octobert.core.files import atomic_write, storage_errors
+    from octobert.graph import operators
+    from octobert.graph.passes import fusion
+
+    path, target = Path(model), Path(out)
+    if not path.is_file():
+        raise ModelError("the file does not exist", where=str(path), fix="check the path")
+    graph = ir.load(path)
+    if graph.metadata_props.get("producer") != "octobert":
+        fix = (
+            "quantize the model first (--method float keeps it in float), then use onnx/model.onnx or onnx/model_quantized.onnx"
+        )
+        raise ModelError("octobert fuses only graphs that it wrote", where=str(path), fix=fix)
+    fused = fusion.fuse(graph)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(target), atomic_write(target) as partial:
+        operators.save(fused.model, partial)
+    return fused
+
+
+def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensorrt: int | None = None) -> list[Path]:
+    """Write the ranges of a package as calibration tables for ONNX Runtime's TensorRT and MIGraphX providers.
+
+    Args:
+        package: A package that was made without graph transforms.
+        out: Folder for the tables. Default: `calibration` in the package.
+        tensorrt: TensorRT version whose own cache is also written: 101401 is 10.14.1.
+
+    Returns:
+        The files.
+
+    Raises:
+        ModelError: The ranges belong to a transformed graph.
+    """
+    from octobert.core.errors import ModelError
+    from octobert.quantization import tables
+
+    folder = Path(package)
+    facts = manifest(folder)
+    transforms = facts.recipe.get("transforms", facts.recipe.get("prepare"))
+    if transforms:
+        # A transformed graph computes the same outputs from other values; the package holds the graph without transforms.
+        raise ModelError(
+            "the ranges are those of a transformed graph, not of the float model in the package",
+            where=str(folder),
+            got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
+            fix="quantize with transforms: []",
+        )
+    return tables.write(facts.ranges.intervals, Path(out) if out is not None else folder / "calibration", tensorrt=tensorrt)
+
+
+def read_calibration_table(path: PathLike) -> dict[str, Interval]:
+    """The ranges in a calibration table.
+
+    Raises:
+        OctobertError: The file is not a calibration table.
+    """
+    from octobert.quantization import tables
+
+    return tables.read(Path(path))
+
+
+def read_text(path: PathLike) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        DataError: The file is missing, cannot be read, or is not UTF-8.
+    """
+    from octobert.core.errors import DataError
+    from octobert.data.formats import decoded
+
+    if not Path(path).is_file():
+        raise DataError("the file does not exist", where=str(path), fix="check the path")
+    return decoded(Path(path))

@@ -1,0 +1,210 @@
+"""Recipes and runs: read a recipe, run it, and remove what earlier runs stored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from octobert.report.progress import ProgressCallback, ProgressEvent, ignore
+
+if TYPE_CHECKING:
+    from octobert.config.recipe import Recipe
+    from octobert.core.results import Finetuned, Report, Sweep
+    from octobert.pipeline.contract import Step
+    from octobert.pipeline.runner import Verdict
+    from octobert.pipeline.store import Artifact
+
+_LOG = logging.getLogger("octobert")
+PathLike: TypeAlias = "str | Path"
+RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
+
+
+def load_recipe(path: PathLike, changes: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file.
+
+    Args:
+        path: The YAML or JSON file.
+        changes: Keys to change, as `path=value` with a value in YAML: `benchmark.batch=[1, 8]`.
+
+    Raises:
+        RecipeError: The file is missing or not a valid recipe. The message lists every mistake.
+    """
+    from octobert.config import loading
+
+    return loading.load(Path(path), changes)
+
+
+def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: Sequence[str] = ()) -> Recipe:
+    """Check a recipe given as plain data, as a file, or as a `Recipe`.
+
+    Args:
+        recipe: The recipe. Relative paths in a mapping stay unchanged.
+        where: Name of the recipe in error messages.
+        changes: Keys to change (see `load_recipe`).
+
+    Raises:
+        RecipeError: The recipe is not valid. The message lists every mistake.
+
+    Example:
+        >>> parse_recipe({"model": "bert-base-uncased", "task": "mrpc", "data": "glue"}).targets
+        ('ort-cpu',)
+    """
+    from octobert.config import loading
+    from octobert.config.recipe import Recipe
+
+    if isinstance(recipe, str | Path):
+        return load_recipe(recipe, changes)
+    if isinstance(recipe, Recipe):
+        if not changes:
+            return recipe
+        recipe = recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return loading.parse(loading.changed(recipe, changes, where=where), where=where)
+
+
+def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Report:
+    """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report.
+
+    Args:
+        recipe: The recipe.
+        out: Output directory, for the report, one package per target, and stored results. Stored results are reused, so the
+            same call resumes an interrupted run.
+        progress: Called at each step.
+
+    Returns:
+        Every decision and every measurement of the run.
+
+    Raises:
+        OctobertError: A step failed. The same call resumes after the cause is fixed.
+    """
+    from octobert.pipeline import runner
+
+    return runner.run(parse_recipe(recipe), Path(out), _Listener(progress))
+
+
+def dry_run(recipe: RecipeLike, out: PathLike) -> list[Verdict]:
+    """The steps of `run`, and for each whether its stored result would be reused. Nothing runs.
+
+    Raises:
+        OctobertError: The recipe cannot run here.
+    """
+    from octobert.pipeline import runner
+
+    return runner.dry_run(parse_recipe(recipe), Path(out))
+
+
+def quantize(
+    model: PathLike,
+    *,
+    task: str | Mapping[str, Any],
+    data: PathLike | Mapping[str, Any],
+    out: PathLike,
+    progress: ProgressCallback | None = None,
+    **keys: Any,
+) -> Report:
+    """Quantize a model and compare it with the float model on your data.
+
+    Args:
+        model: Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer.
+        task: Name of the task, or one name with its options: `{"squad": {"max_length": 384}}`.
+        data: File, folder or Hub id; or the recipe's `data` as a mapping.
+        out: Output directory (see `run`).
+        progress: Called at each step.
+        keys: Other keys of the recipe, such as `targets=["openvino-cpu"]` or `accuracy={"max_drop": 0.01}`.
+
+    Returns:
+        The report of the run.
+
+    Raises:
+        OctobertError: A key is not valid, or a step failed.
+    """
+    raw = {"model": str(model), "task": task, "data": data if isinstance(data, Mapping) else str(data), **keys}
+    return run(raw, out, progress=progress)
+
+
+def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Finetuned:
+    """Fine-tune the model of a recipe in float, and score it in PyTorch. For quantization-aware training use `run`.
+
+    Args:
+        recipe: A recipe with the key `finetune`.
+        out: Output directory. The trained model is in `out/checkpoint`.
+        progress: Called at each step.
+
+    Raises:
+        OctobertError: The recipe has no `finetune`, or a step failed.
+    """
+    from octobert.pipeline import runner
+
+    return runner.finetune(parse_recipe(recipe), Path(out), _Listener(progress))
+
+
+def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progress: ProgressCallback | None = None) -> Sweep:
+    """Compute the ranges of a model and measure the error of calibrators, per tensor and end to end.
+
+    Args:
+        recipe: The recipe. Its first target is used.
+        out: Output directory (see `run`).
+        sweep: Compare all calibrators. Otherwise only the recipe's own.
+        progress: Called at each step.
+
+    Raises:
+        OctobertError: The method needs no calibration, or a step failed.
+    """
+    from octobert.config.recipe import Choice
+    from octobert.pipeline import runner
+    from octobert.quantization import calibrators
+
+    checked = parse_recipe(recipe)
+    settings = [Choice(name=name, options=options.model_dump(exclude_unset=True)) for name, options in calibrators.sweep()]
+    choices = settings if sweep else [checked.calibrate]
+    return runner.sweep(checked, choices, Path(out), _Listener(progress))
+
+
+def stored(out: PathLike) -> dict[str, int]:
+    """The stored results of an output directory: name → size in bytes.
+
+    Raises:
+        StorageError: The folder is not an output directory.
+    """
+    from octobert.pipeline import cleaning
+
+    return cleaning.stored(Path(out))
+
+
+def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
+    """Remove the stored results of an output directory. Packages and reports stay.
+
+    Args:
+        out: Output directory.
+        keep_last: Keep the results that the last finished run used.
+
+    Returns:
+        The removed results: name → size in bytes.
+
+    Raises:
+        BusyError: A run is using the directory.
+        StorageError: The folder is not an output directory, or a result cannot be removed.
+    """
+    from octobert.pipeline import cleaning
+
+    return cleaning.clean(Path(out), keep_last=keep_last)
+
+
+class _Listener:
+    """Passes the events of a pipeline run on to a progress callback."""
+
+    def __init__(self, progress: ProgressCallback | None) -> None:
+        self._progress = progress or ignore
+
+    def started(self, step: Step) -> None:
+        _LOG.debug("%s: started", step.name)
+        self._progress(ProgressEvent(step.name, "started"))
+
+    def progressed(self, step: Step, what: str, done: int, total: int) -> None:
+        self._progress(ProgressEvent(step.name, "running", what, done, total))
+
+    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
+        state: Literal["reused", "finished"] = "reused" if reused else "finished"
+        _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
+        self._progress(ProgressEvent(step.name, state, seconds=artifact.seconds))

@@ -1,0 +1,30 @@
+"""`octobert clean OUT`: remove what earlier runs stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octobert.cli import _show
+
+PANEL = _show.LOOK
+
+
+def command(
+    out: Annotated[Path, typer.Argument(help="Output directory of earlier runs.")],
+    keep_last: Annotated[bool, typer.Option("--keep-last", help="Keep the results that the last finished run used.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what is stored.")] = False,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Remove the stored results of an output directory, and list them. Packages, checkpoints and reports stay."""
+    import octobert
+
+    sizes = octobert.stored(out) if dry_run else octobert.clean(out, keep_last=keep_last)
+    if as_json:
+        _show.document(sizes)
+        return
+    for name, size in sizes.items():
+        typer.echo(f"{size / 1e6:>10.1f} MB  {name}")
+    typer.echo(f"{sum(sizes.values()) / 1e6:>10.1f} MB  {'stored' if dry_run else 'removed'}")

@@ -1,0 +1,27 @@
+"""`octobert schema`: the JSON Schema of recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octobert.cli import _show
+
+PANEL = _show.LOOK
+
+
+def command(out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None) -> None:
+    """Print the JSON Schema of recipes, with the installed plugins. Editors check and complete recipes with it."""
+    import json
+
+    import octobert
+    from octobert.core.files import storage_errors
+
+    text = json.dumps(octobert.recipe_schema(), indent=1, ensure_ascii=False)
+    if out is None:
+        typer.echo(text)
+        return
+    with storage_errors(out):
+        out.write_text(text + "\n", encoding="utf-8")

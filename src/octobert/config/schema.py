@@ -1,0 +1,136 @@
+"""The JSON Schema of recipes, with the names and options of every plugin that is installed. Editors check recipes with it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from typing import Any, cast, get_args
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from octobert.config.recipe import RENAMED, Choice, Data, Recipe, RowSelection, plugin_families
+from octobert.core import plugins
+
+Schema = dict[str, Any]
+_TITLE = "A recipe of octobert"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def recipe_schema() -> Schema:
+    """The schema of a recipe file, generated from the recipe's models and the plugins.
+
+    Returns:
+        A JSON Schema, draft 2020-12, as plain data.
+    """
+    families = plugin_families()
+    options = {
+        (family, name): plugins.load(family, name).Options
+        for family in sorted({*families.values()} - {"targets"})
+        for name in plugins.names(family)
+    }
+    models: list[type[BaseModel]] = list(dict.fromkeys([Recipe, Data, RowSelection, *options.values()]))
+    references, generated = models_json_schema([(model, "validation") for model in models], by_alias=True)
+    definitions: dict[str, Schema] = generated["$defs"]
+    names = {model: references[model, "validation"]["$ref"].rpartition("/")[2] for model in models}
+    for model in _models_in(models):
+        _describe_(definitions[names.get(model, model.__name__)], model)
+    recipe = definitions.pop(names[Recipe])
+    properties = recipe["properties"]
+    for key, family in families.items():
+        own = {name: {"$ref": f"#/$defs/{names[model]}"} for (f, name), model in options.items() if f == family}
+        properties[key] = {**_annotations(properties[key]), **_plugin(key, plugins.names(family), own)}
+    _allow_short_forms_(properties, definitions[names[Data]]["properties"], names)
+    # `from` has a default wherever rows are selected.
+    definitions[names[RowSelection]].pop("required", None)
+    for old, new in RENAMED.items():
+        properties[old] = {**properties[new], "description": f"The old name of `{new}`.", "deprecated": True}
+    definitions.pop(Choice.__name__, None)
+    schema = {"$schema": _DIALECT, "title": _TITLE, **recipe, "$defs": dict(sorted(definitions.items()))}
+    text = json.dumps(schema)
+    for (family, name), model in options.items():
+        text = text.replace(f'{names[model]}"', f'{family}.{name}"')
+    return cast(Schema, json.loads(text))
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Key → its description, from the `Args` sections of a model's docstring and of the models it inherits from.
+
+    Args:
+        model: A model whose docstring describes its fields in Google style.
+
+    Example:
+        >>> from octobert.config.training import Finetune
+        >>> descriptions(Finetune)["learning_rate"]
+        'Peak learning rate.'
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        _, heading, section = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Args:\n")
+        if not heading:
+            continue
+        section = inspect.cleandoc(section.split("\n\n")[0])
+        for entry in re.split(r"\n(?=\S)", section):
+            names, colon, text = entry.partition(":")
+            if colon:
+                texts |= dict.fromkeys((name.strip() for name in names.split(",")), " ".join(text.split()))
+    return texts
+
+
+def _plugin(key: str, names: tuple[str, ...], options: dict[str, Schema]) -> Schema:
+    """The schema of a key whose value is a plugin, or a list of plugins."""
+    annotation = Recipe.model_fields[key].annotation
+    choices: list[Schema] = [{"enum": list(names)}]
+    for name, reference in options.items():
+        # `{name: {option: value}}`
+        choices.append({"type": "object", "properties": {name: reference}, "required": [name], "additionalProperties": False})
+    if annotation is Choice:
+        return {"oneOf": choices}
+    items = {"oneOf": choices} if options else choices[0]
+    return {"anyOf": [{"type": "array", "items": items}, *choices]}
+
+
+def _allow_short_forms_(recipe: Schema, data: Schema, names: dict[type[BaseModel], str]) -> None:
+    """`data: FOLDER` and `calibrate: SPLIT` are short forms of objects; both schemas are edited in place."""
+    short: list[tuple[Schema, str, type[BaseModel]]] = [(recipe, "data", Data)]
+    short += [(data, key, RowSelection) for key, field in Data.model_fields.items() if field.annotation is RowSelection]
+    for properties, key, model in short:
+        either = [{"type": "string"}, {"$ref": f"#/$defs/{names[model]}"}]
+        properties[key] = {**_annotations(properties[key]), "anyOf": either}
+
+
+def _annotations(schema: Schema) -> Schema:
+    """What stays of a generated schema when its type is replaced."""
+    return {key: value for key, value in schema.items() if key == "description"}
+
+
+def _describe_(schema: Schema, model: type[BaseModel]) -> None:
+    """Put the descriptions of a model's docstring into its schema, in place."""
+    summary = inspect.cleandoc(model.__dict__.get("__doc__") or "").split("\n\n")[0]
+    schema.pop("description", None)
+    if summary and not summary.startswith("Args:"):
+        schema["description"] = " ".join(summary.split())
+    texts = descriptions(model)
+    for name, entry in schema.get("properties", {}).items():
+        entry.pop("title", None)
+        if name in texts:
+            entry["description"] = texts[name]
+    schema.pop("title", None)
+
+
+def _models_in(models: list[type[BaseModel]]) -> list[type[BaseModel]]:
+    """The models, and every model inside them."""
+    waiting, seen = list(models), list[type[BaseModel]]()
+    while waiting:
+        model = waiting.pop()
+        if model in seen:
+            continue
+        seen.append(model)
+        for field in model.model_fields.values():
+            waiting += [t for t in _types(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
+    return seen
+
+
+def _types(annotation: Any) -> list[Any]:
+    return [annotation] + [inner for argument in get_args(annotation) for inner in _types(argument)]

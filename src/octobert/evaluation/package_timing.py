@@ -1,0 +1,172 @@
+"""Time finished packages on this machine: a benchmark of packages and their float models, and the search for fast settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from octobert import targets
+from octobert.config.loading import checked
+from octobert.config.recipe import Benchmark
+from octobert.core import environment
+from octobert.core.environment import Environment
+from octobert.core.measurements import Footprint, Latency
+from octobert.core.settings import GOALS, Goal, Tried, Tuned
+from octobert.core.tabular import Row, Tabular
+from octobert.data import sources
+from octobert.data.tokenization import Encoded, TextEncoder, longest
+from octobert.evaluation import candidates, latency, tuning
+from octobert.evaluation.candidates import Candidate
+from octobert.inference import tuned_file
+from octobert.inference.predictor import read_manifest
+from octobert.tasks._task import rebuild
+
+# Sequence length of a benchmark, in tokens, where the models allow it.
+_DEFAULT_TOKENS = 128
+OnProgress = Callable[[str, int, int], None]
+
+
+class BenchmarkResult(Tabular):
+    """Latencies of packages and of their float models, timed in turn.
+
+    Args:
+        latencies: One entry for each model and shape.
+        footprints: Size, memory and load time of each model.
+        reference: Package → its float model, by the names in `latencies`.
+        environment: The machine and the versions of the runtimes.
+    """
+
+    latencies: tuple[Latency, ...]
+    footprints: tuple[Footprint, ...]
+    reference: dict[str, str]
+    environment: Environment
+
+    def to_rows(self) -> list[Row]:
+        """One row for each model and shape, times in milliseconds."""
+        precision = {footprint.candidate: footprint.precision for footprint in self.footprints}
+        return [
+            {
+                "model": timed.candidate,
+                "precision": precision[timed.candidate],
+                "batch": timed.batch,
+                "sequence": timed.sequence,
+                **{f"p{percent}_ms": timed.percentile_ms(percent) for percent in (50, 90, 99)},
+                "rows_per_second": timed.rows_per_second,
+            }
+            for timed in self.latencies
+        ]
+
+
+def benchmark_packages(
+    folders: Sequence[Path],
+    *,
+    batch: Sequence[int] = (1, 8),
+    sequence: Sequence[int] = (),
+    data: Path | None = None,
+    repeats: int = 30,
+    threads: int = 0,
+    on_progress: OnProgress | None = None,
+) -> BenchmarkResult:
+    """Time packages and the float models in them, each in a process of its own.
+
+    Args:
+        folders: Packages.
+        batch: Batch sizes.
+        sequence: Sequence lengths in tokens. Default: 128, or the shortest limit of the models.
+        data: File of rows that are also timed, at their own lengths.
+        repeats: Rounds of each shape.
+        threads: Threads of one inference. 0: the runtime's default.
+        on_progress: Called with what is timed, the rounds done, and all rounds.
+
+    Raises:
+        OctobertError: A folder is not a package, a length is too long for a model, or a runtime fails.
+    """
+    models, reference = _with_float_models(folders)
+    limit = min(longest(folder) for folder in folders)
+    lengths: list[int | str] = [*(sequence or (min(_DEFAULT_TOKENS, limit),)), *(("data",) if data else ())]
+    plain = {"batch": tuple(batch), "sequence": lengths, "repeats": repeats, "threads": threads}
+    settings = checked(Benchmark, plain, where="benchmark")
+    latency.check_lengths(settings, limit)
+    rows, tokenizer = _rows_of(folders[0], data)
+    vocabulary = json.loads((folders[0] / "config.json").read_text(encoding="utf-8")).get("vocab_size", 1000)
+    shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, seed=0)
+    latencies, footprints = latency.measure(models, shapes, repeats=repeats, threads=threads, on_progress=on_progress)
+    return BenchmarkResult(
+        latencies=tuple(latencies),
+        footprints=tuple(footprints),
+        reference=reference,
+        environment=environment.current(),
+    )
+
+
+def _with_float_models(folders: Sequence[Path]) -> tuple[list[Candidate], dict[str, str]]:
+    """Every package and, once each, the float models in them; and the float model that each package is compared with."""
+    models: dict[str, Candidate] = {}
+    reference: dict[str, str] = {}
+    for folder in folders:
+        manifest = read_manifest(folder)
+        baseline, content = candidates.baseline_of(manifest.target).name, manifest.files["onnx/model.onnx"]
+        same = next((m for m in models.values() if (m.name, m.content) == (baseline, content)), None)
+        if same is None:
+            label = baseline if baseline not in models else f"{folder}: {baseline}"
+            path = str(folder / "onnx" / "model.onnx")
+            same = Candidate(name=baseline, path=path, head=manifest.task.head, label=label, content=content)
+            models[label] = same
+        label = manifest.target if manifest.target not in models else str(folder)
+        file = targets.load(manifest.target).model_file(folder)
+        models[label] = Candidate(name=manifest.target, path=str(file), head=manifest.task.head, label=label)
+        reference[label] = same.title
+    return list(models.values()), reference
+
+
+def tune_package(
+    folder: Path,
+    data: Path,
+    *,
+    goals: Sequence[Goal] = GOALS,
+    trials: int = 20,
+    minutes: float = 5,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> tuple[Tuned, ...]:
+    """Search for the fastest settings of a package on this machine, and store them in the package.
+
+    Args:
+        folder: A package.
+        data: File of rows; the search times their lengths.
+        goals: What to tune for; one search each.
+        trials: Settings that each search tries.
+        minutes: Time limit of each search, without its final comparison.
+        seed: Seed of the sampled rows and of the search.
+        on_progress: Called with what is tuned, the trials done, and all trials.
+
+    Raises:
+        OctobertError: The folder is not a package, the rows cannot be read, or optuna is not installed.
+    """
+    manifest = read_manifest(folder)
+    file = targets.load(manifest.target).model_file(folder)
+    model = Candidate(name=manifest.target, path=str(file), head=manifest.task.head)
+    rows, tokenizer = _rows_of(folder, data)
+    # An unreadable file is an error before the search, not after it.
+    tuned_file.read_tuned(folder)
+    results = []
+    for goal in sorted(set(goals)):
+
+        def on_trial(number: int, _: Tried, what: str = f"tuning for {goal}") -> None:
+            if on_progress:
+                on_progress(what, number, trials)
+
+        search: dict[str, Any] = {"trials": trials, "minutes": minutes, "seed": seed, "on_trial": on_trial}
+        results.append(tuning.tune(model, rows, tokenizer.pad_id, goal=goal, longest=tokenizer.max_length, **search))
+        tuned_file.write_tuned(folder, results[-1])
+    return tuple(results)
+
+
+def _rows_of(folder: Path, data: Path | None) -> tuple[list[Encoded], TextEncoder]:
+    """(the rows of a file, tokenized as a package takes them, the package's tokenizer)."""
+    task = rebuild(read_manifest(folder).task)
+    tokenizer = TextEncoder(folder, task.max_length)
+    texts = task.inputs(sources.read_file(data), where=str(data)) if data else []
+    return list(task.encode(tokenizer, texts).flat), tokenizer
