@@ -24,6 +24,7 @@ from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.graph.capture.capture import Captured, capture
 from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from octobert.models.source import resolve
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
 
@@ -149,7 +150,7 @@ def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reci
 
     def make(folder: Path) -> None:
         write_pairs(folder / "data")
-        runner.run(recipe_in(folder), folder / "out")
+        runner.run(recipe_in(folder), folder / "out", executor=inline.run)
 
     plain: dict[str, Any] = {
         "model": model,

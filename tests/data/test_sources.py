@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from octobert.config.recipe import Data, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Data
 from octobert.core.errors import DataError
 from octobert.data import sources
-from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import Context
 from octobert.pipeline.stages import data as stage
+from tests.support.stages import context_of, step_of
 
 
 def write(path: Path, text: str) -> Path:
@@ -221,11 +221,11 @@ def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
 def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoint) -> None:
     source = reviews(tmp_path / "aclImdb")
     recipe = parse({"model": str(checkpoint("bert")), "task": "imdb", "data": str(source)})
-    step = next(step for step in steps_of(recipe) if step.stage == "data")
-    summary = stage.run(Context(tmp_path, tmp_path / "scratch", {}, step.options, step.locations, lambda *_: None))
+    context = context_of(step_of(recipe, "data"), tmp_path / "run", {})
+    summary = stage.run(context)
     assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (4, 4, 0)
     assert summary["source"].endswith("evaluated on test, as there is no validation split")
-    judged = json.loads((tmp_path / "evaluation.json").read_text())
+    judged = json.loads((context.work / "evaluation.json").read_text())
     assert judged["gold"] == [0, 0, 1, 1]
     assert judged["inputs"][0] == ["test neg é<br />0"]
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import octobert
-from octobert.config.recipe import Recipe, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
 from octobert.core.errors import DataError
 from octobert.core.results import Report
 from octobert.data import sources
@@ -67,7 +68,7 @@ def answering(model: Path, source: Path, task: str = "squad-v2", **changes: obje
 def answered(checkpoint, squad, tmp_path_factory) -> tuple[Path, Report]:
     """A whole run with a search in it, ranges so narrow that answers change: (output directory, report)."""
     out = tmp_path_factory.mktemp("answered") / "out"
-    narrow = {"calibrate": {"percentile": {"keep": 90}}, "prepare": [], "refine": [], "accuracy": {"max_drop": 1.0}}
+    narrow = {"calibrate": {"percentile": {"keep": 90}}, "transforms": [], "corrections": [], "accuracy": {"max_drop": 1.0}}
     return out, runner.run(answering(checkpoint("bert", "question-answering"), squad, **narrow), out)
 
 
@@ -75,7 +76,7 @@ def test_the_files_of_the_right_version_are_picked(checkpoint, squad) -> None:
     model = checkpoint("bert", "question-answering")
     for task, version in (("squad", "v1.1"), ("squad-v2", "v2.0")):
         (step,) = (s for s in steps_of(answering(model, squad, task)) if s.name == "data")
-        assert {Path(place).name for place in step.locations.values()} == {f"train-{version}.json", f"dev-{version}.json"}
+        assert {Path(place).name for place in step.options.places.values()} == {f"train-{version}.json", f"dev-{version}.json"}
     with pytest.raises(
         DataError, match=r"more than one file looks like the train split \(got train-v1.1.json, train-v2.0.json"
     ):

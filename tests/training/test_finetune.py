@@ -13,17 +13,20 @@ import pytest
 from safetensors.numpy import load_file
 
 import octobert
-from octobert.config.recipe import Recipe, parse
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
 from octobert.config.training import Training
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
-from octobert.models import checkpoint as checkpoints
+from octobert.models.heads import has_head
+from octobert.models.source import resolve
 from octobert.pipeline import runner
+from octobert.pipeline.contract import Context, Request
 from octobert.pipeline.executors import local
-from octobert.pipeline.planner import Step, steps_of
-from octobert.pipeline.stages import Context
+from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import data as data_stage
 from octobert.pipeline.stages import finetune as stage
 from tests.support.checkpoints import WORDS
+from tests.support.stages import context_of, request_of, step_of, stored
 
 TRAINING = {"epochs": 6, "learning_rate": 1e-2, "batch": 16, "schedule": "constant_with_warmup", "warmup": 0.05}
 
@@ -89,29 +92,17 @@ def finished(checkpoint, answering, tmp_path_factory):
     return recipe, out, runner.run(recipe, out, Watch()), seen
 
 
-def stored(out: Path, stage: str) -> Path:
-    (found,) = (out / ".octobert" / "store").glob(f"{stage}-*")
-    return found
-
-
-def step_of(recipe: Recipe, name: str) -> Step:
-    return next(step for step in steps_of(recipe) if step.name == name)
-
-
-def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **changes: object) -> Context:
+def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object) -> Context:
     """The fine-tuning stage in this process."""
-    step = step_of(recipe, "finetune")
-    options = {**step.options, "finetune": {**step.options["finetune"], **changes}}
-    locations = {**step.locations, "training": Training(checkpoint_minutes=minutes).model_dump_json()}
-    (folder / "work").mkdir(parents=True)
-    return Context(folder / "work", folder / "scratch", {"data": data}, options, locations, lambda *_: None)
+    how = Training(checkpoint_minutes=minutes)
+    return context_of(step_of(recipe, "finetune"), folder, {"data": data}, training=how, settings=settings)
 
 
 def data_of(recipe: Recipe, folder: Path) -> dict:
     """What the data stage writes for a recipe, by file."""
-    step = step_of(recipe, "data")
-    (folder / "rows").mkdir()
-    data_stage.run(Context(folder / "rows", folder / "scratch", {}, step.options, step.locations, lambda *_: None))
+    context = context_of(step_of(recipe, "data"), folder / "data", {})
+    data_stage.run(context)
+    context.work.rename(folder / "rows")
     return {path.stem: json.loads(path.read_text()) for path in (folder / "rows").glob("*.json")}
 
 
@@ -152,10 +143,9 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
     recipe, out, report, _ = finished
     step, scratch = step_of(recipe, "finetune"), tmp_path / "scratch"
 
-    def request(minutes: float) -> dict:
-        made = {"stage": "finetune", "inputs": {"data": str(stored(out, "data"))}, "options": step.options}
-        how = Training(checkpoint_minutes=minutes).model_dump_json()
-        return {**made, "locations": {**step.locations, "training": how}, "scratch": str(scratch)}
+    def request(minutes: float) -> Request:
+        how = Training(checkpoint_minutes=minutes)
+        return request_of(step, scratch, {"data": stored(out, "data")}, training=how)
 
     def kill(what: str, done: int, total: int) -> None:
         # The executor ends the child with SIGKILL when its caller is stopped.
@@ -168,11 +158,11 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
         local.run(request(1e-9), tmp_path / "first", kill)
     assert not list((tmp_path / "first" / "checkpoint").glob("*.safetensors"))
     # The newest may be half written; what comes of half a checkpoint is tested below.
-    saved = max(int(path.parent.name.split("-")[1]) for path in scratch.glob("trainer/checkpoint-*/whole"))
+    saved = max(int(path.parent.name.split("-")[1]) for path in scratch.glob("trainer/checkpoint-*/complete"))
     seen: list[int] = []
     found = local.run(request(5), tmp_path / "second", lambda what, done, total: seen.append(done))
     assert seen[0] == saved + 1 > 19
-    assert found["summary"]["steps"] == report.stages["finetune"].summary["steps"]
+    assert found.summary["steps"] == report.stages["finetune"].summary["steps"]
     expected = load_file(stored(out, "finetune") / "checkpoint" / "model.safetensors")
     resumed = load_file(tmp_path / "second" / "checkpoint" / "model.safetensors")
     assert set(resumed) == set(expected)
@@ -192,7 +182,7 @@ def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(fini
     (second.scratch / "identity.json").unlink()
     last = max(second.scratch.glob("trainer/checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
     (last / damage).write_bytes((last / damage).read_bytes()[:100])
-    (last / "whole").unlink()
+    (last / "complete").unlink()
     assert stage.run(second)["steps"] == 2
 
 
@@ -228,7 +218,7 @@ def test_classes_of_a_new_head_come_from_the_training_rows(checkpoint, tmp_path,
     write(tmp_path / "train.jsonl", rows[:40])
     write(tmp_path / "dev.jsonl", rows[40:])
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task=task)
-    assert {tuple(step.options["labels"]) for step in steps_of(recipe) if "labels" in step.options} == {tuple(labels)}
+    assert {step.options.task.labels for step in steps_of(recipe) if hasattr(step.options, "task")} == {tuple(labels)}
     data_of(recipe, tmp_path)
     context = context_for(recipe, tmp_path / "run", tmp_path / "rows", epochs=0.5)
     stage.run(context)
@@ -241,7 +231,7 @@ def test_a_model_with_the_head_keeps_its_classes(checkpoint, tmp_path) -> None:
     for name, part in (("train", range(40)), ("dev", range(40, 60))):
         write(tmp_path / f"{name}.jsonl", [{"text": f"the of {i}", "label": i % 2} for i in part])
     recipe = recipe_for(checkpoint("bert"), tmp_path, task="text-classification")
-    assert step_of(recipe, "finetune").options["labels"] == ["different", "same"]
+    assert step_of(recipe, "finetune").options.task.labels == ("different", "same")
 
 
 def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answering, tmp_path) -> None:
@@ -325,7 +315,7 @@ def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering
     found = json.loads(done.stdout)
     assert found["trained"]["steps"] == 2
     assert {score["metric"] for score in found["scores"]} >= {"exact", "f1"}
-    assert checkpoints.has_head(tmp_path / "out" / "checkpoint", "question-answering")
+    assert has_head(resolve(tmp_path / "out" / "checkpoint"), "question-answering")
     # What was trained can be trained on, and is not trained again.
     again = run_command(*common)
     assert again.returncode == 0

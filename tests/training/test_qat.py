@@ -13,19 +13,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from octobert.config.recipe import Recipe, load, parse
+from octobert.config.loading import load, parse
+from octobert.config.recipe import Recipe
 from octobert.config.training import Training
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.results import TRAINED
+from octobert.models import source
 from octobert.pipeline import runner
+from octobert.pipeline.contract import Context, Response
 from octobert.pipeline.executors import local
-from octobert.pipeline.planner import Step, steps_of
-from octobert.pipeline.stages import Context
+from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import finetune as finetune_stage
 from octobert.pipeline.stages import qat as stage
 from tests.conftest import write_pairs
+from tests.support.stages import context_of, request_of, step_of, stored
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 QAT = {"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 0.9}}
@@ -56,30 +59,18 @@ def finished(checkpoint, tmp_path_factory):
     return recipe, folder / "out", runner.run(recipe, folder / "out")
 
 
-def stored(out: Path, stage_name: str) -> Path:
-    (found,) = (out / ".octobert" / "store").glob(f"{stage_name}-*")
-    return found
-
-
-def step_of(recipe: Recipe, name: str) -> Step:
-    return next(step for step in steps_of(recipe) if step.name == name)
-
-
-def inputs_of(recipe: Recipe, out: Path) -> dict[str, Path]:
-    """Where the inputs of the training are, from a finished run in which every stage but one ran once."""
-    first = step_of(recipe, "capture")
-    key = runner.key_of(first, {})
+def made_of(recipe: Recipe, out: Path) -> dict[str, Path]:
+    """What the training reads, from a finished run in which every stage but one ran once: step → folder."""
+    key = runner.key_of(step_of(recipe, "capture"), {})
     captured = out / ".octobert" / "store" / f"capture-{key[:16]}"
-    made = {"data": stored(out, "data"), "capture": captured, "calibrate": stored(out, "calibrate")}
-    return {**made, "float": captured}
+    return {"data": stored(out, "data"), "capture": captured, "calibrate": stored(out, "calibrate")}
 
 
-def context_for(recipe: Recipe, folder: Path, inputs: dict[str, Path], **changes: object) -> Context:
+def context_for(
+    recipe: Recipe, folder: Path, made: dict[str, Path], training: Training | None = None, **settings: object
+) -> Context:
     """The training stage in this process."""
-    step = step_of(recipe, "qat")
-    options = {**step.options, "qat": {**step.options["qat"], **changes}}
-    (folder / "work").mkdir(parents=True)
-    return Context(folder / "work", folder / "scratch", inputs, options, step.locations, lambda *_: None)
+    return context_of(step_of(recipe, "qat"), folder, made, training=training or recipe.training, settings=settings)
 
 
 def test_what_was_trained_is_what_runs(finished) -> None:
@@ -154,18 +145,17 @@ class Killed(BaseException):
 def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) -> None:
     recipe, out, _ = finished
     step = step_of(recipe, "qat")
-    options = {**step.options, "qat": {**step.options["qat"], "epochs": 4, "dropout": True}}
-    inputs = {name: str(path) for name, path in inputs_of(recipe, out).items()}
+    settings = {"epochs": 4, "dropout": True}
 
-    def carry_out(name: str, scratch: str, minutes: float, on_progress) -> dict:
+    def carry_out(name: str, scratch: str, minutes: float, on_progress) -> Response:
         (tmp_path / name).mkdir()
-        how = Training(checkpoint_minutes=minutes).model_dump_json()
-        request = {"stage": "qat", "inputs": inputs, "options": options, "scratch": str(tmp_path / scratch)}
-        return local.run({**request, "locations": {**step.locations, "training": how}}, tmp_path / name, on_progress)
+        how = Training(checkpoint_minutes=minutes)
+        request = request_of(step, tmp_path / scratch, made_of(recipe, out), training=how, settings=settings)
+        return local.run(request, tmp_path / name, on_progress)
 
     def kill_after(wanted: int):
         def kill(what: str, done: int, total: int) -> None:
-            if done >= wanted and list((tmp_path / "killed").glob("trainer/checkpoint-*/whole")):
+            if done >= wanted and list((tmp_path / "killed").glob("trainer/checkpoint-*/complete")):
                 raise Killed
 
         return kill
@@ -177,7 +167,7 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
     resumed = carry_out("third", "killed", 5, lambda what, done, total: seen.append(done))
     whole = carry_out("whole", "never", 5, lambda *_: None)
     assert seen[0] > 6
-    assert resumed["summary"]["steps"] == whole["summary"]["steps"] == 20
+    assert resumed.summary["steps"] == whole.summary["steps"] == 20
     ranges = [Ranges.model_validate_json((tmp_path / n / "ranges.json").read_text()).intervals for n in ("third", "whole")]
     for value, own in ranges[0].items():
         assert (own.low, own.high) == pytest.approx((ranges[1][value].low, ranges[1][value].high), abs=SAME_WEIGHTS)
@@ -204,21 +194,15 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path)
         "        model(**batch).loss.backward()\n"
         "        optimizer.step()\n"
         "        optimizer.zero_grad()\n"
-        "    ends = [end.tolist() for end in job.simulation.ranges.ends()]\n"
+        "    ends = [end.tolist() for end in job.simulation.ranges.bounds()]\n"
         f"    open({str(tmp_path)!r} + f'/rank-{{os.environ.get(\"RANK\", \"alone\")}}.json', 'w').write(json.dumps(ends))\n"
     )
-    options = {**step.options, "qat": {**step.options["qat"], "distill": None, "code": f"{code}:train"}}
-    inputs = {name: str(path) for name, path in inputs_of(recipe, out).items()}
+    settings = {"distill": None, "code": f"{code}:train"}
     for name, count in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
-        request = {"stage": "qat", "inputs": inputs, "options": options, "scratch": str(tmp_path / f"scratch-{name}")}
         how = Training(processes=count)
-        local.run(
-            {**request, "locations": {**step.locations, "training": how.model_dump_json()}},
-            tmp_path / name,
-            lambda *_: None,
-            how,
-        )
+        request = request_of(step, tmp_path / f"scratch-{name}", made_of(recipe, out), training=how, settings=settings)
+        local.run(request, tmp_path / name, lambda *_: None, how)
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0] == ranks[1]
     weights = [load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two")]
@@ -233,7 +217,6 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
     """Two machines are two launchers that meet under an address and share no folder."""
     recipe, out, _ = finished
     step = step_of(recipe, "qat")
-    inputs = {name: str(path) for name, path in inputs_of(recipe, out).items()}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -241,17 +224,16 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
         processes=2 // machines, machines=machines, rendezvous=address if machines > 1 else None, checkpoint_minutes=1e-9
     )
 
-    def machine(name: str) -> tuple[Path, dict, list[int]]:
+    def machine(name: str) -> tuple[Path, Response, list[int]]:
         work, seen = tmp_path / name / "work-qat-1", []
         work.mkdir(parents=True)
-        request = {"stage": "qat", "inputs": inputs, "options": step.options, "scratch": str(tmp_path / name / "scratch")}
-        request["locations"] = {**step.locations, "training": how.model_dump_json()}
+        request = request_of(step, tmp_path / name / "scratch", made_of(recipe, out), training=how)
         return work, local.run(request, work, lambda what, done, total: seen.append(done), how), seen
 
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(machine, ("first", "second")[:machines]))
     for _, response, seen in found:
-        assert response["summary"]["steps"] == 5
+        assert response.summary["steps"] == 5
         assert seen == [1, 2, 3, 4, 5]
     # What comes next has the same key on both, so that they meet again.
     assert len({(work / "checkpoint" / TRAINED).read_text() for work, _, _ in found}) == 1
@@ -270,7 +252,7 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
 @pytest.mark.parametrize("ranges", ["fixed", "learned", "moving-average"])
 def test_ranges_move_as_they_are_told(finished, tmp_path, ranges: str) -> None:
     recipe, out, _ = finished
-    context = context_for(recipe, tmp_path, inputs_of(recipe, out), ranges=ranges, range_rate=0.05, freeze=1.0, epochs=0.6)
+    context = context_for(recipe, tmp_path, made_of(recipe, out), ranges=ranges, range_rate=0.05, freeze=1.0, epochs=0.6)
     found = stage.run(context)
     before = Ranges.model_validate_json((stored(out, "calibrate") / "ranges.json").read_text()).intervals
     after = Ranges.model_validate_json((context.work / "ranges.json").read_text()).intervals
@@ -293,7 +275,7 @@ def test_ranges_stand_still_after_the_freeze_and_rounding_waits_for_observers(fi
         end(self, *given)
 
     monkeypatch.setattr(Simulation, "_end", watch)
-    context = context_for(recipe, tmp_path, inputs_of(recipe, out), observe=0.2, freeze=0.6, epochs=2)
+    context = context_for(recipe, tmp_path, made_of(recipe, out), observe=0.2, freeze=0.6, epochs=2)
     stage.run(context)
     assert seen == [(True, False)] * 2 + [(True, True)] * 4 + [(False, True)] * 4
 
@@ -323,11 +305,11 @@ def teacher_of(folder: Path, source: Path, **config: object) -> Path:
 
 def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) -> None:
     recipe, out, _ = finished
-    inputs = inputs_of(recipe, out)
+    made = made_of(recipe, out)
 
     def refused(teacher: Path, **distill: object) -> Context:
-        context = context_for(recipe, tmp_path / f"run-{teacher.name}", inputs, distill={"share": 0.5, **distill})
-        return Context(**{**vars(context), "locations": {**context.locations, "teacher": str(teacher)}})
+        folder, settings = tmp_path / f"run-{teacher.name}", {"distill": {"share": 0.5, **distill}}
+        return context_of(step_of(recipe, "qat"), folder, made, teacher=source.resolve(teacher), settings=settings)
 
     swapped = teacher_of(tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"})
     with pytest.raises(
@@ -338,7 +320,7 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
         stage.run(refused(checkpoint("roberta")))
     wide = teacher_of(tmp_path / "wide", checkpoint("bert"), num_hidden_layers=5)
     with pytest.raises(
-        ModelError, match=r"hidden states .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden"
+        ModelError, match=r"hidden states of different sizes .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden"
     ):
         stage.run(refused(wide, hidden=1.0))
 
@@ -378,12 +360,11 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
 
 def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_path) -> None:
     recipe, out, _ = finished
-    context = context_for(recipe, tmp_path, inputs_of(recipe, out), learning_rate=1e30, warmup=0.4, schedule="linear", epochs=2)
-    how = Training(checkpoint_minutes=1e-9).model_dump_json()
-    context = Context(**{**vars(context), "locations": {**context.locations, "training": how}})
+    settings = {"learning_rate": 1e30, "warmup": 0.4, "schedule": "linear", "epochs": 2}
+    context = context_for(recipe, tmp_path, made_of(recipe, out), Training(checkpoint_minutes=1e-9), **settings)
     with pytest.raises(ModelError, match=r"step \d+ of 10: the training loss is not a number .*lower qat.learning_rate"):
         stage.run(context)
-    for kept in (context.scratch / "trainer").glob("checkpoint-*/whole"):
+    for kept in (context.scratch / "trainer").glob("checkpoint-*/complete"):
         weights = load_file(kept.parent / "model.safetensors")
         assert all(np.isfinite(array).all() for array in weights.values())
 
@@ -391,37 +372,37 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"qat": {"epochs": 0.4}}, "plan, model or data and settings"),
-        ({"model_digest": "x"}, "plan, model or data"),
+        ({"settings": {"epochs": 0.4}}, "plan, model or data and settings"),
+        ({"model": {"digest": "x"}}, "plan, model or data"),
         ({"seed": 5}, "seed"),
     ],
     ids=["settings", "model", "seed"],
 )
 def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished, tmp_path, changed: dict, named: str) -> None:
     recipe, out, _ = finished
-    first = context_for(recipe, tmp_path / "first", inputs_of(recipe, out), epochs=0.2)
+    first = context_for(recipe, tmp_path / "first", made_of(recipe, out), epochs=0.2)
     stage.run(first)
-    second = context_for(recipe, tmp_path / "second", inputs_of(recipe, out), epochs=0.2)
+    options = {**changed, "settings": {"epochs": 0.2, **changed.get("settings", {})}}
+    second = context_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), **options)
     shutil.copytree(first.scratch, second.scratch)
-    options = {**second.options, **changed, "qat": {**second.options["qat"], **changed.get("qat", {})}}
     with pytest.raises(
-        ModelError, match=rf"the interrupted training was another one .*got another .*{named}.*remove that folder"
+        ModelError, match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove that folder"
     ):
-        stage.run(Context(**{**vars(second), "options": options}))
+        stage.run(second)
 
 
 def test_fewer_rows_than_processes_are_refused(finished, tmp_path, monkeypatch) -> None:
     recipe, out, _ = finished
     monkeypatch.setenv("WORLD_SIZE", "100")
     with pytest.raises(DataError, match=r"fewer training rows than processes .*got 80 rows"):
-        stage.run(context_for(recipe, tmp_path, inputs_of(recipe, out)))
+        stage.run(context_for(recipe, tmp_path, made_of(recipe, out)))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prepare": ["smoothquant"]}, "prepare and qat exclude each other"),
-        ({"refine": ["bias-correction"]}, "refine and qat exclude each other"),
+        ({"transforms": ["smoothquant"]}, "transforms and qat exclude each other"),
+        ({"corrections": ["bias-correction"]}, "corrections and qat exclude each other"),
         ({"quantize": "dynamic"}, "qat trains for the method static, not dynamic"),
         ({"qat": {"code": "x.py:train"}}, "runs code of yours; allow it with allow_code: true"),
         ({"qat": {"batch": 15}, "training": {"processes": 2}}, "a batch of 15 rows cannot be shared evenly"),
@@ -439,25 +420,23 @@ def test_recipes_that_contradict_themselves(changes: dict, message: str) -> None
 
 def test_preparers_and_refiners_are_off_with_qat_and_on_without() -> None:
     recipe = recipe_for(Path("model"), Path("data"))
-    assert (recipe.prepare, recipe.refine) == ((), ())
-    assert [one.name for one in recipe_for(Path("model"), Path("data"), qat=None).prepare] == ["smoothquant"]
+    assert (recipe.transforms, recipe.corrections) == ((), ())
+    assert [one.name for one in recipe_for(Path("model"), Path("data"), qat=None).transforms] == ["smoothquant"]
 
 
 def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:
     """The shipped example, and what its file must have."""
     recipe, out, _ = finished
     assert load(RECIPES / "custom-training.yaml").qat.code == f"{RECIPES / 'custom_training.py'}:train"
-    context = context_for(
-        recipe, tmp_path, inputs_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:train", distill=None
-    )
+    context = context_for(recipe, tmp_path, made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:train", distill=None)
     assert stage.run(context)["moved"] > 0
-    with pytest.raises(RecipeError, match=r'there is no function "teach" in the file'):
-        stage.run(context_for(recipe, tmp_path / "b", inputs_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:teach"))
+    with pytest.raises(RecipeError, match=r'the file has no function "teach"'):
+        stage.run(context_for(recipe, tmp_path / "b", made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:teach"))
     bad = tmp_path / "bad.py"
     bad.write_text("def train(job):\n    next(iter(job.model.parameters())).data.fill_(float('nan'))\n")
-    with pytest.raises(ModelError, match="training by code left weights that are not numbers"):
-        stage.run(context_for(recipe, tmp_path / "c", inputs_of(recipe, out), code=f"{bad}:train"))
-    with pytest.raises(RecipeError, match="there is no such Python file"):
+    with pytest.raises(ModelError, match="after training by code, weights are not numbers"):
+        stage.run(context_for(recipe, tmp_path / "c", made_of(recipe, out), code=f"{bad}:train"))
+    with pytest.raises(RecipeError, match="the Python file does not exist"):
         steps_of(recipe_for(Path(recipe.model), Path(recipe.data.source), allow_code=True, qat={"code": "nowhere.py:train"}))
 
 
@@ -475,9 +454,8 @@ def test_labels_out_of_range_are_refused_before_training(checkpoint, tmp_path) -
 def test_tensorboard_has_every_step(finished, tmp_path) -> None:
     event = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     recipe, out, _ = finished
-    context = context_for(recipe, tmp_path, inputs_of(recipe, out))
-    how = Training(tensorboard=str(tmp_path / "logs")).model_dump_json()
-    stage.run(Context(**{**vars(context), "locations": {**context.locations, "training": how}}))
+    how = Training(tensorboard=str(tmp_path / "logs"))
+    stage.run(context_for(recipe, tmp_path, made_of(recipe, out), how))
     log = event.EventAccumulator(str(tmp_path / "logs"))
     log.Reload()
     assert len(log.Scalars("train/loss")) == 5
@@ -486,17 +464,10 @@ def test_tensorboard_has_every_step(finished, tmp_path) -> None:
 def test_a_new_head_may_stay_untrained(checkpoint, tmp_path) -> None:
     """QDQBERT's own order: calibrate the base, then train once, with its values rounded."""
     recipe = recipe_for(checkpoint("bert", "embedding"), write_pairs(tmp_path / "data"), finetune={"epochs": 0})
-    context = Context(
-        tmp_path,
-        tmp_path / "scratch",
-        {"data": tmp_path},
-        step_of(recipe, "finetune").options,
-        step_of(recipe, "finetune").locations,
-        lambda *_: None,
-    )
+    context = context_of(step_of(recipe, "finetune"), tmp_path / "run", {"data": tmp_path})
     (tmp_path / "training.json").write_text(json.dumps({"inputs": [["the of", "and"]], "gold": [0]}))
     assert finetune_stage.run(context)["steps"] == 0
-    weights = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    weights = load_file(context.work / "checkpoint" / "model.safetensors")
     base = load_file(checkpoint("bert", "embedding") / "model.safetensors")
     np.testing.assert_array_equal(
         weights["bert.encoder.layer.0.output.dense.weight"], base["encoder.layer.0.output.dense.weight"]

@@ -26,7 +26,7 @@ from octobert.core.files import canonical_digest, file_digest
 from octobert.core.session import StaticShape
 from octobert.data import sources
 from octobert.evaluation import candidates
-from octobert.evaluation.latency import within
+from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
 from octobert.models.source import ModelSource
 from octobert.pipeline import preflight
@@ -190,7 +190,7 @@ def _plan_of(recipe: Recipe, *, tune: bool) -> _Plan:
     places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
     labels = _labels(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, labels)
-    timed = within(recipe.benchmark, model.longest_input)
+    timed = fit_lengths(recipe.benchmark, model.longest_input)
     preflight.check(recipe, model, task, timed, places)
     available = [name for name in recipe.targets if targets.load(name).probe().available]
     baselines = candidates.baselines_of(available, recipe.baselines)

@@ -10,7 +10,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.errors import StorageError
 from octobert.core.files import link_or_copy
 from octobert.core.results import PACKAGE_FILE, TRAINED, Report
-from octobert.pipeline.stages.finetune import CHECKPOINT
+from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import MANIFEST
 
 HIDDEN = ".octobert"

@@ -30,7 +30,7 @@ from octobert.pipeline.publishing import HIDDEN, check_output, publish, replace
 from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
-from octobert.pipeline.stages.finetune import CHECKPOINT
+from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import MANIFEST, Artifact, Store, locked
 
 R = TypeVar("R")

@@ -10,32 +10,13 @@ import onnx_ir as ir
 
 from octobert import targets
 from octobert.config.recipe import Choice
-from octobert.core.errors import ModelError
-from octobert.core.family import EncoderFamily
-from octobert.core.family import family_of as family_of_type
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
-from octobert.core.results import CaptureFacts
 from octobert.graph import operators, qdq, sites
 from octobert.pipeline.contract import StepResult
+from octobert.pipeline.stages import _artifacts
 from octobert.quantization import apply_corrections, methods
 from octobert.quantization.layers import LayerChange
-
-FLOAT, QUANTIZED = "model.onnx", "model_quantized.onnx"
-PLAN, RANGES = "plan.json", "ranges.json"
-# Corrected constants of linear layers, where there are any.
-CORRECTIONS = "corrections.npz"
-# Scales of weights that quantization-aware training chose.
-SCALES = "scales.npz"
-
-
-def family_of(capture: StepResult) -> EncoderFamily:
-    """The encoder family of the captured model."""
-    facts = capture.read("capture.json", CaptureFacts)
-    family = family_of_type(facts.family)
-    if family is None:
-        raise ModelError("the encoder family is not installed", where=capture.step, got=facts.family)
-    return family
 
 
 def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, method: Choice) -> QuantPlan:
@@ -45,7 +26,7 @@ def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, metho
         graph: the float graph.
     """
     planner = methods.load(method.name)
-    found = sites.find_sites(ir.load(graph).graph, family_of(capture))
+    found = sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
     options = planner.Options.model_validate(method.options)
     return planner.plan(found, ranges, targets.load(target).CAPABILITIES, options)
 

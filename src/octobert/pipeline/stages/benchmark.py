@@ -73,7 +73,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     vocabulary = int(inputs.capture.read_json("config.json").get("vocab_size", 1000))
     chosen = np.random.default_rng(options.seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
-    shapes = latency.shapes_of(settings, rows, tokenizer.pad_id, vocabulary, options.seed)
+    shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, options.seed)
     latencies, footprints = latency.measure(
         timed,
         shapes,

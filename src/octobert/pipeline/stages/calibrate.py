@@ -6,7 +6,7 @@ from octobert.config.recipe import Choice
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Provenance, Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _plans, observe
+from octobert.pipeline.stages import _artifacts, observe
 from octobert.quantization import calibrators, observer
 
 
@@ -45,5 +45,5 @@ def run(context: Context[Inputs, Options]) -> Summary:
         allow_leakage=options.allow_leakage,
     )
     ranges = Ranges(calibrator=choice.name, options=settings.model_dump(), intervals=intervals, provenance=provenance)
-    context.write(_plans.RANGES, ranges)
+    context.write(_artifacts.RANGES, ranges)
     return {"calibrator": choice.name, "values": len(intervals)}

@@ -16,7 +16,7 @@ from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages.finetune import trained_source
+from octobert.pipeline.stages._artifacts import trained_source
 
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (

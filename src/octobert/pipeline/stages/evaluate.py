@@ -16,8 +16,8 @@ from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows
-from octobert.pipeline.stages.finetune import trained_source
+from octobert.pipeline.stages import _artifacts, _rows
+from octobert.pipeline.stages._artifacts import trained_source
 
 OUTPUTS, SCORES = "outputs.npz", "scores.json"
 
@@ -90,5 +90,5 @@ def file_of(
     if source == "checkpoint":
         return trained_source(model, trained).path
     if source == "graph" or export is None:
-        return capture.path(_plans.FLOAT)
+        return capture.path(_artifacts.FLOAT)
     return targets.load(candidate).model_file(export.path(""))

@@ -14,7 +14,7 @@ from octobert.core.session import ExportOptions, StaticShape
 from octobert.graph import operators
 from octobert.graph.passes import first_token, norms
 from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _plans
+from octobert.pipeline.stages import _artifacts
 
 
 class Inputs(FrozenModel):
@@ -39,8 +39,8 @@ class Options(FrozenModel):
 def run(context: Context[Inputs, Options]) -> Summary:
     """Export."""
     options, target = context.options, targets.load(context.options.target)
-    plan = context.inputs.quantize.read(_plans.PLAN, QuantPlan)
-    written = context.inputs.quantize.path(_plans.QUANTIZED)
+    plan = context.inputs.quantize.read(_artifacts.PLAN, QuantPlan)
+    written = context.inputs.quantize.path(_artifacts.QUANTIZED)
     sliced = target.CAPABILITIES.first_token
     fast_norms = options.fast_norms and is_for_it_alone(plan, target.CAPABILITIES)
     products = rewritten = 0

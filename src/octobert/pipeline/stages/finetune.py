@@ -15,18 +15,16 @@ from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import TRAINED
 from octobert.data.tokenization import TextEncoder, save_tokenizer
-from octobert.models import checkpoint, source
+from octobert.models import checkpoint
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.keys import key_data
-from octobert.pipeline.stages import _rows
+from octobert.pipeline.stages import _artifacts, _rows
 from octobert.training import trainer
 
 if TYPE_CHECKING:
     from octobert.training.distillation import Teacher
     from octobert.training.simulation import Simulation
-
-CHECKPOINT = "checkpoint"
 
 
 class Inputs(FrozenModel):
@@ -68,11 +66,6 @@ def run(context: Context[Inputs, Options]) -> Summary:
     facts = train_(context, context.inputs.data, options.model, options.settings, model)
     save(context.work, options, options.model, options.settings, model, facts)
     return facts
-
-
-def trained_source(model: ModelSource, trained: StepResult | None) -> ModelSource:
-    """The model that a run is about: what a step trained, or what the user named."""
-    return model if trained is None else source.resolve(trained.path(CHECKPOINT))
 
 
 def load(options: TrainingOptions, base: ModelSource, settings: Finetune) -> Any:
@@ -129,7 +122,7 @@ def _teacher(options: TrainingOptions, base: ModelSource, settings: Finetune) ->
     from octobert.training import distillation
 
     task, teacher = options.task.build(), options.teacher or base
-    distillation.check(teacher.path, base.path, task.labels, settings.distill)
+    distillation.check_teacher(teacher, base, task.labels, settings.distill)
     return distillation.Teacher(teacher.path, task.head, settings.distill, allow_pickle=options.allow_pickle)
 
 
@@ -137,7 +130,7 @@ def save(work: Path, options: TrainingOptions, base: ModelSource, settings: Fine
     """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
     if not trainer.is_first():
         return
-    folder, side = work / CHECKPOINT, base.tokenizer_folder
+    folder, side = work / _artifacts.CHECKPOINT, base.tokenizer_folder
     folder.mkdir()
     save_tokenizer(side, folder)
     if (side / "1_Pooling").is_dir():

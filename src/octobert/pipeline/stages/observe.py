@@ -12,7 +12,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.placement import Placement
 from octobert.graph import sites
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows
+from octobert.pipeline.stages import _artifacts, _rows
 from octobert.quantization import observer
 
 STATISTICS, FACTS = "statistics.npz", "observed.json"
@@ -42,10 +42,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
     rows = encoded.flat
     # A text of several windows has several rows: the number and the text of each row, for messages.
     texts = [(n, text) for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1) for _ in own]
-    graph = inputs.float_graph.path(_plans.FLOAT)
+    graph = inputs.float_graph.path(_artifacts.FLOAT)
     placement = Placement(description="", kinds=context.options.kinds)
     chosen = [
-        site for site in sites.find_sites(ir.load(graph).graph, _plans.family_of(inputs.capture)) if placement.takes(site)
+        site for site in sites.find_sites(ir.load(graph).graph, _artifacts.family_of(inputs.capture)) if placement.takes(site)
     ]
     values = sorted({site.value for site in chosen if not site.is_weight})
     statistics = observer.observe(

@@ -16,7 +16,7 @@ from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.evaluation import candidates
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.executors.local import PRIVATE
-from octobert.pipeline.stages import _plans, report
+from octobert.pipeline.stages import _artifacts, report
 from octobert.pipeline.store import MANIFEST
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json")
@@ -58,7 +58,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         model=measured.model,
         model_digest=measured.model_digest,
         plan=measured.plans[target],
-        ranges=inputs.ranges.read(_plans.RANGES, Ranges),
+        ranges=inputs.ranges.read(_artifacts.RANGES, Ranges),
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),
         scores={name: scores for name, scores in measured.scores.items() if name in shown},

@@ -17,7 +17,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _plans, finetune
+from octobert.pipeline.stages import _artifacts, _plans, finetune
 from octobert.training import trainer
 
 
@@ -44,18 +44,18 @@ def run(context: Context[Inputs, Options]) -> Summary:
 
     inputs, options = context.inputs, context.options
     settings = options.settings
-    base = finetune.trained_source(options.model, inputs.finetune)
-    before = inputs.calibrate.read(_plans.RANGES, Ranges)
-    graph = inputs.float_graph.path(_plans.FLOAT)
+    base = _artifacts.trained_source(options.model, inputs.finetune)
+    before = inputs.calibrate.read(_artifacts.RANGES, Ranges)
+    graph = inputs.float_graph.path(_artifacts.FLOAT)
     plan = union([_plans.plan_of(inputs.capture, graph, before, name, method) for name, method in options.methods.items()])
     model = finetune.load(options, base, settings)
     simulation = Simulation(
         model,
         plan,
-        _plans.family_of(inputs.capture),
+        _artifacts.family_of(inputs.capture),
         learned=settings.ranges == "learned",
         keep=settings.keep,
-        share=settings.average,
+        rate=settings.average,
     ).attach()
     facts = finetune.train_(context, inputs.data, base, settings, model, simulation)
     intervals, scales = simulation.intervals(), simulation.weight_scales()
@@ -64,9 +64,9 @@ def run(context: Context[Inputs, Options]) -> Summary:
     if trainer.is_first():
         began = {"calibrator": before.calibrator, **before.options, "ranges": settings.ranges}
         ranges = Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance)
-        context.write(_plans.RANGES, ranges)
-        context.write(_plans.PLAN, plan)
-        np.savez(context.work / _plans.SCALES, **scales)  # type: ignore[arg-type]
+        context.write(_artifacts.RANGES, ranges)
+        context.write(_artifacts.PLAN, plan)
+        np.savez(context.work / _artifacts.SCALES, **scales)  # type: ignore[arg-type]
     return {**facts, "values": len(simulation.ranges.quantizers), "moved": moved(before, intervals)}
 
 

@@ -14,7 +14,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows
+from octobert.pipeline.stages import _artifacts, _plans, _rows
 from octobert.quantization import apply_corrections, corrections
 from octobert.quantization.layers import LayerChange
 
@@ -41,8 +41,8 @@ class Options(FrozenModel):
 def run(context: Context[Inputs, Options]) -> Summary:
     """Plan, check, correct, write."""
     inputs, options = context.inputs, context.options
-    graph = inputs.float_graph.path(_plans.FLOAT)
-    ranges = inputs.ranges.read(_plans.RANGES, Ranges)
+    graph = inputs.float_graph.path(_artifacts.FLOAT)
+    ranges = inputs.ranges.read(_artifacts.RANGES, Ranges)
     plan = _plans.plan_of(inputs.capture, graph, ranges, options.target, options.method)
     capabilities = targets.load(options.target).CAPABILITIES
     if not options.strict:
@@ -50,16 +50,16 @@ def run(context: Context[Inputs, Options]) -> Summary:
     capability.check(plan, capabilities)
     changes = _trained_scales(inputs.ranges, plan) or _corrected(context, plan)
     if changes:
-        apply_corrections.save(changes, context.work / _plans.CORRECTIONS)
-    size = _plans.write_quantized(graph, plan, changes, context.work / _plans.QUANTIZED)
-    context.write(_plans.PLAN, plan)
+        apply_corrections.save(changes, context.work / _artifacts.CORRECTIONS)
+    size = _plans.write_quantized(graph, plan, changes, context.work / _artifacts.QUANTIZED)
+    context.write(_artifacts.PLAN, plan)
     sites = len(plan.decisions)
     return {"quantized": len(plan.quantized), "sites": sites, "corrected": len(changes), "size_bytes": size}
 
 
 def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChange]:
     """The scales of weights that quantization-aware training chose; none where the ranges were calibrated."""
-    path = ranges.path(_plans.SCALES)
+    path = ranges.path(_artifacts.SCALES)
     if not path.is_file():
         return {}
     # Layers that share a weight are listed under the path of the first.
@@ -79,5 +79,5 @@ def _corrected(context: Context[Inputs, Options], plan: QuantPlan) -> dict[str, 
     tokenizer = _rows.tokenizer_of(inputs.capture, task)
     rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
     steps = [(correction, correction.Options.model_validate(options)) for correction, options in chosen]
-    graph = inputs.float_graph.path(_plans.FLOAT)
+    graph = inputs.float_graph.path(_artifacts.FLOAT)
     return apply_corrections.correct_layers(graph, rows, tokenizer.pad_id, plan, steps, context.progress)

@@ -25,7 +25,7 @@ from octobert.core.results import (
 )
 from octobert.evaluation import candidates, scoring
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
+from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
 from octobert.pipeline.store import manifest_of
 
 REPORT = "report.json"
@@ -63,7 +63,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     """Gather and compare."""
     inputs, options = context.inputs, context.options
     task = options.task.build()
-    ranges = inputs.ranges.read(_plans.RANGES, Ranges)
+    ranges = inputs.ranges.read(_artifacts.RANGES, Ranges)
     if inputs.benchmark is not None:
         timings = inputs.benchmark.read(benchmark.TIMINGS, benchmark.Timings)
     else:
@@ -78,7 +78,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         model=inputs.capture.read("capture.json", CaptureFacts),
         model_digest=options.model_digest,
         ranges=RangeFacts(calibrator=ranges.calibrator, options=ranges.options, provenance=ranges.provenance),
-        plans={t: plan.read(_plans.PLAN, QuantPlan) for t, plan in inputs.plans.items()},
+        plans={t: plan.read(_artifacts.PLAN, QuantPlan) for t, plan in inputs.plans.items()},
         transforms=inputs.transform.read(transform.FACTS, TransformFacts) if inputs.transform is not None else None,
         sensitivities={t: result.read(sensitivity.FACTS, Sensitivity) for t, result in inputs.sensitivities.items()},
         searches={t: plan.read(search.FACTS, Search) for t, plan in searched.items()},

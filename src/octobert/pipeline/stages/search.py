@@ -26,7 +26,7 @@ from octobert.core.session import Session, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.criterion import AccuracyJudge, TuningPart
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows, sensitivity
+from octobert.pipeline.stages import _artifacts, _plans, _rows, sensitivity
 from octobert.quantization import apply_corrections, search
 from octobert.quantization.layers import LayerChange
 
@@ -64,8 +64,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     """Search."""
     inputs, options = context.inputs, context.options
     context.scratch.mkdir(parents=True, exist_ok=True)
-    plan = inputs.quantize.read(_plans.PLAN, QuantPlan)
-    corrected = inputs.quantize.path(_plans.CORRECTIONS)
+    plan = inputs.quantize.read(_artifacts.PLAN, QuantPlan)
+    corrected = inputs.quantize.path(_artifacts.CORRECTIONS)
     changes = apply_corrections.load(corrected) if corrected.is_file() else {}
     began = time.monotonic()
     judge = _judge(context)
@@ -99,7 +99,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     outcome = search.search(order, saving, attempt, list(trials), most=most, seconds=seconds, on_trial=store)
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
     taken = search.with_fallback(plan, fallback, sixteen)
-    _plans.write_quantized(inputs.float_graph.path(_plans.FLOAT), taken, changes, context.work / _plans.QUANTIZED)
+    _plans.write_quantized(inputs.float_graph.path(_artifacts.FLOAT), taken, changes, context.work / _artifacts.QUANTIZED)
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
     result = Search(
@@ -115,7 +115,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         seconds=sum(trial.seconds for trial in trials) + spent,
         ended=outcome.ended,
     )
-    context.write(_plans.PLAN, taken)
+    context.write(_artifacts.PLAN, taken)
     context.write(FACTS, result)
     return {
         "met": result.met,
@@ -133,7 +133,7 @@ def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
         task,
         [TuningPart([tuple(text) for text in part["inputs"]], part["gold"]) for part in stored],
         _rows.tokenizer_of(inputs.capture, task),
-        open_float=lambda: candidates.open_float(options.target, inputs.capture.path(_plans.FLOAT), task.head),
+        open_float=lambda: candidates.open_float(options.target, inputs.capture.path(_artifacts.FLOAT), task.head),
         cache=context.scratch / _FLOAT,
         seed=options.seed,
     )
@@ -142,8 +142,8 @@ def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
 def _opened(context: Context[Inputs, Options], plan: QuantPlan, changes: Mapping[str, LayerChange]) -> Session:
     """A session of a plan on its target."""
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        path = Path(folder) / _plans.QUANTIZED
-        _plans.write_quantized(context.inputs.float_graph.path(_plans.FLOAT), plan, changes, path)
+        path = Path(folder) / _artifacts.QUANTIZED
+        _plans.write_quantized(context.inputs.float_graph.path(_artifacts.FLOAT), plan, changes, path)
         return targets.load(context.options.target).open_session(path, SessionOptions())
 
 
@@ -160,7 +160,7 @@ def _savings(
     if path.is_file():
         stored: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
         return stored
-    options, graph = context.options, context.inputs.float_graph.path(_plans.FLOAT)
+    options, graph = context.options, context.inputs.float_graph.path(_artifacts.FLOAT)
     kinds = list(dict.fromkeys(unit.kind for unit in units))
     vocabulary = int(context.inputs.capture.read_json("config.json").get("vocab_size", 1000))
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
@@ -177,7 +177,7 @@ def _savings(
             timed.append(candidates.Candidate(name=options.target, path=str(file), head=head, label=label))
         latencies, _ = latency.measure(
             timed,
-            [latency.fixed_shape(1, tokens, vocabulary, options.seed)],
+            [latency.random_workload(1, tokens, vocabulary, options.seed)],
             repeats=_TIMING_ROUNDS,
             threads=0,
             on_progress=lambda _, done, of: context.progress("timing units", done, of),

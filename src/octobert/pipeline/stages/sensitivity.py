@@ -13,7 +13,7 @@ import onnx_ir as ir
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows, observe
+from octobert.pipeline.stages import _artifacts, _rows, observe
 from octobert.quantization import observer, sensitivity
 
 FACTS = "sensitivity.json"
@@ -45,8 +45,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
     chosen = np.random.default_rng(context.options.seed).permutation(len(rows))[:ROWS]
     measured = sensitivity.measure(
-        ir.load(inputs.float_graph.path(_plans.FLOAT)),
-        inputs.quantize.read(_plans.PLAN, QuantPlan),
+        ir.load(inputs.float_graph.path(_artifacts.FLOAT)),
+        inputs.quantize.read(_artifacts.PLAN, QuantPlan),
         [rows[i] for i in chosen],
         tokenizer.pad_id,
         observer.load(inputs.observe.path(observe.STATISTICS)),

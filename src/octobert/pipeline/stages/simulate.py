@@ -14,7 +14,7 @@ from octobert.core.session import SessionOptions
 from octobert.evaluation import scoring
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows, evaluate, finetune
+from octobert.pipeline.stages import _artifacts, _rows, evaluate
 from octobert.targets.runtimes.torch import TorchSession
 
 FACTS = "simulation.json"
@@ -44,11 +44,11 @@ def run(context: Context[Inputs, Options]) -> Summary:
     inputs, task = context.inputs, context.options.task.build()
     tokenizer = _rows.tokenizer_of(inputs.capture, task)
     encoded, gold = _rows.evaluation_rows(inputs.data, task, tokenizer)
-    session = TorchSession(inputs.qat.path(finetune.CHECKPOINT), SessionOptions(), task.head)
-    with np.load(inputs.qat.path(_plans.SCALES)) as arrays:
+    session = TorchSession(inputs.qat.path(_artifacts.CHECKPOINT), SessionOptions(), task.head)
+    with np.load(inputs.qat.path(_artifacts.SCALES)) as arrays:
         scales = {name: arrays[name] for name in arrays.files}
-    plan = inputs.quantize.read(_plans.PLAN, QuantPlan)
-    Simulation(session.model, plan, _plans.family_of(inputs.capture), scales=scales).attach()
+    plan = inputs.quantize.read(_artifacts.PLAN, QuantPlan)
+    Simulation(session.model, plan, _artifacts.family_of(inputs.capture), scales=scales).attach()
     rows = encoded.flat
     progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
     simulated = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)

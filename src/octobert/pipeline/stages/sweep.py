@@ -21,7 +21,7 @@ from octobert.core.session import SessionOptions
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows, observe
+from octobert.pipeline.stages import _artifacts, _plans, _rows, observe
 from octobert.quantization import calibrators, observer, sensitivity
 
 FACTS = "sweep.json"
@@ -55,10 +55,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
     # The parts of the tuning rows grow; the first that is large enough will do.
     parts = [part["inputs"] for part in inputs.data.read_json("tuning.json")]
     encoded = _rows.encoded(next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer)
-    float_session = candidates.open_float(options.target, inputs.capture.path(_plans.FLOAT), task.head)
+    float_session = candidates.open_float(options.target, inputs.capture.path(_artifacts.FLOAT), task.head)
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
     statistics = observer.load(inputs.observe.path(observe.STATISTICS))
-    graph = inputs.float_graph.path(_plans.FLOAT)
+    graph = inputs.float_graph.path(_artifacts.FLOAT)
     fidelity_name = ""
     swept = []
     for number, choice in enumerate(options.calibrators):
@@ -70,7 +70,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
             swept.append(Swept(calibrator=label, problem=str(error)))
             continue
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-            path = Path(folder) / _plans.QUANTIZED
+            path = Path(folder) / _artifacts.QUANTIZED
             _plans.write_quantized(graph, plan, {}, path)
             session = target.open_session(path, SessionOptions())
             outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
@@ -101,4 +101,4 @@ def _plan(context: Context[Inputs, Options], choice: Choice, statistics: Mapping
     intervals = {value: calibrators.interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
     ranges = Ranges(calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance)
-    return _plans.plan_of(inputs.capture, inputs.float_graph.path(_plans.FLOAT), ranges, options.target, options.method)
+    return _plans.plan_of(inputs.capture, inputs.float_graph.path(_artifacts.FLOAT), ranges, options.target, options.method)

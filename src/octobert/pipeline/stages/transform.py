@@ -12,7 +12,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.results import AppliedTransform, TransformFacts
 from octobert.graph import operators, parity
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _plans, _rows
+from octobert.pipeline.stages import _artifacts, _rows
 from octobert.pipeline.stages.capture import parity_batches
 from octobert.quantization import observer, transforms
 
@@ -39,11 +39,11 @@ class Options(FrozenModel):
 def run(context: Context[Inputs, Options]) -> Summary:
     """Transform."""
     inputs, task = context.inputs, context.options.task.build()
-    source = inputs.capture.path(_plans.FLOAT)
+    source = inputs.capture.path(_artifacts.FLOAT)
     tokenizer = _rows.tokenizer_of(inputs.capture, task)
     rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
-    family = _plans.family_of(inputs.capture)
-    path = context.work / _plans.FLOAT
+    family = _artifacts.family_of(inputs.capture)
+    path = context.work / _artifacts.FLOAT
     model, before = ir.load(source), source
     applied: list[AppliedTransform] = []
     for choice in context.options.transforms:
