@@ -219,9 +219,9 @@ def make_model(name: str, folder: Path) -> None:
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
-    from octobert.models import checkpoint
+    from octobert.models.source import resolve
 
-    source = checkpoint.locate(PACKAGE)
+    source = resolve(PACKAGE).path
     torch.manual_seed(0)
     if name == "minilm":
         model = BertForSequenceClassification.from_pretrained(source)
@@ -342,7 +342,7 @@ def time_shapes(
     found: dict[str, dict[str, list[float]]] = {one.system.name: {} for one in running}
     generator = random.Random(0)
     for shape in shapes:
-        feeds, name = latency.fixed_shape(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
+        feeds, name = latency.random_workload(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
         # Short runs vary most, and cost least.
         share = 3.0 if shape[0] * shape[1] <= 64 else 1.0 if shape[0] == 1 else 0.3
         for _ in range(max(3, round(share * rounds))):

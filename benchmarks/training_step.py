@@ -23,10 +23,10 @@ from octobert.data.tokenization import TextEncoder
 from octobert.graph import sites
 from octobert.graph.capture import capture
 from octobert.models import checkpoint
+from octobert.models.source import resolve
 from octobert.pipeline.stages.capture import parity_batches
 from octobert.quantization.methods import static
 from octobert.training.simulation import Simulation
-from octobert.models.source import resolve
 
 PROVENANCE = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="random tokens")
 HEAD, LABELS = "sequence-classification", ("a", "b")
@@ -42,8 +42,8 @@ def main() -> None:
     arguments.add_argument("--tokens", type=int, default=64)
     arguments.add_argument("--rounds", type=int, default=15)
     given = arguments.parse_args()
-    base = checkpoint.locate(given.model)
-    vocabulary = int(checkpoint.read_config(base)["vocab_size"])
+    source = resolve(given.model)
+    base, vocabulary = source.path, int(source.config["vocab_size"])
     generator = torch.Generator().manual_seed(0)
     batch = {
         "input_ids": torch.randint(1000, vocabulary, (given.batch, given.tokens), generator=generator),

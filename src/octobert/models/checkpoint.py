@@ -143,39 +143,3 @@ def _from_pretrained(
             "transformers cannot load the checkpoint", where=str(folder), got=str(error).strip().splitlines()[0][:300]
         ) from error
     return model, info
-
-
-# --- The names below go once the pipeline takes ModelSource. ---
-from octobert.core.family import EncoderFamily  # noqa: E402
-from octobert.models import heads, source  # noqa: E402
-from octobert.models.heads import HEADS as HEADS  # noqa: E402
-from octobert.models.pooling import Pooling as Pooling  # noqa: E402
-from octobert.models.pooling import pool as pool  # noqa: E402
-from octobert.models.pooling import pooling_of as pooling_of  # noqa: E402
-from octobert.models.source import read_config as read_config  # noqa: E402
-
-OUTPUTS = {name: head.outputs for name, head in HEADS.items()}
-
-
-def locate(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Path:
-    return source._locate(model, revision=revision, allow_pickle=allow_pickle)
-
-
-def side_folder(path: Path) -> Path:
-    return path if path.is_dir() else source._tokenizer_folder(path)
-
-
-def digest(path: Path) -> str:
-    return source._digest(path, side_folder(path))
-
-
-def encoder_of(config: dict[str, Any], *, where: str) -> EncoderFamily:
-    return source._family(config, where=where)
-
-
-def check_head(folder: Path, head: str) -> None:
-    heads.check_head(source.resolve(str(folder)), head)
-
-
-def has_head(folder: Path, head: str) -> bool:
-    return heads.has_head(source.resolve(str(folder)), head)

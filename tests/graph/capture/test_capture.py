@@ -20,7 +20,6 @@ from octobert.core.results import Sizes
 from octobert.graph import operators, parity, sites
 from octobert.graph.capture import canonical, capture, shapes, structure
 from octobert.models import checkpoint
-from octobert.models.checkpoint import digest as checkpoint_digest
 from octobert.models.heads import HEADS
 from octobert.models.source import resolve
 from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
@@ -386,18 +385,18 @@ def test_a_digest_is_of_content_not_of_names(checkpoint, tmp_path) -> None:
     import shutil
 
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "copy")
-    assert checkpoint_digest(folder) == checkpoint_digest(checkpoint("bert"))
+    assert resolve(folder).digest == resolve(checkpoint("bert")).digest
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
-    assert checkpoint_digest(folder) != checkpoint_digest(checkpoint("bert"))
+    assert resolve(folder).digest != resolve(checkpoint("bert")).digest
 
 
 def test_weights_beside_an_onnx_file_are_part_of_its_digest(captured, tmp_path) -> None:
     model = captured("bert", "sequence-classification").model
     ir.save(model, tmp_path / "model.onnx", external_data="weights.bin")
-    before = checkpoint_digest(tmp_path / "model.onnx")
+    before = resolve(tmp_path / "model.onnx").digest
     data = bytearray((tmp_path / "weights.bin").read_bytes())
     data[100] ^= 1
     (tmp_path / "weights.bin").write_bytes(data)
-    assert checkpoint_digest(tmp_path / "model.onnx") != before
+    assert resolve(tmp_path / "model.onnx").digest != before

@@ -1,4 +1,4 @@
-"""A session of a model made for one shape: rows are cut into runs of it, filled up, and the filling is cut off again."""
+"""Sessions of models with a static shape: batches are padded to the shape, and the padding is cut off the outputs."""
 
 from __future__ import annotations
 
@@ -8,48 +8,61 @@ import numpy as np
 
 from octobert.core.errors import TargetError
 from octobert.core.session import Feeds, Session
+from octobert.models.heads import HEADS
 
-# Outputs with one value a token; those of three axes have several.
-_PER_TOKEN = ("start_logits", "end_logits")
+# Two-dimensional outputs with one value per token. Outputs with three dimensions always have one vector per token.
+_PER_TOKEN = {name for head in HEADS.values() if head.shape == "tokens" for name in head.outputs}
 
 
-class Shaped(Session, Protocol):
-    """A session that says the shape of the model's first input, with -1 for a free axis."""
+class SessionWithShape(Session, Protocol):
+    """A session that knows the shape of the model's first input; -1 stands for a free axis."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The shape, [batch, sequence]."""
+        ...
 
 
-class FixedSession:
-    """A session behind which every run has the same shape.
+class StaticShapeSession:
+    """A session that runs batches of any size on a model of one static shape.
 
     Args:
-        session: of a model whose inputs all have its `shape`, [batch, sequence].
+        session: a session of the model. All inputs have its `shape`, [batch, sequence].
     """
 
-    def __init__(self, session: Shaped) -> None:
+    def __init__(self, session: SessionWithShape) -> None:
         self._session = session
         self._batch, self._sequence = session.shape
         self.outputs, self.precision = session.outputs, session.precision
         self.threads, self.streams, self.prepares_shapes = session.threads, session.streams, False
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Return the outputs of one batch by name.
+
+        Raises:
+            TargetError: a row is longer than the static shape.
+        """
         rows, length = feeds["input_ids"].shape
         if length > self._sequence:
             raise TargetError(
-                "a row is longer than what the model was made for",
+                "a row is longer than the model's static shape",
                 got=f"{length} tokens",
                 expected=f"at most {self._sequence}",
-                fix="shorten it, or make the model with a longer shape.sequence",
+                fix="shorten the row, or make the model with a longer shape.sequence",
             )
-        # Zeros in the mask hide the added tokens, whatever the id 0 stands for; added rows keep one token.
+        # Zeros in the mask hide the padding tokens, whatever the id 0 means. Padding rows attend to their first token.
         padded = {n: np.pad(a, ((0, -rows % self._batch), (0, self._sequence - length))) for n, a in feeds.items()}
         padded["attention_mask"][rows:, 0] = 1
         starts = range(0, rows, self._batch)
         runs = [self._session.run({n: a[start : start + self._batch] for n, a in padded.items()}) for start in starts]
-        return {name: _whole([run[name] for run in runs], name, rows, length) for name in self.outputs}
+        return {name: _without_padding([run[name] for run in runs], name, rows, length) for name in self.outputs}
 
 
-def _whole(parts: list[np.ndarray], name: str, rows: int, length: int) -> np.ndarray:
+def static_if_fixed(session: SessionWithShape) -> Session:
+    """Return a `StaticShapeSession`, or the session itself if its model has free axes, as float graphs have."""
+    return session if -1 in session.shape else StaticShapeSession(session)
+
+
+def _without_padding(parts: list[np.ndarray], name: str, rows: int, length: int) -> np.ndarray:
     array = np.concatenate(parts)[:rows]
     return array[:, :length] if array.ndim > 2 or name in _PER_TOKEN else array
