@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
-from octobert.data.tokenization import TextEncoder
+from octobert.data.tokenization import Tokenizer
 from octobert.data.windows import NOWHERE, Window, windows
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
@@ -17,13 +17,11 @@ CONTEXT = "The one, 42 of them; was it at Xyzzy? " * 3 + "Naïve “quotes” �
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer_folder) -> TextEncoder:
-    return TextEncoder(tokenizer_folder, 512)
+def encoder(tokenizer_folder) -> Tokenizer:
+    return Tokenizer(tokenizer_folder, 512)
 
 
-def cut(
-    encoder: TextEncoder, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION
-) -> list[Window]:
+def cut(encoder: Tokenizer, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION) -> list[Window]:
     ids = None if question is None else encoder.pieces([question])[0].ids
     frame = encoder.frame(1 if question is None else 2)
     return windows(frame, encoder.pieces([context])[0], length=length, stride=stride, question=ids)
@@ -122,12 +120,12 @@ def test_four_special_tokens_count_as_four(tmp_path) -> None:
     make_byte_level_tokenizer(tmp_path)
     # Three would leave a token of room; what the tokenizer really has is only known here.
     with pytest.raises(DataError, match="a window has no room for a context"):
-        task(max_length=20, max_query_length=16).encode(TextEncoder(tmp_path, 64), [(QUESTION, CONTEXT)])
+        task(max_length=20, max_query_length=16).encode(Tokenizer(tmp_path, 64), [(QUESTION, CONTEXT)])
 
 
 def test_defaults_shrink_with_the_model(tokenizer_folder) -> None:
     for limit in (16, 24, 64, 384, 512):
-        asked = task().encode(TextEncoder(tokenizer_folder, limit), [(QUESTION * 20, CONTEXT * 20)])
+        asked = task().encode(Tokenizer(tokenizer_folder, limit), [(QUESTION * 20, CONTEXT * 20)])
         lengths = [len(window) for window in asked.rows[0]]
         assert max(lengths) == min(limit, 384)
         assert len(lengths) > 1
@@ -146,7 +144,7 @@ def test_a_context_of_a_hundred_thousand_characters(encoder) -> None:
 
 def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> None:
     make_tokenizer(tmp_path, pad_id=0)
-    encoder = TextEncoder(tmp_path, 64)
+    encoder = Tokenizer(tmp_path, 64)
     # BERT's normalizer drops what controls and formats.
     asked = task().encode(encoder, [(QUESTION, "\u200b\u200d"), (QUESTION, "the of")])
     (empty,), (other,) = asked.rows
@@ -164,8 +162,8 @@ def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> Non
 
 def test_contexts_are_tokenized_once(encoder, monkeypatch) -> None:
     seen: list[int] = []
-    pieces = TextEncoder.pieces
-    monkeypatch.setattr(TextEncoder, "pieces", lambda self, texts: (seen.append(len(texts)), pieces(self, texts))[1])
+    pieces = Tokenizer.pieces
+    monkeypatch.setattr(Tokenizer, "pieces", lambda self, texts: (seen.append(len(texts)), pieces(self, texts))[1])
     asked = task().encode(encoder, [(f"{QUESTION} {i}", CONTEXT) for i in range(5)])
     assert sorted(seen) == [1, 5]
     assert len(asked.rows) == 5

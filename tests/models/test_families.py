@@ -318,7 +318,7 @@ def test_variants_that_are_refused(checkpoint, tmp_path: Path, name: str, change
 def test_a_part_without_a_name_is_refused(captured, checkpoint, tmp_path: Path) -> None:
     """A MobileBERT graph without its config is taken for a BERT, which has no bottlenecks."""
     operators.save(captured("mobilebert").model, tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match=r"the layers have a part that bert encoders have not \(got .*bottleneck\.input"):
+    with pytest.raises(ModelError, match=r"an encoder layer has a part that bert models do not have \(got .*bottleneck\.input"):
         capture.capture(resolve(tmp_path / "model.onnx"), "sequence-classification", parity_feeds())
 
 

@@ -17,11 +17,11 @@ import pytest
 from octobert.core import plugins
 from octobert.core.errors import DataError, OctobertError
 from octobert.data import formats, sources
-from octobert.data.tokenization import Asked, TextEncoder
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
-from octobert.tasks import _squad
 from octobert.models.source import resolve
+from octobert.tasks import _squad
 
 PLAIN = "the one was in a house, and they had 42 of them. " * 3
 NASTY = {
@@ -37,13 +37,13 @@ NASTY = {
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer_folder) -> TextEncoder:
-    return TextEncoder(tokenizer_folder, 256)
+def encoder(tokenizer_folder) -> Tokenizer:
+    return Tokenizer(tokenizer_folder, 256)
 
 
 @pytest.fixture(scope="module")
-def wordpiece(wordpiece_folder) -> TextEncoder:
-    return TextEncoder(wordpiece_folder, 256)
+def wordpiece(wordpiece_folder) -> Tokenizer:
+    return Tokenizer(wordpiece_folder, 256)
 
 
 def task(name: str = "question-answering", **options: object):
@@ -51,14 +51,14 @@ def task(name: str = "question-answering", **options: object):
     return module.build(module.Options(**options))
 
 
-def said(asked: Asked, seed: int = 0) -> dict[str, np.ndarray]:
+def said(asked: EncodedTexts, seed: int = 0) -> dict[str, np.ndarray]:
     """Random outputs."""
     generator = np.random.default_rng(seed)
     count = sum(map(len, asked.flat))
     return {name: 3 * generator.standard_normal(count).astype(np.float32) for name in ("start_logits", "end_logits")}
 
 
-def pointing(asked: Asked, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
+def pointing(asked: EncodedTexts, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
     """Outputs in which every row is sure of one (start, end)."""
     found = {}
     for part, name in enumerate(("start_logits", "end_logits")):
@@ -70,7 +70,7 @@ def pointing(asked: Asked, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
 # --- What is answered ---
 
 
-def predictions(one, outputs: dict[str, np.ndarray], asked: Asked):
+def predictions(one, outputs: dict[str, np.ndarray], asked: EncodedTexts):
     return one.predictions(outputs, asked, one.options.n_best)
 
 
@@ -328,7 +328,7 @@ def real(shared, tmp_path_factory):
     from octobert.pipeline.stages.capture import parity_batches
 
     checkpoint, path = shared / "checkpoints" / "minilm-squad", tmp_path_factory.mktemp("squad") / "model.onnx"
-    encoder = TextEncoder(checkpoint, 64)
+    encoder = Tokenizer(checkpoint, 64)
     operators.save(capture.capture(resolve(checkpoint), "question-answering", parity_batches(encoder)).model, path)
     session = candidates.open_candidate(candidates.Candidate(name="ort-f32", path=str(path), head="question-answering"), 0)
     found = {}
@@ -338,7 +338,7 @@ def real(shared, tmp_path_factory):
         questions = [questions[i] for i in sources.sample(len(questions), 400, 0)]
         asked = one.encode(encoder, one.inputs(questions, where="dev"))
         # Predictions are wanted here, not good ones: the first window is read, as if the text ended there.
-        asked = Asked(asked.texts, [rows[:1] for rows in asked.rows])
+        asked = EncodedTexts(asked.texts, [rows[:1] for rows in asked.rows])
         found[version] = questions, one, asked, run_rows(session, asked.flat, encoder.pad_id, per_token=True)
     return found
 
@@ -667,7 +667,7 @@ def test_targets_of_real_questions_decode_to_their_answers(shared, language: str
     """Multilingual contexts and the real multilingual tokenizer, in windows of 128."""
     one = task("squad", max_length=128)
     rows = sources.read_file(shared / "data" / "xquad" / f"xquad.{language}.json")[:400]
-    encoder = TextEncoder(shared / "data" / "tokenizers" / "bert-base-multilingual-cased", 128)
+    encoder = Tokenizer(shared / "data" / "tokenizers" / "bert-base-multilingual-cased", 128)
     asked = one.encode(encoder, one.inputs(rows, where="rows"))
     targets, held = iter(one.targets(asked, one.gold(rows, where="rows"))), 0
     for row, windows in zip(rows, asked.rows, strict=True):

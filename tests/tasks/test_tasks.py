@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
-from octobert.data.tokenization import Asked, TextEncoder
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.tasks import _classification, _embedding
 
@@ -24,13 +24,13 @@ def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def encoder(wordpiece_folder) -> TextEncoder:
-    return TextEncoder(wordpiece_folder, 64)
+def encoder(wordpiece_folder) -> Tokenizer:
+    return Tokenizer(wordpiece_folder, 64)
 
 
-def only(*texts: tuple[str, ...]) -> Asked:
+def only(*texts: tuple[str, ...]) -> EncodedTexts:
     """What is asked, for tasks that judge whole texts and need no tokens."""
-    return Asked(texts, [])
+    return EncodedTexts(texts, [])
 
 
 ANSWERING = ("question-answering", "squad", "squad-v2")
@@ -39,7 +39,7 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 LETTERS = "bcdefghi"
 
 
-def answering(name: str, encoder: TextEncoder):
+def answering(name: str, encoder: Tokenizer):
     """Every question asks for one of eight letters; in 2.0 every third has no answer."""
     task, generator = build(name), np.random.default_rng(1)
     context = " ".join(LETTERS)
@@ -64,7 +64,7 @@ def answering(name: str, encoder: TextEncoder):
     return task, rows, asked, said(tokens), said(list(generator.permutation(tokens)))
 
 
-def tagging(name: str, encoder: TextEncoder):
+def tagging(name: str, encoder: Tokenizer):
     """Sentences of single words, a random tag each."""
     task, generator = build(name, TAGS), np.random.default_rng(1)
     tags = [[TAGS[k] for k in generator.integers(0, 5, 3 + i % 5)] for i in range(40)]
@@ -79,7 +79,7 @@ def tagging(name: str, encoder: TextEncoder):
     return task, rows, asked, said(gold), said([[flat.pop() for _ in own] for own in gold])
 
 
-def example(name: str, encoder: TextEncoder):
+def example(name: str, encoder: Tokenizer):
     """(task, rows, what is asked, perfect outputs, shuffled outputs) of a task."""
     generator = np.random.default_rng(1)
     if name in ANSWERING:

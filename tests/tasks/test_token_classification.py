@@ -15,7 +15,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.data import sources
-from octobert.data.tokenization import Asked, TextEncoder
+from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
 from octobert.tasks import _entities
@@ -33,16 +33,16 @@ def task(of_model: tuple[str, ...] = LABELS, **options: object):
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer_folder) -> TextEncoder:
-    return TextEncoder(tokenizer_folder, 64)
+def encoder(tokenizer_folder) -> Tokenizer:
+    return Tokenizer(tokenizer_folder, 64)
 
 
 @pytest.fixture(scope="module")
-def wordpiece(wordpiece_folder) -> TextEncoder:
-    return TextEncoder(wordpiece_folder, 64)
+def wordpiece(wordpiece_folder) -> Tokenizer:
+    return Tokenizer(wordpiece_folder, 64)
 
 
-def saying(asked: Asked, tags: list[list[str]], labels: tuple[str, ...] = LABELS) -> dict[str, np.ndarray]:
+def saying(asked: EncodedTexts, tags: list[list[str]], labels: tuple[str, ...] = LABELS) -> dict[str, np.ndarray]:
     """Outputs that give the first piece of each word its tag, and every other piece another one."""
     found = []
     for rows, own in zip(asked.rows, tags, strict=True):
@@ -156,7 +156,7 @@ def test_word_accuracy_is_compared_word_by_word() -> None:
     """McNemar's test is one of answers that are right or wrong; a sentence is neither."""
     one = task(metric="accuracy")
     rows = [{"tokens": ["the", "of"], "ner_tags": ["B-PER", "I-PER"]}] * 40
-    encoder_free = Asked([("the", "of")] * 40, [[_Row()]] * 40)
+    encoder_free = EncodedTexts([("the", "of")] * 40, [[_Row()]] * 40)
     right, wrong = (np.tile(np.eye(5, dtype=np.float32)[own], (40, 1)) for own in ([0, 1, 2, 0], [0, 0, 0, 0]))
     compared = scoring.compare(
         one, ("ours", "float"), ({"logits": right}, {"logits": wrong}), encoder_free, one.gold(rows, where="rows"), seed=0
@@ -234,7 +234,7 @@ def test_long_sentences_are_tagged_by_the_window_with_most_context(wordpiece, le
         assert one.answer(saying(asked, tags), asked, index, given)["tags"] == tags[index]
 
 
-def _shorter(encoder: TextEncoder, length: int) -> TextEncoder:
+def _shorter(encoder: Tokenizer, length: int) -> Tokenizer:
     import copy
 
     found = copy.copy(encoder)
@@ -452,7 +452,7 @@ def test_the_real_development_set(shared) -> None:
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-multilingual-cased"])
 def test_every_real_word_is_tagged_once(shared, name: str) -> None:
     rows = sources.read_file(shared / "data" / "conll2003" / "eng.testa")
-    one, encoder = task(()), TextEncoder(shared / "data" / "tokenizers" / name, 64)
+    one, encoder = task(()), Tokenizer(shared / "data" / "tokenizers" / name, 64)
     asked = one.encode(encoder, one.inputs(rows, where="rows"))
     for words, own in zip(asked.texts, asked.rows, strict=True):
         told = [w for row in own for w in row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0].tolist()]

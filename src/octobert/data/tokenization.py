@@ -39,7 +39,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Asked:
+class EncodedTexts:
     """What a model is asked: texts, and for each of them the rows of tokens that the model reads, one or several windows."""
 
     texts: Sequence[Text]
@@ -55,10 +55,10 @@ class Asked:
         """Tokens of all texts before each, and of all."""
         return [0, *itertools.accumulate(sum(map(len, rows)) for rows in self.rows)]
 
-    def one(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[Asked, dict[str, np.ndarray]]:
+    def one(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
         """One of the texts, with its part of outputs [tokens of all rows, …]."""
         part = slice(*self._tokens[index : index + 2])
-        return Asked([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
+        return EncodedTexts([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Frame:
         return sum(map(len, self.special))
 
 
-class TextEncoder:
+class Tokenizer:
     """The tokenizer of a model folder.
 
     Args:
@@ -106,7 +106,7 @@ class TextEncoder:
     """
 
     def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        from tokenizers import Tokenizer
+        import tokenizers
 
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -114,7 +114,7 @@ class TextEncoder:
                 "there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there"
             )
         try:
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the Rust library raises plain Exception for every malformed file
             raise ModelError("tokenizer.json cannot be read", where=str(path), got=str(error)[:200]) from error
         check_length(max_length, folder)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.data.rows import Row
-from octobert.data.tokenization import Asked, Frame, Text, TextEncoder, TokenOffsets, split
+from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _squad
 from octobert.tasks._task import Fidelity, Metric, Outputs, check_texts, need_columns, output_error, place_of, shares, text_of
@@ -139,7 +139,7 @@ class Answering:
         """The context: questions about one passage give each other away."""
         return (text[1],)
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+    def encode(self, encoder: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         frame = encoder.frame(2)
         length, stride, most = self._window(encoder, frame)
         distinct = list(dict.fromkeys(context for _, context in texts))
@@ -149,9 +149,9 @@ class Answering:
             ids = question.ids[:most]
             cut = len(question.ids) > most
             rows.append(windows(frame, contexts[context], length=length, stride=stride, question=ids, truncated=cut))
-        return Asked(texts, rows)
+        return EncodedTexts(texts, rows)
 
-    def _window(self, encoder: TextEncoder, frame: Frame) -> tuple[int, int, int]:
+    def _window(self, encoder: Tokenizer, frame: Frame) -> tuple[int, int, int]:
         """(length, stride, tokens of a question) for a model.
 
         Raises:
@@ -192,7 +192,7 @@ class Answering:
         """None: every token has a score for start and end."""
         return ()
 
-    def targets(self, asked: Asked, gold: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def targets(self, asked: EncodedTexts, gold: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """First and last token of the answer; the first token of the row where the window does not hold it."""
         found = []
         for (_, context), rows, one in zip(asked.texts, asked.rows, gold, strict=True):
@@ -205,7 +205,7 @@ class Answering:
                 found.append({"start_positions": int(own[0]) if holds else 0, "end_positions": int(own[-1]) if holds else 0})
         return found
 
-    def predictions(self, outputs: Outputs, asked: Asked, keep: int) -> list[Prediction]:
+    def predictions(self, outputs: Outputs, asked: EncodedTexts, keep: int) -> list[Prediction]:
         """The best answers to every question, so many of each at most."""
         rows = asked.flat
         starts, ends = split(outputs["start_logits"], rows), split(outputs["end_logits"], rows)
@@ -241,7 +241,7 @@ class Answering:
             return ""
         return one.spans[0].text
 
-    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[dict[str, Any]]) -> np.ndarray:
+    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[dict[str, Any]]) -> np.ndarray:
         """[questions, 7]: the columns of `_squad`."""
         found = []
         for one, right in zip(self.predictions(outputs, asked, 1), gold, strict=True):
@@ -256,14 +256,14 @@ class Answering:
     def expected(self, gold: dict[str, Any]) -> str:
         return " | ".join(dict.fromkeys(gold["texts"])) or "(no answer)"
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
         after, before = ([self.says(p) for p in self.predictions(o, asked, 1)] for o in (ours, reference))
         changed = [
             (i, b or "(no answer)", a or "(no answer)") for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b
         ]
         return Fidelity("agreement", 1 - len(changed) / max(len(after), 1), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """The best answer; scores are shares among the best ones, "no answer" included where it is allowed."""
         one, own = asked.one(index, outputs)
         found = self.predictions(own, one, self.options.n_best)[0]

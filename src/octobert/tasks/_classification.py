@@ -11,7 +11,7 @@ import numpy as np
 
 from octobert.core.errors import DataError
 from octobert.data.rows import ROW_NUMBER, Row
-from octobert.data.tokenization import Asked, Text
+from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._task import (
     Fidelity,
     Metric,
@@ -100,22 +100,22 @@ class Classification(WholeTexts):
         found = {str(row[column]).strip().removesuffix(".0") for row in rows}
         return tuple(sorted(found, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
 
-    def targets(self, asked: Asked, gold: Sequence[int]) -> list[dict[str, Any]]:
+    def targets(self, asked: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
         return [{"labels": label} for label in gold]
 
-    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[int]) -> np.ndarray:
+    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[int]) -> np.ndarray:
         """[items, 2]: predicted class, right class."""
         return np.stack([outputs["logits"].argmax(axis=-1), np.asarray(gold)], axis=1)
 
     def expected(self, gold: int) -> str:
         return self._name(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
         after, before = ours["logits"].argmax(axis=-1), reference["logits"].argmax(axis=-1)
         changed = [(int(i), self._name(int(before[i])), self._name(int(after[i]))) for i in np.flatnonzero(after != before)]
         return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         found = shares(outputs["logits"][index])
         best = int(found.argmax())
         return {"label": self._name(best), "score": float(found[best])}

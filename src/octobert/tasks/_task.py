@@ -18,7 +18,7 @@ from octobert.core import plugins
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.results import TaskFacts
 from octobert.data.rows import ROW_NUMBER, Row
-from octobert.data.tokenization import Asked, Encoded, Text, TextEncoder
+from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[np.ndarray], float]
@@ -65,7 +65,7 @@ class Task(Protocol):
         """What a text must not share with one that is evaluated, if it is calibrated or trained on."""
         ...
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+    def encode(self, encoder: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """The rows of tokens that the model reads for texts."""
         ...
 
@@ -77,7 +77,7 @@ class Task(Protocol):
         """The classes that a model for such rows needs, in the order of its logits; none where the head has no classes."""
         ...
 
-    def targets(self, asked: Asked, gold: Sequence[Any]) -> list[dict[str, Any]]:
+    def targets(self, asked: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
         """What training wants of each row of tokens: arguments of the model's forward, per-token ones as arrays.
 
         Raises:
@@ -85,7 +85,7 @@ class Task(Protocol):
         """
         ...
 
-    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[Any]) -> np.ndarray:
+    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
         """[items, figures]: all that the metrics need of each item."""
         ...
 
@@ -93,11 +93,11 @@ class Task(Protocol):
         """One entry of gold as a person would say it."""
         ...
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
         """How closely outputs follow reference outputs."""
         ...
 
-    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """What a user is told about text `index`, which was given as `given`."""
         ...
 
@@ -209,10 +209,10 @@ class WholeTexts:
         """All of it."""
         return text
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+    def encode(self, encoder: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """One row for every text; what is longer than the model takes is cut."""
         rows: list[Sequence[Encoded]] = [[row] for row in encoder.encode(texts)]
-        return Asked(texts, rows)
+        return EncodedTexts(texts, rows)
 
 
 def shares(logits: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.data.rows import Row
-from octobert.data.tokenization import Asked, Text, TextEncoder, TokenOffsets, split
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
@@ -119,14 +119,14 @@ class Tagging:
         """All words."""
         return text
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[Text]) -> Asked:
+    def encode(self, encoder: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Words are tokenized as one text with spaces between, as the model knew them in pre-training."""
         frame, length = encoder.frame(1), encoder.max_length
         room = length - frame.size
         stride = stride_within(room, self.stride)
         pieces = encoder.pieces([" ".join(words) for words in texts])
         aligned = [_aligned(words, own) for words, own in zip(texts, pieces, strict=True)]
-        return Asked(texts, [windows(frame, own, length=length, stride=stride) for own in aligned])
+        return EncodedTexts(texts, [windows(frame, own, length=length, stride=stride) for own in aligned])
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
@@ -148,7 +148,7 @@ class Tagging:
         """O first, then B- and I- of each type; or all tags as they are."""
         return _entities.labels_of({tag for tags in self.gold(rows, where=where) for tag in tags})
 
-    def targets(self, asked: Asked, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    def targets(self, asked: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
         index = {label: i for i, label in enumerate(self.labels)}
         found = []
@@ -163,7 +163,7 @@ class Tagging:
                 found.append({"labels": np.array([IGNORED if word == NOWHERE else index[tags[word]] for word in places])})
         return found
 
-    def predictions(self, outputs: Outputs, asked: Asked) -> list[tuple[list[str], list[float]]]:
+    def predictions(self, outputs: Outputs, asked: EncodedTexts) -> list[tuple[list[str], list[float]]]:
         """(tags, their probabilities) of every text; a word that the tokenizer drops is outside."""
         logits, found, at = split(outputs["logits"], asked.flat), [], 0
         for words, rows in zip(asked.texts, asked.rows, strict=True):
@@ -177,7 +177,7 @@ class Tagging:
             found.append((tags, likely))
         return found
 
-    def items(self, outputs: Outputs, asked: Asked, gold: Sequence[Sequence[str]]) -> np.ndarray:
+    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
         """[sentences, 5]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
         predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, asked)]
         return np.array([_entities.counts(*both) for both in zip(predicted, gold, strict=True)], dtype=np.float64)
@@ -185,7 +185,7 @@ class Tagging:
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: Asked) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
         """Agreement is the share of words with the same tag."""
         after, before = ([tags for tags, _ in self.predictions(o, asked)] for o in (ours, reference))
         same = sum(a == b for one, other in zip(after, before, strict=True) for a, b in zip(one, other, strict=True))
@@ -193,7 +193,7 @@ class Tagging:
         changed = [(i, _shown(b), _shown(a)) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
         return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: Asked, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
         one, own = asked.one(index, outputs)
         tags, likely = self.predictions(own, one)[0]
