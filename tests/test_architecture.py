@@ -18,11 +18,12 @@ LEVELS = (
     ("config",),
     ("data", "models"),
     ("tasks", "graph"),
-    ("quantization", "targets", "inference", "training"),
+    ("quantization", "targets", "training"),
+    ("inference",),
     ("evaluation", "report"),
-    ("inspection",),
-    ("pipeline",),
-    ("api", "__init__"),
+    ("inspection", "pipeline"),
+    ("api",),
+    ("__init__",),
     ("cli",),
     ("__main__",),
 )
@@ -73,13 +74,35 @@ def test_every_room_says_what_it_is_for() -> None:
         assert ast.get_docstring(ast.parse((package / "__init__.py").read_text())), package
 
 
+# The names that `import octobert` promises.
+PUBLIC = {
+    "errors": (
+        "AccuracyError BusyError DataError ModelError OctobertError ParityError PlanError RecipeError StorageError TargetError"
+    ),
+    "functions": (
+        "benchmark calibrate calibration_tables check clean doctor dry_run evaluate finetune fuse inspect list_placements "
+        "list_targets list_tasks load load_recipe manifest packages parse_recipe quantize read_calibration_table recipe_schema "
+        "run stored tune"
+    ),
+    "others": "OldNameWarning ProgressBar ProgressEvent Recipe",
+}
+
+
 def test_the_public_names() -> None:
-    assert octobert.__all__ == ["OctobertError", "Recipe", "load", "load_recipe", "parse_recipe", "run"]
+    assert sorted(octobert.__all__) == sorted(" ".join(PUBLIC.values()).split())
     for name in octobert.__all__:
-        assert getattr(octobert, name) is not None
-    assert callable(octobert.run)
+        assert getattr(octobert, name).__doc__, name
+    assert all(callable(getattr(octobert, name)) for name in PUBLIC["functions"].split())
+    assert all(issubclass(getattr(octobert, name), octobert.OctobertError) for name in PUBLIC["errors"].split())
+    assert set(octobert.__all__) <= set(dir(octobert))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         octobert.nothing  # noqa: B018
+
+
+def test_commands_use_the_public_functions() -> None:
+    """The command line is a thin layer: it imports the API, and below it only what parses options and prints."""
+    rooms = {room_of(module) for path in (ROOT / "cli").glob("*.py") for module in imports_of(path)}
+    assert rooms <= {"cli", "api", "__init__", "config", "core", "report"}
 
 
 def test_importing_octobert_costs_nothing() -> None:

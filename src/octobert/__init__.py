@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         DataError,
         ModelError,
         OctobertError,
+        OldNameWarning,
         ParityError,
         PlanError,
         RecipeError,
@@ -49,7 +50,8 @@ _PUBLIC = {
     "octobert.api.runs": "calibrate clean dry_run finetune load_recipe parse_recipe quantize run stored",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
-        "AccuracyError BusyError DataError ModelError OctobertError ParityError PlanError RecipeError StorageError TargetError"
+        "AccuracyError BusyError DataError ModelError OctobertError OldNameWarning ParityError PlanError RecipeError "
+        "StorageError TargetError"
     ),
     "octobert.report.progress": "ProgressBar ProgressEvent",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "DataError",
     "ModelError",
     "OctobertError",
+    "OldNameWarning",
     "ParityError",
     "PlanError",
     "ProgressBar",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from octobert.config import loading
-from octobert.core.errors import RecipeError
+from octobert.config.recipe import Benchmark
+from octobert.core.errors import OldNameWarning, RecipeError
 
 GOOD = {"model": "m", "task": "mrpc", "data": "d"}
 
@@ -159,3 +160,28 @@ def test_changes_that_do_not_fit(tmp_path, change: str, message: str) -> None:
     (tmp_path / "r.yaml").write_text("model: m\ntask: squad\ndata: d\nseed: 3\n")
     with pytest.raises(RecipeError, match=message):
         loading.load(tmp_path / "r.yaml", [change])
+
+
+@pytest.mark.parametrize(("old", "new"), [("prepare", "transforms"), ("refine", "corrections")])
+def test_old_keys_work_with_a_warning(tmp_path, old: str, new: str) -> None:
+    with pytest.warns(OldNameWarning, match=f'the recipe key "{old}" is now "{new}"'):
+        recipe = loading.parse({**GOOD, old: []})
+    assert getattr(recipe, new) == ()
+    (tmp_path / "r.yaml").write_text(f"model: m\ntask: mrpc\ndata: d\n{new}: []\n")
+    with pytest.warns(OldNameWarning):
+        assert getattr(loading.load(tmp_path / "r.yaml", [f"{old}=null"]), new) == ()
+    with pytest.raises(RecipeError, match=f"{old} is the old name of {new}; remove it"):
+        loading.parse({**GOOD, old: [], new: []})
+
+
+def test_old_keys_work_with_quantization_aware_training() -> None:
+    with pytest.warns(OldNameWarning):
+        recipe = loading.parse({**GOOD, "qat": {}, "prepare": []})
+    assert (recipe.transforms, recipe.corrections) == ((), ())
+    with pytest.raises(RecipeError, match="transforms and qat exclude each other"):
+        loading.parse({**GOOD, "qat": {}, "transforms": ["smoothquant"]})
+
+
+def test_a_model_of_the_recipe_is_checked_alone() -> None:
+    with pytest.raises(RecipeError, match=r"benchmark: repeats: input should be greater than or equal to 3 \(got 1\)"):
+        loading.checked(Benchmark, {"repeats": 1}, where="benchmark")

@@ -12,6 +12,7 @@ from typing import Literal
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Latency
+from octobert.core.tabular import Row, Tabular
 
 Kind = Literal["product", "conversion", "other"]
 
@@ -127,7 +128,7 @@ class Profile(FrozenModel):
     operators: tuple[Operator, ...]
 
 
-class Inspection(FrozenModel):
+class Inspection(Tabular):
     """A model after compiling, and the float model beside it where there is one.
 
     Args:
@@ -157,6 +158,11 @@ class Inspection(FrozenModel):
     fallbacks: tuple[Fallback, ...]
     latencies: tuple[Latency, ...] = ()
     answers: tuple[str, ...] = ()
+
+    def to_rows(self) -> list[Row]:
+        """One row per operator of the model, in the order in which they ran."""
+        names = ("name", "type", "kind", "precision", "ms", "layer", "part")
+        return [{name: getattr(operator, name) for name in names} for operator in self.profile.operators]
 
 
 def split(operators: Iterable[Operator], between_ms: float) -> Split:
@@ -196,7 +202,7 @@ class Finding(FrozenModel):
     fix: str | None = None
 
 
-class Lint(FrozenModel):
+class Lint(Tabular):
     """All findings about one file for one target.
 
     Args:
@@ -214,3 +220,7 @@ class Lint(FrozenModel):
     def passes(self) -> bool:
         """Whether the target takes the file."""
         return all(finding.severity != "refused" for finding in self.findings)
+
+    def to_rows(self) -> list[Row]:
+        """One row per finding."""
+        return [finding.model_dump() for finding in self.findings]

@@ -11,6 +11,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, Footprint, Latency, Score
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Provenance, Ranges
+from octobert.core.tabular import Row, Tabular
 
 PACKAGE_FILE = "octobert.json"
 # In a checkpoint that was trained here.
@@ -170,7 +171,7 @@ class Swept(FrozenModel):
     signal_to_noise_db: dict[str, float] = Field(default_factory=dict)
 
 
-class Sweep(FrozenModel):
+class Sweep(Tabular):
     """`sweep.json`: calibrators side by side, from one pass over the calibration rows.
 
     Args:
@@ -185,6 +186,13 @@ class Sweep(FrozenModel):
     judged_rows: int
     ranges: dict[str, tuple[float, float]]
     swept: tuple[Swept, ...]
+
+    def to_rows(self) -> list[Row]:
+        """One row per calibrator. `agreement` has the name of the task's measure."""
+        return [
+            {"calibrator": s.calibrator, self.fidelity: s.agreement, "output_error": s.output_error, "problem": s.problem}
+            for s in self.swept
+        ]
 
 
 class Simulated(FrozenModel):
@@ -216,7 +224,7 @@ class DataFacts(FrozenModel):
     training_rows: int = 0
 
 
-class Finetuned(FrozenModel):
+class Finetuned(Tabular):
     """What `octobert finetune` says of a float model.
 
     Args:
@@ -227,6 +235,10 @@ class Finetuned(FrozenModel):
     trained: dict[str, Any]
     data: DataFacts
     scores: tuple[Score, ...]
+
+    def to_rows(self) -> list[Row]:
+        """One row per metric."""
+        return [score.model_dump() for score in self.scores]
 
 
 class TaskFacts(FrozenModel):
@@ -256,7 +268,7 @@ class StageFacts(FrozenModel):
     key: str
 
 
-class Report(FrozenModel):
+class Report(Tabular):
     """`report.json`: everything that was decided and measured in one run.
 
     Args:
@@ -283,6 +295,30 @@ class Report(FrozenModel):
     environment: Environment
     absent: dict[str, str]
     stages: dict[str, StageFacts]
+
+    def to_rows(self) -> list[Row]:
+        """One row per measured model: scores, difference from float, size, and median time of each shape."""
+        metrics = list(dict.fromkeys(score.metric for scores in self.scores.values() for score in scores))
+        comparisons = {comparison.candidate: comparison for comparison in self.comparisons}
+        rows = []
+        for footprint in self.footprints:
+            name = footprint.candidate
+            values = {score.metric: score.value for score in self.scores.get(name, ())}
+            comparison = comparisons.get(name)
+            timed = [latency for latency in self.latencies if latency.candidate == name]
+            rows.append(
+                {
+                    "model": name,
+                    "precision": footprint.precision,
+                    **{metric: values.get(metric) for metric in metrics},
+                    "output_error": comparison.output_error if comparison else None,
+                    "size_mb": footprint.size_bytes / 1e6,
+                    "peak_memory_mb": footprint.peak_memory_bytes / 1e6,
+                    "load_ms": footprint.load_ms,
+                    **{f"p50_ms {latency.batch}×{latency.sequence}": latency.percentile_ms(50) for latency in timed},
+                }
+            )
+        return rows
 
 
 class PackageManifest(FrozenModel):

@@ -11,6 +11,7 @@ from octobert.core import environment
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import RuntimeOption, SessionOptions
+from octobert.core.tabular import Row, Tabular
 
 Goal = Literal["latency", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -58,7 +59,7 @@ class Tried(FrozenModel):
     problem: str | None = None
 
 
-class Tuned(FrozenModel):
+class Tuned(Tabular):
     """Result of a search for the fastest setting.
 
     Args:
@@ -79,6 +80,10 @@ class Tuned(FrozenModel):
     default_ms: float
     rows: int
     tried: tuple[Tried, ...]
+
+    def to_rows(self) -> list[Row]:
+        """One row per setting that was timed."""
+        return [{**tried.setting.model_dump(), "ratio": tried.ratio, "problem": tried.problem} for tried in self.tried]
 
 
 def goal_named(name: str, *, where: str = "goal") -> Goal:
