@@ -1,4 +1,4 @@
-"""Fake quantization: numbers against the writer of Q/DQ, gradients against their definition, ranges that follow and learn."""
+"""Fake quantization: values against the Q/DQ writer, gradients against their definition, moving and learned ranges."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from octobert.core.plan import Quantizer
 from octobert.graph import qdq
 from octobert.training.fake_quantization import (
-    Ranges,
-    Rounded,
-    RoundedLearned,
-    RoundedWhole,
-    rounded_weight,
-    rounding_of,
+    ActivationRanges,
+    FakeQuantize,
+    FakeQuantizeLearned,
+    FakeQuantizeUnclipped,
+    fake_quantize_weight,
+    quantization_parameters,
     weight_bound,
 )
 
@@ -35,9 +35,9 @@ def values(seed: int = 0, count: int = 4000) -> np.ndarray:
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=str)
 def test_values_are_those_of_the_written_graph(quantizer: Quantizer) -> None:
     x = values()
-    found = Rounded.apply(torch.from_numpy(x), *rounding_of(quantizer, quantizer.low, quantizer.high)).numpy()
+    result = FakeQuantize.apply(torch.from_numpy(x), *quantization_parameters(quantizer, quantizer.low, quantizer.high)).numpy()
     expected = qdq.rounded_activation(x, quantizer)
-    np.testing.assert_allclose(found, expected, atol=1e-3 * float(qdq.activation_parameters(quantizer)[0]))
+    np.testing.assert_allclose(result, expected, atol=1e-3 * float(qdq.activation_parameters(quantizer)[0]))
 
 
 @pytest.mark.parametrize("axis", [None, 1])
@@ -46,16 +46,16 @@ def test_weights_are_those_of_the_written_graph(axis: int | None, reduced: bool)
     """The graph has [in, out], PyTorch [out, in]."""
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, reduce_range=reduced)
     weight = torch.from_numpy(values(1, 24 * 16).reshape(24, 16))
-    found = rounded_weight(weight, quantizer, weight_bound(weight, axis), clips=False).numpy()
-    np.testing.assert_allclose(found, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6)
+    result = fake_quantize_weight(weight, quantizer, weight_bound(weight, axis), clips=False).numpy()
+    np.testing.assert_allclose(result, qdq.dequantized_weight(weight.numpy().T, quantizer).T, atol=1e-6)
 
 
 def test_the_gradient_passes_straight_through_inside_and_stops_outside() -> None:
     x = torch.tensor([-5.0, -1.0, 0.3, 1.0, 5.0], requires_grad=True)
-    Rounded.apply(x, 0.1, -20, 30).sum().backward()
+    FakeQuantize.apply(x, 0.1, -20, 30).sum().backward()
     assert x.grad.tolist() == [0.0, 1.0, 1.0, 1.0, 0.0]
     y = torch.tensor([-5.0, 5.0], requires_grad=True)
-    RoundedWhole.apply(y, torch.tensor(0.1)).sum().backward()
+    FakeQuantizeUnclipped.apply(y, torch.tensor(0.1)).sum().backward()
     assert y.grad.tolist() == [1.0, 1.0]
 
 
@@ -73,16 +73,16 @@ def test_gradients_of_learned_ends_against_finite_differences() -> None:
     x = np.array([v for v in values(2, 500) if min(abs(v - low), abs(v - high)) > 0.02], dtype=np.float64)
     codes = np.round(x / scale) - x / scale
     tensors = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (low, high)]
-    given = torch.from_numpy(x).requires_grad_()
-    RoundedLearned.apply(given, *tensors, scale, -zero, levels - zero, False).sum().backward()
+    tensor = torch.from_numpy(x).requires_grad_()
+    FakeQuantizeLearned.apply(tensor, *tensors, scale, -zero, levels - zero, False).sum().backward()
     step = 1e-4
     for index, end in enumerate(tensors):
         ends = [[low, high], [low, high]]
         ends[0][index] -= step
         ends[1][index] += step
-        less, more = (smooth(x, *one, levels, codes) for one in ends)
+        less, more = (smooth(x, *pair, levels, codes) for pair in ends)
         assert float(end.grad) == pytest.approx((more - less) / (2 * step), rel=1e-6)
-    assert given.grad.tolist() == [float(low <= v <= high) for v in x]
+    assert tensor.grad.tolist() == [float(low <= v <= high) for v in x]
 
 
 def test_the_gradient_of_a_symmetric_bound_is_that_of_lsq() -> None:
@@ -90,7 +90,7 @@ def test_the_gradient_of_a_symmetric_bound_is_that_of_lsq() -> None:
     x = torch.from_numpy(values(3, 300).astype(np.float64)).requires_grad_()
     bound, highest = torch.tensor(1.2, dtype=torch.float64, requires_grad=True), 127
     scale = 1.2 / highest
-    RoundedLearned.apply(x, None, bound, scale, -highest, highest, True).sum().backward()
+    FakeQuantizeLearned.apply(x, None, bound, scale, -highest, highest, True).sum().backward()
     steps = x.detach().numpy() / scale
     by_scale = np.where(steps > highest, highest, np.where(steps < -highest, -highest, np.round(steps) - steps))
     assert float(bound.grad) == pytest.approx(by_scale.sum() / highest, rel=1e-9)
@@ -100,35 +100,35 @@ def test_learned_bounds_of_channels_have_gradients_of_their_own() -> None:
     weight = torch.from_numpy(values(4, 60).reshape(3, 20)).requires_grad_()
     bound = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
     quantizer = Quantizer(dtype="int8", symmetric=True, axis=1)
-    rounded_weight(weight, quantizer, bound, clips=True).sum().backward()
+    fake_quantize_weight(weight, quantizer, bound, clips=True).sum().backward()
     assert bound.grad.shape == (3, 1)
     alone = torch.tensor([[2.0]], requires_grad=True)
-    rounded_weight(weight.detach()[1:2], quantizer, alone, clips=True).sum().backward()
+    fake_quantize_weight(weight.detach()[1:2], quantizer, alone, clips=True).sum().backward()
     torch.testing.assert_close(bound.grad[1:2], alone.grad)
 
 
 def test_a_moving_average_goes_its_share_and_leaves_what_it_did_not_see() -> None:
-    ranges = Ranges(QUANTIZERS[:2], learned=False)
-    ranges.follow([0, 0], [torch.tensor(-2.3), torch.tensor(-0.1)], [torch.tensor(1.9), torch.tensor(0.9)], 0.1)
-    low, high = ranges.ends()
+    ranges = ActivationRanges(QUANTIZERS[:2], learned=False)
+    ranges.update([0, 0], [torch.tensor(-2.3), torch.tensor(-0.1)], [torch.tensor(1.9), torch.tensor(0.9)], 0.1)
+    low, high = ranges.bounds()
     assert low.tolist() == pytest.approx([-1.3 - 0.1 * 1.0, -2.0])
     assert high.tolist() == pytest.approx([2.9 - 0.1 * 1.0, 2.0])
 
 
 def test_a_range_that_is_not_known_is_what_is_seen_first_and_holds_zero() -> None:
-    ranges = Ranges([Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)], learned=False)
-    assert np.isnan(ranges.parameters_now()[0][0])
-    ranges.follow([0, 1], [torch.tensor(0.5), torch.tensor(-3.0)], [torch.tensor(2.0), torch.tensor(1.0)], 0.01)
-    assert [end.tolist() for end in ranges.ends()] == [[0.0, -3.0], [2.0, 3.0]]
+    ranges = ActivationRanges([Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)], learned=False)
+    assert np.isnan(ranges.parameters_of_quantization()[0][0])
+    ranges.update([0, 1], [torch.tensor(0.5), torch.tensor(-3.0)], [torch.tensor(2.0), torch.tensor(1.0)], 0.01)
+    assert [end.tolist() for end in ranges.bounds()] == [[0.0, -3.0], [2.0, 3.0]]
 
 
 def test_a_ceiling_holds_whatever_is_observed_or_learned() -> None:
     clipped = Quantizer(dtype="uint8", symmetric=False, low=-0.1, high=4.0, ceiling=5.0)
-    observed = Ranges([clipped], learned=False)
+    observed = ActivationRanges([clipped], learned=False)
     for _ in range(50):
-        observed.follow([0], [torch.tensor(-0.1)], [torch.tensor(90.0)], 0.5)
-    assert observed.ends()[1].tolist() == [5.0]
-    learned = Ranges([clipped], learned=True)
+        observed.update([0], [torch.tensor(-0.1)], [torch.tensor(90.0)], 0.5)
+    assert observed.bounds()[1].tolist() == [5.0]
+    learned = ActivationRanges([clipped], learned=True)
     with torch.no_grad():
         learned.log_high += 3.0
-    assert learned.ends()[1].tolist() == [5.0]
+    assert learned.bounds()[1].tolist() == [5.0]

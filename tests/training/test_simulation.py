@@ -53,10 +53,10 @@ class Case:
     """One family: its float graph, and ranges in which some values are clipped."""
 
     def __init__(self, captured, source: Path, folder: Path) -> None:
-        self.source, self.folder, self.encoder = source, folder, captured.encoder
+        self.source, self.folder, self.family = source, folder, captured.family
         self.path = folder / "float.onnx"
         operators.save(captured.model, self.path)
-        self.sites = sites.find_sites(captured.model.graph, captured.encoder)
+        self.sites = sites.find_sites(captured.model.graph, captured.family)
         self.feeds = parity_feeds(pad_of(source))
         values = sorted({site.value for site in self.sites if not site.is_weight})
         model = onnx.load(self.path)
@@ -114,7 +114,7 @@ def test_simulation_equals_the_written_graph(case, family: str, placement: str) 
     one = case(family)
     plan = one.plan(PLACEMENTS[placement])
     model = one.model()
-    simulation = Simulation(model, plan, one.encoder).attach()
+    simulation = Simulation(model, plan, one.family).attach()
     found = assert_follows(model, one, one.written(plan))
     simulation.quantizing = False
     floats = np.concatenate([outputs(model, feeds).ravel() for feeds in one.feeds])
@@ -141,7 +141,7 @@ def test_every_option_of_the_plan_is_simulated(case, options: dict, target: str)
     one = case("bert")
     plan = one.plan("qdqbert", target, **options)
     model = one.model()
-    Simulation(model, plan, one.encoder).attach()
+    Simulation(model, plan, one.family).attach()
     assert_follows(model, one, one.written(plan))
 
 
@@ -149,7 +149,7 @@ def test_detached_it_is_the_model_that_it_was(case) -> None:
     one = case("bert")
     model = one.model()
     before, names = outputs(model, one.feeds[0]), set(model.state_dict())
-    simulation = Simulation(model, one.plan("qdqbert"), one.encoder, learned=True).attach()
+    simulation = Simulation(model, one.plan("qdqbert"), one.family, learned=True).attach()
     assert set(model.state_dict()) > names
     outputs(model, one.feeds[0])
     simulation.detach()
@@ -180,7 +180,7 @@ def test_observers_see_real_tokens_only(case, family: str) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     model.config.update({key: 0.0 for key in checkpoints.dropouts(model.config.to_dict())})
-    simulation = Simulation(model, plan, one.encoder, share=1.0).attach()
+    simulation = Simulation(model, plan, one.family, rate=1.0).attach()
     simulation.observing, simulation.quantizing = True, False
     outputs(model, padded)
     found = simulation.intervals()
@@ -198,7 +198,7 @@ def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
     widths = {}
     for keep in (100.0, 90.0):
         model = one.model().train()
-        simulation = Simulation(model, plan, one.encoder, keep=keep, share=1.0).attach()
+        simulation = Simulation(model, plan, one.family, keep=keep, rate=1.0).attach()
         simulation.observing, simulation.quantizing = True, False
         torch.manual_seed(0)
         outputs(model, batch([30] * 8, seed=3))
@@ -211,8 +211,8 @@ def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
 
 def test_a_range_that_saw_nothing_is_named(case) -> None:
     one = case("bert")
-    simulation = Simulation(one.model(), without_ranges(one.plan("matmul")), one.encoder).attach()
-    with pytest.raises(PlanError, match=r"embeddings.LayerNorm.*no data was seen for a range.*train on more rows"):
+    simulation = Simulation(one.model(), without_ranges(one.plan("matmul")), one.family).attach()
+    with pytest.raises(PlanError, match=r"embeddings.LayerNorm.*a range has seen no data.*train on more rows"):
         simulation.intervals()
 
 
@@ -224,7 +224,7 @@ def test_a_plan_of_another_model_is_refused(case) -> None:
         for d in plan.decisions
     ]
     with pytest.raises(PlanError, match=r"layer.7.*the plan does not fit the model"):
-        Simulation(one.model(), plan.model_copy(update={"decisions": tuple(moved)}), one.encoder)
+        Simulation(one.model(), plan.model_copy(update={"decisions": tuple(moved)}), one.family)
 
 
 def test_dynamic_activations_are_refused(case) -> None:
@@ -233,14 +233,14 @@ def test_dynamic_activations_are_refused(case) -> None:
     one = case("bert")
     plan = dynamic.plan(one.sites, one.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options())
     with pytest.raises(PlanError, match=r"needs fixed ranges .*use the method static"):
-        Simulation(one.model(), plan, one.encoder)
+        Simulation(one.model(), plan, one.family)
 
 
 def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
     """Moved ends of activations and weights, written as Q/DQ, give what the simulation gives."""
     one = case("bert")
     model = one.model()
-    simulation = Simulation(model, one.plan("qdqbert"), one.encoder, learned=True).attach()
+    simulation = Simulation(model, one.plan("qdqbert"), one.family, learned=True).attach()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -256,7 +256,7 @@ def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
     assert_follows(model, one, [run(opened, feeds)[0] for feeds in one.feeds])
     # A model that is loaded again computes the same with the scales that were kept.
     again = one.model()
-    Simulation(again, plan, one.encoder, scales=simulation.weight_scales()).attach()
+    Simulation(again, plan, one.family, scales=simulation.weight_scales()).attach()
     np.testing.assert_allclose(outputs(again, one.feeds[2]), outputs(model, one.feeds[2]), atol=EXACT)
 
 
@@ -267,9 +267,9 @@ def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> 
     one = case("bert")
     monkeypatch.setattr(Interceptor, "_product", lambda self, func, args, kwargs: func(*args, **kwargs))
     model = one.model()
-    simulation = Simulation(model, one.plan("qdqbert"), one.encoder).attach()
+    simulation = Simulation(model, one.plan("qdqbert"), one.family).attach()
     outputs(model, one.feeds[0])
     with pytest.raises(
-        PlanError, match=r"attention.self.*without computing what the plan rounds .*got 8 of 20 ranges were never met"
+        PlanError, match=r"attention.self.*the model does not compute a value that the plan quantizes .*got 8 of 20 ranges without a value"
     ):
         simulation.intervals()

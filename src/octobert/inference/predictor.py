@@ -14,7 +14,7 @@ from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, TargetError
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
-from octobert.data.tokenization import Encoded, TextEncoder
+from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.inference import cost_model
 from octobert.inference.batching import run_rows
 from octobert.inference.streaming import Scheduler
@@ -72,7 +72,7 @@ class Predictor:
         if not probe.available:
             what = f"the target {self.target} cannot run here"
             raise TargetError(what, where=str(folder), got=probe.missing, fix=probe.install)
-        self._tokenizer = TextEncoder(self.folder, self.task.max_length)
+        self._tokenizer = Tokenizer(self.folder, self.task.max_length)
         self.setting = _setting(self.folder, goal, streams, threads)
         options = self.setting.options(cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback)
         session = self._session = target.open_session(target.model_file(self.folder), options)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octobert.core.session import Session
-from octobert.data.tokenization import Asked, Encoded, TextEncoder
+from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
 from octobert.inference.batching import Batch, Outputs, make_batches
 from octobert.inference.cost_model import CostModel
 from octobert.tasks._task import Task
@@ -32,7 +32,7 @@ _PATIENCE_S = 0.05
 class _Window:
     """Tokenized inputs whose batches were submitted."""
 
-    encoded: Asked
+    encoded: EncodedTexts
     batches: list[Batch]
     results: list[Future[dict[str, Any]]]
 
@@ -52,7 +52,7 @@ class Scheduler:
         tokens: most tokens of a batch, padding included.
     """
 
-    def __init__(self, task: Task, tokenizer: TextEncoder, session: Session, cost: CostModel, tokens: int) -> None:
+    def __init__(self, task: Task, tokenizer: Tokenizer, session: Session, cost: CostModel, tokens: int) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen: set[tuple[int, int]] = set()

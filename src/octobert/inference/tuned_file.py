@@ -55,7 +55,7 @@ def write_tuned(folder: Path, result: Tuned) -> None:
 def machine_id() -> str:
     """Return a digest of what measured times depend on: the CPU, the usable cores, the versions of the runtimes."""
     here = environment.current()
-    runtimes = {name: here.versions.get(name) for name in ("onnxruntime", "openvino", "torch")}
+    runtimes = {name: here.versions.get(name) for name in environment.runtime_packages()}
     return canonical_digest([here.cpu, here.cores, here.features, runtimes])[:16]
 
 

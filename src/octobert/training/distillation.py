@@ -1,7 +1,4 @@
-"""Distillation: a model in training follows a float teacher, by its logits or embeddings and, if wanted, its hidden states.
-
-Needs torch.
-"""
+"""Distillation: the loss of a model in training compares it with a float teacher, by outputs and hidden states. Needs torch."""
 
 from __future__ import annotations
 
@@ -15,45 +12,48 @@ import torch.nn.functional as F
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest
-from octobert.models import checkpoint
+from octobert.models.checkpoint import inputs_of, load_torch
+from octobert.models.heads import head_of
+from octobert.models.pooling import pool, pooling_of
+from octobert.models.source import ModelSource
 
-# Logits of padding, which softmax makes 0 of.
-_NOWHERE = -1e4
+# Logit of padding; its softmax is 0.
+_MASKED = -1e4
 
 
 class Teacher:
-    """A float model, its weights as they are, without dropout.
+    """A float model with fixed weights and without dropout.
 
     Args:
-        folder: of the checkpoint.
-        head: of both models.
-        settings: how it is followed.
-        pooling: of embeddings.
+        folder: checkpoint of the teacher.
+        head: head of both models.
+        settings: how the losses are computed.
+        allow_pickle: accept weights in pickle files.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
     """
 
     def __init__(self, folder: Path, head: str, settings: Distill, *, allow_pickle: bool = False) -> None:
-        self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
+        self.model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self.model.requires_grad_(False)
-        self.settings, self.head = settings, head
-        self.pooling = checkpoint.pooling_of(folder)
-        self._accepted = checkpoint.inputs_of(self.model)
+        self.settings, self.head = settings, head_of(head)
+        self.pooling = pooling_of(folder)
+        self._accepted = inputs_of(self.model)
 
     def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
-        """How far outputs are from the teacher's, as one number.
+        """Return the distance of a model's outputs from the teacher's, as a scalar.
 
         Args:
-            outputs: of the model in training, with hidden states if `settings.hidden`.
-            inputs: what it read.
+            outputs: of the model in training, with hidden states if `settings.hidden` is positive.
+            inputs: of the model in training, [B, S] each.
         """
         device = inputs["input_ids"].device
         if next(self.model.parameters()).device != device:
             self.model.to(device)
-        read = {name: inputs[name] for name in self._accepted if name in inputs}
+        own_inputs = {name: inputs[name] for name in self._accepted if name in inputs}
         with torch.no_grad():
-            expected = self.model(**read, output_hidden_states=self.settings.hidden > 0)
+            expected = self.model(**own_inputs, output_hidden_states=self.settings.hidden > 0)
         mask = inputs["attention_mask"].bool()
         total = self._outputs_loss(outputs, expected, mask)
         if self.settings.hidden:
@@ -61,71 +61,74 @@ class Teacher:
         return total
 
     def _outputs_loss(self, outputs: Any, expected: Any, mask: Any) -> Any:
-        if self.head == "embedding":
-            ours, theirs = (checkpoint.pool(one.last_hidden_state, mask, self.pooling) for one in (outputs, expected))
-            return (1 - F.cosine_similarity(ours, theirs, dim=-1)).mean()
-        temperature = self.settings.temperature
-        if self.head == "question-answering":
-            names = checkpoint.OUTPUTS[self.head]
-            pairs = [tuple(one[name].masked_fill(~mask, _NOWHERE) for one in (outputs, expected)) for name in names]
-        elif self.head == "token-classification":
-            pairs = [(outputs.logits[mask], expected.logits[mask])]
-        else:
-            pairs = [(outputs.logits, expected.logits)]
-        return torch.stack([_divergence(ours, theirs, temperature) for ours, theirs in pairs]).mean()
+        shape, names = self.head.shape, self.head.outputs
+        if shape == "embedding":
+            student, teacher = (pool(both.last_hidden_state, mask, self.pooling) for both in (outputs, expected))
+            return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
+        pairs = [(outputs[name], expected[name]) for name in names]
+        if shape == "tokens":
+            pairs = [(a.masked_fill(~mask, _MASKED), b.masked_fill(~mask, _MASKED)) for a, b in pairs]
+        elif shape == "token-classes":
+            pairs = [(a[mask], b[mask]) for a, b in pairs]
+        return torch.stack([_divergence(a, b, self.settings.temperature) for a, b in pairs]).mean()
 
 
-def _divergence(ours: Any, theirs: Any, temperature: float) -> Any:
-    """KL divergence of [N, C] logits from the teacher's, times T², so that gradients do not depend on T's square."""
-    if theirs.shape[-1] == 1:
-        return F.mse_loss(ours, theirs)
-    found = F.log_softmax(ours / temperature, dim=-1)
-    wanted = F.log_softmax(theirs / temperature, dim=-1)
-    return F.kl_div(found, wanted, log_target=True, reduction="batchmean") * temperature**2
+def _divergence(student: Any, teacher: Any, temperature: float) -> Any:
+    """KL divergence of logits [N, C], times the squared temperature, so that gradients do not shrink with it.
+
+    Source: Hinton et al., Distilling the Knowledge in a Neural Network, 2015, section 2.
+    """
+    if teacher.shape[-1] == 1:
+        return F.mse_loss(student, teacher)
+    log_student = F.log_softmax(student / temperature, dim=-1)
+    log_teacher = F.log_softmax(teacher / temperature, dim=-1)
+    return F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean") * temperature**2
 
 
-def _hidden_loss(ours: Sequence[Any], theirs: Sequence[Any], mask: Any) -> Any:
-    """Mean squared difference of real tokens' hidden states, of all layers, each as a share of the teacher's mean square."""
+def _hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> Any:
+    """Mean squared difference of hidden states [B, S, D], relative to the teacher's mean square; without padding, mean of layers."""
     shares = []
-    for own, other in zip(ours, theirs, strict=True):
+    for own, other in zip(student, teacher, strict=True):
         a, b = own[mask], other[mask]
         shares.append(((a - b) ** 2).mean() / (b**2).mean())
     return torch.stack(shares).mean()
 
 
-def check(teacher: Path, student: Path, labels: Sequence[str], settings: Distill) -> None:
-    """Refuse a teacher that cannot teach this model.
+def check_teacher(teacher: ModelSource, student: ModelSource, labels: Sequence[str], settings: Distill) -> None:
+    """Refuse a teacher that does not fit the model in training.
 
     Args:
-        labels: of the model in training.
+        teacher: the teacher.
+        student: the model in training.
+        labels: classes of the model in training; empty for heads without classes.
+        settings: of the distillation.
 
     Raises:
-        ModelError: other labels, another tokenizer, or other sizes where hidden states are compared.
+        ModelError: labels or tokenizers differ, or sizes differ where hidden states are compared.
     """
-    theirs, ours = checkpoint.read_config(teacher), checkpoint.read_config(student)
-    names = theirs.get("id2label") or {}
-    stated = tuple(str(names[key]) for key in sorted(names, key=int))
-    if labels and stated != tuple(labels):
+    config = teacher.path / "config.json"
+    if labels and teacher.labels != tuple(labels):
         raise ModelError(
             "the teacher has other labels",
-            where=str(teacher / "config.json"),
-            got=", ".join(stated) or "none",
+            where=str(config),
+            got=", ".join(teacher.labels) or "none",
             expected=", ".join(labels),
-            fix="give a teacher that was trained for the same labels in the same order",
+            fix="give a teacher with the same labels in the same order",
         )
-    tokenizers = [side / "tokenizer.json" for side in (teacher, student)]
+    tokenizers = [model.tokenizer_folder / "tokenizer.json" for model in (teacher, student)]
     if all(path.is_file() for path in tokenizers) and len({_vocabulary(path) for path in tokenizers}) > 1:
         raise ModelError(
             "the teacher has another tokenizer", where=str(tokenizers[0]), fix="give a teacher with the same vocabulary"
         )
     for key in ("hidden_size", "num_hidden_layers") if settings.hidden else ():
-        if theirs.get(key) != ours.get(key):
+        sizes = [model.config.get(key) for model in (teacher, student)]
+        if sizes[0] != sizes[1]:
             raise ModelError(
-                "hidden states of the teacher cannot be followed",
-                where=str(teacher / "config.json"),
-                got=f"{key} {theirs.get(key)}",
-                expected=f"{key} {ours.get(key)}",
-                fix="leave out distill.hidden",
+                "hidden states of different sizes cannot be compared",
+                where=str(config),
+                got=f"{key} {sizes[0]}",
+                expected=f"{key} {sizes[1]}",
+                fix="give a teacher of the same sizes, or leave out distill.hidden",
             )
 
 

@@ -1,9 +1,9 @@
-"""What sees the operators of a simulated model while it runs, and which part of the graph each of them is. Needs torch."""
+"""Intercepts the operators of a PyTorch model while it runs, and finds the part of the graph that each belongs to. Needs torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,38 +12,42 @@ from torch.overrides import TorchFunctionMode
 
 from octobert.core.family import NORM_PARTS, EncoderFamily, part_of
 from octobert.core.plan import QuantPlan
-from octobert.training.fake_quantization import Rounded, RoundedLearned
+from octobert.training.fake_quantization import ActivationRanges, FakeQuantize, FakeQuantizeLearned
 
-if TYPE_CHECKING:
-    from octobert.training.simulation import Simulation
-
-# What of a batch an observer takes as its range: everything.
-WHOLE = 100.0
-# What one linear layer alone reads is rounded where that layer reads it.
+# Percentage of a batch's values inside an observed range: all of them.
+ALL_VALUES = 100.0
+# The output of these parts is read by one linear layer only, and quantized as that layer's input.
 _READ_BY = {"attention": "attention_output", "activation": "ffn_down"}
-# The layers whose outputs the next product of attention is made of.
+# The linear layers whose outputs enter the first product of attention.
 _PROJECTIONS = ("query", "key", "value", "qkv")
 
 
-class Names:
-    """What the parts of a model are called in the graph.
+class ModuleNames:
+    """The names that the parts of a PyTorch model have in the graph.
+
+    Args:
+        model: PyTorch model of transformers.
+        plan: names the sites.
+        family: of the model.
 
     Attributes:
-        linears, norms, tables: id of a weight → path of its module, without the base model's prefix.
-        calls: path of a module → its names in the graph, one for each time that a forward pass uses it.
-        reader: name of what makes a value → the one linear layer that reads it.
-        branch: name of a residual add → the linear layer that is one of its summands.
-        attention: linear layer that makes Q, K or V → its attention.
+        linears: id of a weight → path of its linear layer, without the prefix of the base model.
+        norms: id of a weight → path of its norm.
+        tables: id of a weight → path of its embedding.
+        calls: path of a module → its names in the graph, one for each use in a forward pass.
+        reader: part whose output one linear layer reads → that linear layer.
+        branch: residual add → the linear layer that is one of its summands.
+        branches: all linear layers in `branch`.
+        attention: linear layer of Q, K or V → its attention.
     """
 
     def __init__(self, model: Any, plan: QuantPlan, family: EncoderFamily) -> None:
         sites = [decision.site for decision in plan.decisions]
-        layers = 1 + max((site.layer for site in sites if site.layer is not None), default=-1)
         self.calls: dict[str, list[str]] = {}
         self.reader: dict[str, str] = {}
         self.attention: dict[str, str] = {}
         norms = {family.embeddings_norm, family.final_norm}
-        for layer in range(layers):
+        for layer in range(1 + max((site.layer for site in sites if site.layer is not None), default=-1)):
             for role in family.parts:
                 name, part = family.part(layer, role), part_of(role)
                 self.calls.setdefault(family.module(layer, role), []).append(name)
@@ -72,19 +76,47 @@ class Names:
                 self.norms[id(parameter)] = path
 
     def at_call(self, path: str | None, call: int) -> str | None:
-        """The graph's name of a module at its n-th use in a forward pass; None where the graph has no such part."""
+        """Return the name in the graph of a module at its n-th use in a forward pass; None without such a part."""
         if path is None:
             return None
         names = self.calls.get(path, (path,))
         return names[call] if call < len(names) else None
 
 
-class Interceptor(TorchFunctionMode):
-    """Sees the operators of one forward pass."""
+class Quantization(Protocol):
+    """What an interceptor needs to know: the ranges, and what is done with them. `simulation.Simulation` has all of it."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    model: Any
+    names: ModuleNames
+    ranges: ActivationRanges
+    quantizing: bool
+    observing: bool
+    keep: float
+    visited: set[int]
+
+    def range_index(self, role: str, module: str) -> int | None:
+        """Return the index of the range of a site; None if the plan does not quantize the site."""
+        ...
+
+    def quantized_weight(self, path: str, weight: Any) -> Any:
+        """Return the fake-quantized weight [out, in] of a linear layer."""
+        ...
+
+    def quantized_rows(self, path: str, rows: Any) -> Any:
+        """Return fake-quantized rows [..., D] of an embedding."""
+        ...
+
+
+class Interceptor(TorchFunctionMode):
+    """A torch function mode that quantizes and observes the operators of one forward pass.
+
+    Args:
+        quantization: says what is quantized, and how.
+    """
+
+    def __init__(self, quantization: Quantization) -> None:
         super().__init__()
-        self._simulation, self._names = simulation, simulation.names
+        self._quantization, self._names = quantization, quantization.names
         self._handlers: dict[Any, Callable[..., Any]] = {
             F.linear: self._linear,
             F.layer_norm: self._norm,
@@ -100,25 +132,25 @@ class Interceptor(TorchFunctionMode):
         self._handlers |= dict.fromkeys((torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.contiguous), self._same)
         self._handlers |= dict.fromkeys((torch.Tensor.transpose, torch.Tensor.permute), self._same)
 
-    def begin(self, mask: Any) -> None:
-        """A new forward pass.
+    def start(self, mask: Any) -> None:
+        """Reset the state for a new forward pass.
 
         Args:
-            mask: [B, S] true at real tokens; None if all are.
+            mask: [B, S], true at tokens that are not padding; None without padding.
         """
-        simulation = self._simulation
+        ranges = self._quantization.ranges
         self._mask = mask
         self._calls: dict[Any, int] = {}
         self._weights: dict[str, Any] = {}
         self._attention: str | None = None
         self._scored = False
-        self._seen: list[tuple[int, Any, Any]] = []
-        self._rounding = simulation.ranges.parameters_now()
-        self._ends = [ends.unbind() for ends in simulation.ranges.ends()] if simulation.ranges.learned else None
+        self._observations: list[tuple[int, Any, Any]] = []
+        self._parameters = ranges.parameters_of_quantization()
+        self._bounds = [bounds.unbind() for bounds in ranges.bounds()] if ranges.learned else None
 
-    def seen(self) -> tuple[list[int], list[Any], list[Any]]:
-        """(ranges, lows, highs) of what came by."""
-        return [s[0] for s in self._seen], [s[1] for s in self._seen], [s[2] for s in self._seen]
+    def observations(self) -> tuple[list[int], list[Any], list[Any]]:
+        """Return (indices of ranges, minimums, maximums) of the values of this forward pass."""
+        return [s[0] for s in self._observations], [s[1] for s in self._observations], [s[2] for s in self._observations]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self._handlers.get(func)
@@ -133,61 +165,60 @@ class Interceptor(TorchFunctionMode):
         own = self._names.linears.get(id(weight))
         path = self._names.at_call(own, self._count(id(weight)))
         if own is None or path is None:
-            # Not a layer of the graph, or one over something else, such as DeBERTa's table of positions.
+            # Not a layer of the graph, or a use that the graph lacks, such as DeBERTa's projections of positions.
             return func(*args, **kwargs)
         if own not in self._weights:
-            self._weights[own] = self._simulation.weight_of(own, weight)
-        found = func(self._rounded("linear.input", path, x), self._weights[own], *rest, **kwargs)
-        found = self._rounded("linear.output", path, found)
+            self._weights[own] = self._quantization.quantized_weight(own, weight)
+        output = func(self._quantized("linear.input", path, x), self._weights[own], *rest, **kwargs)
+        output = self._quantized("linear.output", path, output)
         if path in self._names.attention:
             self._attention, self._scored = self._names.attention[path], False
-        found.octobert_path = path
-        return found
+        output.octobert_path = path
+        return output
 
     def _norm(self, func: Any, args: Any, kwargs: Any) -> Any:
         weight = args[2] if len(args) > 2 else kwargs.get("weight")
-        found = func(*args, **kwargs)
-        return self._normed(weight, found)
+        return self._normed(weight, func(*args, **kwargs))
 
-    def _normed(self, weight: Any, found: Any) -> Any:
+    def _normed(self, weight: Any, output: Any) -> Any:
         path = self._names.at_call(self._names.norms.get(id(weight)), self._count(id(weight)))
-        return found if path is None else self._rounded("norm.output", path, found)
+        return output if path is None else self._quantized("norm.output", path, output)
 
     def _scale(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The first half of a norm that only scales and shifts."""
-        found = func(*args, **kwargs)
+        output = func(*args, **kwargs)
         if id(args[1]) in self._names.norms:
-            found.octobert_scaled = args[1]
-        return found
+            output.octobert_scaled = args[1]
+        return output
 
     def _embedding(self, func: Any, args: Any, kwargs: Any) -> Any:
-        found = func(*args, **kwargs)
+        rows = func(*args, **kwargs)
         path = self._names.tables.get(id(args[1]))
-        return found if path is None else self._simulation.rows_of(path, found)
+        return rows if path is None else self._quantization.quantized_rows(path, rows)
 
     def _softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
-        found = func(*args, **kwargs)
+        output = func(*args, **kwargs)
         if self._attention is None or not self._scored:
-            return found
-        found = self._rounded("probs.output", self._attention, found)
-        found.octobert_probs = True
-        return found
+            return output
+        output = self._quantized("probs.output", self._attention, output)
+        output.octobert_probs = True
+        return output
 
     def _same(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Operators behind which a value is still what it was."""
-        found = func(*args, **kwargs)
-        if isinstance(found, torch.Tensor):
+        """Operators that pass a value on, so that its output is still the same part of the graph."""
+        output = func(*args, **kwargs)
+        if isinstance(output, torch.Tensor):
             for name in ("octobert_path", "octobert_probs"):
                 if hasattr(args[0], name):
-                    setattr(found, name, getattr(args[0], name))
-        return found
+                    setattr(output, name, getattr(args[0], name))
+        return output
 
     def _divide(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """K divided before the product with Q, as DeBERTa has it: the graph divides after it."""
-        found = func(*args, **kwargs)
+        """DeBERTa divides K before the product with Q; the graph divides after it."""
+        output = func(*args, **kwargs)
         if self._attention is not None and not self._scored and args[0].dim() >= 3:
-            found.octobert_divided = (args[0], args[1])
-        return found
+            output.octobert_divided = (args[0], args[1])
+        return output
 
     def _product(self, func: Any, args: Any, kwargs: Any) -> Any:
         left, right, *rest = args
@@ -195,16 +226,16 @@ class Interceptor(TorchFunctionMode):
             return func(*args, **kwargs)
         if getattr(left, "octobert_probs", False):
             module, self._attention = self._attention, None
-            value = self._rounded("context.value", module, right)
-            return func(self._rounded("context.probs", module, left), value, *rest, **kwargs)
+            value = self._quantized("context.value", module, right)
+            return func(self._quantized("context.probs", module, left), value, *rest, **kwargs)
         if self._scored:
             return func(*args, **kwargs)
         self._scored = True
         right, divisor = getattr(right, "octobert_divided", (right, None))
-        key = self._rounded("scores.key", self._attention, right, turned=True)
-        found = func(self._rounded("scores.query", self._attention, left), key, *rest, **kwargs)
-        found = self._rounded("scores.output", self._attention, found, columns=True)
-        return found if divisor is None else found / divisor
+        key = self._quantized("scores.key", self._attention, right, transposed=True)
+        scores = func(self._quantized("scores.query", self._attention, left), key, *rest, **kwargs)
+        scores = self._quantized("scores.output", self._attention, scores, token_columns=True)
+        return scores if divisor is None else scores / divisor
 
     def _add(self, func: Any, args: Any, kwargs: Any) -> Any:
         left, right, *rest = args
@@ -217,62 +248,66 @@ class Interceptor(TorchFunctionMode):
                 continue
             roles = ("residual.branch", "residual.skip")
             first, second = roles if branch is left else reversed(roles)
-            found = func(self._rounded(first, path, left), self._rounded(second, path, right), *rest, **kwargs)
-            return self._rounded("residual.output", path, found)
+            total = func(self._quantized(first, path, left), self._quantized(second, path, right), *rest, **kwargs)
+            return self._quantized("residual.output", path, total)
         return func(*args, **kwargs)
 
-    def _rounded(self, role: str, module: str, x: Any, *, turned: bool = False, columns: bool = False) -> Any:
-        """A value at a site as the plan has it, and seen by its observer.
+    def _quantized(self, role: str, module: str, x: Any, *, transposed: bool = False, token_columns: bool = False) -> Any:
+        """The value at a site: observed, and fake-quantized as the plan says.
 
         Args:
-            turned: [..., K, S]: tokens are columns.
-            columns: columns are tokens as well.
+            role: of the site.
+            module: name of the module in the graph.
+            x: the float value.
+            transposed: x is [..., D, S]: tokens are columns.
+            token_columns: x is [..., S, S]: rows and columns are tokens.
         """
-        slot, simulation = self._simulation.slot(role, module), self._simulation
-        if slot is None:
+        index, quantization = self._quantization.range_index(role, module), self._quantization
+        if index is None:
             return x
-        simulation.visited.add(slot)
-        known = x.__dict__.setdefault("octobert_rounded", {}) if hasattr(x, "__dict__") else {}
-        if slot in known:
-            return known[slot]
-        if simulation.observing and simulation.model.training:
-            self._observe(slot, x.detach(), turned=turned, columns=columns)
-        found = self._round(slot, x) if simulation.quantizing else x
-        if found is not x:
-            known[slot] = found
-        return found
+        quantization.visited.add(index)
+        quantized_before = x.__dict__.setdefault("octobert_quantized", {}) if hasattr(x, "__dict__") else {}
+        if index in quantized_before:
+            return quantized_before[index]
+        if quantization.observing and quantization.model.training:
+            self._observe(index, x.detach(), transposed=transposed, token_columns=token_columns)
+        output = self._fake_quantized(index, x) if quantization.quantizing else x
+        if output is not x:
+            quantized_before[index] = output
+        return output
 
-    def _round(self, slot: int, x: Any) -> Any:
-        scale, lowest, highest = self._rounding[slot]
+    def _fake_quantized(self, index: int, x: Any) -> Any:
+        scale, lowest, highest = self._parameters[index]
         if np.isnan(scale):
             return x
-        if self._ends is None:
-            return Rounded.apply(x, scale, lowest, highest)
-        symmetric = self._simulation.ranges.quantizers[slot].symmetric
-        return RoundedLearned.apply(x, self._ends[0][slot], self._ends[1][slot], scale, lowest, highest, symmetric)
+        if self._bounds is None:
+            return FakeQuantize.apply(x, scale, lowest, highest)  # type: ignore[no-untyped-call]
+        low, high = self._bounds[0][index], self._bounds[1][index]
+        symmetric = self._quantization.ranges.quantizers[index].symmetric
+        return FakeQuantizeLearned.apply(x, low, high, scale, lowest, highest, symmetric)  # type: ignore[no-untyped-call]
 
-    def _observe(self, slot: int, x: Any, *, turned: bool, columns: bool) -> None:
-        """Take the range of the real tokens of a batch."""
+    def _observe(self, index: int, x: Any, *, transposed: bool, token_columns: bool) -> None:
+        """Record the range of a batch, without padding."""
         if self._mask is not None and x.dim() > 2:
-            x = _real(x.transpose(-1, -2) if turned else x, self._mask, columns=columns)
+            x = _without_padding(x.transpose(-1, -2) if transposed else x, self._mask, token_columns=token_columns)
         if x.numel() == 0:
             return
-        keep = self._simulation.keep
-        if keep >= WHOLE:
+        keep = self._quantization.keep
+        if keep >= ALL_VALUES:
             low, high = x.aminmax()
         else:
             flat = x.reshape(-1)
-            # The share of values outside is split between both ends.
+            # Half of the values outside the range lie below it, half above.
             outside = max(1, round(flat.numel() * (1 - keep / 100) / 2))
             high, low = flat.topk(outside).values[-1], flat.topk(outside, largest=False).values[-1]
-        self._seen.append((slot, low, high))
+        self._observations.append((index, low, high))
 
 
-def _real(x: Any, mask: Any, *, columns: bool) -> Any:
-    """The rows of real tokens of [B, S, ...], [B, H, S, ...] or [B * H, S, ...]."""
+def _without_padding(x: Any, mask: Any, *, token_columns: bool) -> Any:
+    """The rows of tokens that are not padding, of [B, S, ...], [B, H, S, ...] or [B * H, S, ...]; padded columns become 0."""
     batch = mask.shape[0]
     if x.dim() == 3 and x.shape[0] != batch:
         x = x.view(batch, -1, *x.shape[1:])
-    if columns:
+    if token_columns:
         x = x.masked_fill(~mask[:, None, None, :], 0.0)
     return (x.transpose(1, 2) if x.dim() == 4 else x)[mask]

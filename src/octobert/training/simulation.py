@@ -1,9 +1,9 @@
-"""A stock transformers model that computes as its plan says: fake quantization at the plan's sites, in training and after.
+"""A transformers model with the quantization of a plan: fake quantization at the sites of the plan, in training and after.
 
-No class is replaced. While the model runs with eager attention, a torch function mode sees every operator: it knows linear
-layers, norms and embeddings by the identity of their weights, and the products of attention by the softmax between them. So it
-is the same for every family, whether or not its code asks transformers' attention interface, which MPNet and DeBERTa do not,
-and for residual adds, which no interface has. Sites are those of `graph.sites`. Needs torch.
+No class of the model is replaced. While the model runs with eager attention, a torch function mode sees every operator. It
+recognizes linear layers, norms and embeddings by the identity of their weights, and the products of attention by the softmax
+between them. This works for every family: MPNet and DeBERTa do not use the attention interface of transformers, and residual
+adds have no interface at all. Sites are those of `graph.sites`. Needs torch.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from octobert.core.family import EncoderFamily
 from octobert.core.plan import Quantizer, QuantPlan
 from octobert.core.ranges import Interval
 from octobert.graph.qdq import weight_scale
-from octobert.training.fake_quantization import Ranges, rounded_weight, weight_bound
-from octobert.training.interception import WHOLE, Interceptor, Names
+from octobert.training.fake_quantization import ActivationRanges, fake_quantize_weight, weight_bound
+from octobert.training.interception import ALL_VALUES, Interceptor, ModuleNames
 
 _ATTRIBUTE = "octobert"
-# What one linear layer alone reads is rounded where that layer reads it.
+# The outputs of these roles are read by one linear layer only, and quantized as that layer's input.
 _OUTPUTS_READ = ("context.output", "activation.output")
 
 
 class Simulation:
-    """Fake quantization of one model by one plan, from `attach` to `detach`.
+    """Fake quantization of one model by one plan, between `attach` and `detach`.
 
     Args:
-        model: of transformers, with the weights that the plan was made for or any others.
-        plan: static; ranges that it lacks are observed.
+        model: PyTorch model of transformers.
+        plan: of the method static. Ranges without bounds are observed.
         family: of the model.
-        learned: ranges of activations and weights are parameters.
-        scales: of weights, by module, where they are not to be read off the weights (see `weight_scales`).
-        keep: percentage of a batch's values that its range holds, for observers.
-        share: of the way to a batch's range that observers go.
+        learned: ranges of activations and weights are trained.
+        scales: module → scale of its weight, where it does not follow the weight; see `weight_scales`.
+        keep: percentage of a batch's values inside an observed range.
+        rate: update rate of the moving averages of observed ranges, from 0 to 1.
 
     Attributes:
-        quantizing: values are rounded.
-        observing: ranges follow what training batches have in them.
-        visited: ranges whose values came by.
+        quantizing: values are fake-quantized.
+        observing: in training mode, ranges follow the values of each batch.
+        visited: indices of the ranges whose values were computed.
 
     Raises:
         PlanError: the plan does not fit the model, or quantizes dynamically.
@@ -56,19 +56,25 @@ class Simulation:
         *,
         learned: bool = False,
         scales: Mapping[str, np.ndarray] | None = None,
-        keep: float = WHOLE,
-        share: float = 0.01,
+        keep: float = ALL_VALUES,
+        rate: float = 0.01,
     ) -> None:
         self.model, self.quantizing, self.observing = model, True, False
-        self.keep, self._share = keep, share
+        self.keep, self._rate = keep, rate
         self.visited: set[int] = set()
-        names = Names(model, plan, family)
-        self.names = names
-        quantizers: dict[Any, tuple[int, Quantizer]] = {}
-        # (role, module) or (role, branch) → range; weight's module → its quantizer.
-        self._slots: dict[tuple[str, str], int] = {}
+        self.names = ModuleNames(model, plan, family)
+        # (role, module) → index of its range; module → quantizer of its weight; index of a range → values that have it.
+        self._indices: dict[tuple[str, str], int] = {}
         self._weights: dict[str, Quantizer] = {}
         self._values: dict[int, list[str]] = {}
+        self.ranges = ActivationRanges(self._read(plan), learned=learned)
+        self._bounds = self._weight_bounds(scales or {}, learned=learned)
+        self._handles: list[Any] = []
+        self._interceptor = Interceptor(self)
+
+    def _read(self, plan: QuantPlan) -> list[Quantizer]:
+        """Read the sites of the plan; the quantizer of each range."""
+        quantizers: dict[Any, tuple[int, Quantizer]] = {}
         for site, quantizer in plan.quantized:
             if quantizer.dynamic:
                 what = "quantization-aware training needs fixed ranges"
@@ -77,34 +83,31 @@ class Simulation:
                 self._weights[site.value.removesuffix(".weight")] = quantizer
                 continue
             key = (quantizer.shared or site.value, quantizer.dtype, quantizer.symmetric)
-            slot, _ = quantizers.setdefault(key, (len(quantizers), quantizer))
+            index, _ = quantizers.setdefault(key, (len(quantizers), quantizer))
             role, place = site.role, site.module
             if role in _OUTPUTS_READ:
-                role, place = "linear.input", names.reader[place]
+                role, place = "linear.input", self.names.reader[place]
             elif role == "head.input":
                 role = "linear.input"
             elif role.startswith("residual."):
-                place = names.branch[place]
-            self._slots[role, place] = slot
-            self._values.setdefault(slot, []).append(site.value)
-        self.ranges = Ranges([q for _, q in quantizers.values()], learned=learned)
-        self._bounds = self._weight_bounds(scales or {}, learned=learned)
-        self._handles: list[Any] = []
-        self._interceptor = Interceptor(self)
+                place = self.names.branch[place]
+            self._indices[role, place] = index
+            self._values.setdefault(index, []).append(site.value)
+        return [quantizer for _, quantizer in quantizers.values()]
 
     def attach(self) -> Simulation:
-        """Begin: the model's own calls are simulated from here on, and its state has the ranges in it."""
+        """Start: from now on the model's forward is simulated, and its state contains the ranges."""
         self.model.set_attn_implementation("eager")
         device = next(self.model.parameters()).device
         self.model.add_module(_ATTRIBUTE, torch.nn.ModuleDict({"ranges": self.ranges, "bounds": self._bounds}).to(device))
         self._handles = [
-            self.model.register_forward_pre_hook(self._begin, with_kwargs=True),
+            self.model.register_forward_pre_hook(self._start, with_kwargs=True),
             self.model.register_forward_hook(self._end, always_call=True),
         ]
         return self
 
     def detach(self) -> None:
-        """End: the model is what it was, with the weights it has now."""
+        """Stop: the model is a float model again, with its current weights."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -112,40 +115,40 @@ class Simulation:
             delattr(self.model, _ATTRIBUTE)
 
     def intervals(self) -> dict[str, Interval]:
-        """Value → its range as it is now.
+        """Return the current range of every value.
 
         Raises:
-            PlanError: a range was never known, because no value came by; or the model does not compute what the plan rounds.
+            PlanError: a range has seen no data, or the model runs without computing a value of the plan.
         """
-        passed = sorted(set(self._values) - self.visited) if self.visited else []
-        if passed:
-            # A newer transformers may write a product or a sum in a way that is not recognised.
+        missed = sorted(set(self._values) - self.visited) if self.visited else []
+        if missed:
+            # A newer version of transformers may write a product or a sum in a form that is not recognized.
             raise PlanError(
-                "the model ran without computing what the plan rounds",
-                where=self._values[passed[0]][0],
-                got=f"{len(passed)} of {len(self._values)} ranges were never met",
+                "the model does not compute a value that the plan quantizes",
+                where=self._values[missed[0]][0],
+                got=f"{len(missed)} of {len(self._values)} ranges without a value",
                 fix="report the versions of torch and transformers; until then, disable these modules",
             )
-        low, high = (ends.detach().cpu().tolist() for ends in self.ranges.ends())
-        found: dict[str, Interval] = {}
-        for slot, values in self._values.items():
-            if np.isnan(low[slot]):
+        low, high = (bounds.detach().cpu().tolist() for bounds in self.ranges.bounds())
+        intervals: dict[str, Interval] = {}
+        for index, values in self._values.items():
+            if np.isnan(low[index]):
                 raise PlanError(
-                    "no data was seen for a range", where=values[0], fix="train on more rows, or calibrate before training"
+                    "a range has seen no data", where=values[0], fix="train on more rows, or calibrate before training"
                 )
-            symmetric = self.ranges.quantizers[slot].symmetric
+            symmetric = self.ranges.quantizers[index].symmetric
             for value in values:
-                own = Interval(low=low[slot], high=high[slot], bound=max(-low[slot], high[slot]))
-                known = found.get(value)
-                # One value may have a symmetric and an asymmetric range; each gives what the other does not say.
-                if known is not None:
-                    ends, bound = (known, own) if symmetric else (own, known)
-                    own = Interval(low=ends.low, high=ends.high, bound=bound.bound)
-                found[value] = own
-        return found
+                interval = Interval(low=low[index], high=high[index], bound=max(-low[index], high[index]))
+                other = intervals.get(value)
+                # A value can have a symmetric and an asymmetric range: the one knows the bound, the other low and high.
+                if other is not None:
+                    ends, bound = (other, interval) if symmetric else (interval, other)
+                    interval = Interval(low=ends.low, high=ends.high, bound=bound.bound)
+                intervals[value] = interval
+        return intervals
 
     def weight_scales(self) -> dict[str, np.ndarray]:
-        """Module → the scale of its weight, () or [out], where training has chosen it."""
+        """Return module → scale of its weight, [] or [out], for weights whose range is not the range of their values."""
         scales = {}
         for path in self._bound_names:
             bound = self._bound(path, None).detach().cpu().numpy()
@@ -153,7 +156,7 @@ class Simulation:
         return scales
 
     def _weight_bounds(self, scales: Mapping[str, np.ndarray], *, learned: bool) -> Any:
-        """Bounds of weights that do not follow the weights themselves: learned ones, and those chosen by the least error."""
+        """Bounds of weights that do not follow the weights: given, learned, or chosen by the least squared error."""
         weights = {path: p for path, p in self._matrices().items() if path in self._weights}
         missing = sorted(set(self._weights) - set(weights) - set(self.names.tables.values()))
         if missing:
@@ -177,11 +180,11 @@ class Simulation:
         return bounds
 
     def _matrices(self) -> dict[str, Any]:
-        named = {id(p): p for p in self.model.parameters()}
-        return {path: named[key] for key, path in self.names.linears.items()}
+        parameters = {id(p): p for p in self.model.parameters()}
+        return {path: parameters[key] for key, path in self.names.linears.items()}
 
     def _bound(self, path: str, weight: Any) -> Any:
-        """The bound of a weight's range as it is now."""
+        """The current bound of a weight's range."""
         quantizer = self._weights[path]
         if path in self._bound_names:
             name = self._bound_names[path]
@@ -194,31 +197,46 @@ class Simulation:
         matrices = self._matrices()
         return torch.stack([weight_bound(matrices[p], quantizer.axis) for p in group]).amax(dim=0)
 
-    def _begin(self, _: Any, args: Any, kwargs: Any) -> None:
+    def _start(self, _: Any, args: Any, kwargs: Any) -> None:
         mask = kwargs.get("attention_mask")
-        self._interceptor.begin(None if mask is None or bool(mask.all()) else mask.bool())
-        self._interceptor.__enter__()
+        self._interceptor.start(None if mask is None or bool(mask.all()) else mask.bool())
+        self._interceptor.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self, *_: Any) -> None:
-        self._interceptor.__exit__(None, None, None)
+        self._interceptor.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self.observing and self.model.training:
-            self.ranges.follow(*self._interceptor.seen(), self._share)
+            self.ranges.update(*self._interceptor.observations(), self._rate)
 
-    def weight_of(self, path: str, weight: Any) -> Any:
-        """A weight as the plan has it."""
+    def quantized_weight(self, path: str, weight: Any) -> Any:
+        """Return the fake-quantized weight of a linear layer.
+
+        Args:
+            path: of the module.
+            weight: [out, in].
+        """
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
             return weight
         clips = path in self._bound_names
-        return rounded_weight(weight, quantizer, self._bound(path, weight), clips=clips)
+        return fake_quantize_weight(weight, quantizer, self._bound(path, weight), clips=clips)
 
-    def rows_of(self, path: str, rows: Any) -> Any:
-        """Rows of an embedding table as the plan has them."""
+    def quantized_rows(self, path: str, rows: Any) -> Any:
+        """Return fake-quantized rows of an embedding.
+
+        Args:
+            path: of the module.
+            rows: [..., D], each row with a range of its own.
+        """
         quantizer = self._weights.get(path)
         if quantizer is None or not self.quantizing:
             return rows
-        return rounded_weight(rows, quantizer, rows.detach().abs().amax(dim=-1, keepdim=True), clips=False)
+        return fake_quantize_weight(rows, quantizer, rows.detach().abs().amax(dim=-1, keepdim=True), clips=False)
 
-    def slot(self, role: str, module: str) -> int | None:
-        """The range of a site, if the plan quantizes it."""
-        return self._slots.get((role, module))
+    def range_index(self, role: str, module: str) -> int | None:
+        """Return the index of the range of a site; None if the plan does not quantize the site.
+
+        Args:
+            role: of the site.
+            module: name of the module in the graph.
+        """
+        return self._indices.get((role, module))

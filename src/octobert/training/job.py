@@ -1,0 +1,137 @@
+"""One training as data: the model, the rows and the settings. A training function of the user gets a `Job`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from octobert.config.training import Finetune, Training
+from octobert.data.tokenization import Encoded, feeds_of
+from octobert.models.checkpoint import inputs_of
+from octobert.training.distributed import rank, world_size
+
+if TYPE_CHECKING:
+    from octobert.training.distillation import Teacher
+    from octobert.training.simulation import Simulation
+
+# Torch's cross entropy ignores targets of this value.
+IGNORED_TARGET = -100
+# Rows of this many batches are sorted by length together.
+_SORTED_BATCHES = 50
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows of tokens with their targets.
+
+    Args:
+        encoded: tokenized rows.
+        targets: for each row, further arguments of the model's forward, such as labels; empty where only a teacher is followed.
+        pad_id: token id of padding.
+    """
+
+    encoded: Sequence[Encoded]
+    targets: Sequence[dict[str, Any]]
+    pad_id: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training.
+
+    Args:
+        model: PyTorch model of transformers, trained in place. With `simulation`, its forward pass is fake-quantized.
+        rows: training rows; `batches` makes tensors of them.
+        settings: training settings of the recipe; `Qat` with `simulation`.
+        how: settings of the execution.
+        seed: for every random choice.
+        scratch: folder for checkpoints.
+        simulation: fake quantization; None in float.
+        teacher: model to distill from; None without one.
+        identity: digest of everything that the training depends on. Checkpoints in `scratch` of another identity are refused.
+        on_step: called with (step, number of steps) after each step.
+    """
+
+    model: Any
+    rows: TrainingRows
+    settings: Finetune
+    how: Training
+    seed: int
+    scratch: Path
+    simulation: Simulation | None = None
+    teacher: Teacher | None = None
+    identity: str = ""
+    on_step: Callable[[int, int], None] | None = None
+
+    def batches(self, epoch: int = 0) -> list[dict[str, Any]]:
+        """Return all rows of one epoch in random order, as batches of arguments of the model's forward.
+
+        In distributed training, each process gets its own rows, as many as every other process.
+
+        Args:
+            epoch: changes the order.
+        """
+        accepted, size = inputs_of(self.model), self.settings.batch // world_size()
+        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows.encoded))
+        even = order[: len(order) - len(order) % world_size()] if world_size() > 1 else order
+        own = even[rank() :: world_size()]
+        parts = [own[start : start + size] for start in range(0, len(own), size)]
+        examples = [[{"row": self.rows.encoded[i], "targets": self.rows.targets[i]} for i in part] for part in parts]
+        return [collate(part, self.rows.pad_id, accepted) for part in examples]
+
+
+def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str]) -> dict[str, Any]:
+    """Make tensors of rows and their targets.
+
+    Args:
+        batch: dicts of a "row" and its "targets".
+        pad_id: token id of padding.
+        accepted: inputs of the model; others are left out.
+
+    Returns:
+        Inputs [B, S], padded on the right. Targets [B], or [B, S] padded with `IGNORED_TARGET`.
+    """
+    import torch
+
+    feeds = feeds_of([example["row"] for example in batch], pad_id)
+    width = feeds["input_ids"].shape[1]
+    arrays: dict[str, np.ndarray] = {name: array for name, array in feeds.items() if name in accepted}
+    for name in batch[0]["targets"]:
+        values = [example["targets"][name] for example in batch]
+        if isinstance(values[0], np.ndarray):
+            values = [np.pad(v, (0, width - len(v)), constant_values=IGNORED_TARGET) for v in values]
+        arrays[name] = np.array(values, dtype=np.int64)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def row_order(lengths: np.ndarray, batch: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the order of rows in an epoch: rows of similar length in a batch, to save padding; batches shuffled.
+
+    The order depends only on the arguments. So a resumed training and a distributed one get the same batches.
+
+    Args:
+        lengths: [N] tokens of each row.
+        batch: rows of a batch.
+        seed: of the training.
+        epoch: number of the epoch.
+
+    Returns:
+        [N] indices of rows. A batch that is not full comes last.
+
+    Example:
+        >>> row_order(np.array([9, 2, 8, 3]), batch=2, seed=0, epoch=0).tolist()
+        [2, 0, 1, 3]
+    """
+    generator = np.random.default_rng((seed, epoch))
+    shuffled = generator.permutation(len(lengths))
+    batches: list[np.ndarray] = []
+    for start in range(0, len(shuffled), _SORTED_BATCHES * batch):
+        part = shuffled[start : start + _SORTED_BATCHES * batch]
+        part = part[np.argsort(lengths[part], kind="stable")]
+        batches += [part[i : i + batch] for i in range(0, len(part), batch)]
+    full, rest = [b for b in batches if len(b) == batch], [b for b in batches if len(b) < batch]
+    return np.concatenate([full[i] for i in generator.permutation(len(full))] + rest)
