@@ -14,10 +14,10 @@ import octobert
 from octobert.core import environment, plugins
 from octobert.core.errors import ModelError, OctobertError, TargetError
 from octobert.core.session import SessionOptions
+from octobert.core.settings import GOALS, Goal, Setting, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import candidates, tuning
-from octobert.inference import settings
-from octobert.inference.settings import Setting, Tuned, default_setting
+from octobert.inference import tuned_file
 from tests.cli.test_cli import octobert as octobert_cli
 
 ROWS = [Encoded(np.arange(3, 3 + n), np.zeros(n, dtype=np.int64), False) for n in (4, 9, 12, 5, 7, 20)]
@@ -56,7 +56,7 @@ class Scripted:
         return self.times[-1]
 
 
-def search(monkeypatch, ms: Callable[[Setting, int], float], goal: settings.Goal = "latency") -> Tuned:
+def search(monkeypatch, ms: Callable[[Setting, int], float], goal: Goal = "latency") -> Tuned:
     monkeypatch.setattr(tuning, "_Open", Scripted(ms))
     found = candidates.Candidate(name="ort-cpu", path="", head="")
     return tuning.tune(found, ROWS, 0, goal=goal, longest=64, trials=40, minutes=1)
@@ -78,8 +78,8 @@ def test_what_is_faster_is_kept(monkeypatch) -> None:
     assert default_setting("latency") != found.setting
 
 
-@pytest.mark.parametrize("goal", settings.GOALS)
-def test_noise_is_not_a_gain(monkeypatch, goal: settings.Goal) -> None:
+@pytest.mark.parametrize("goal", GOALS)
+def test_noise_is_not_a_gain(monkeypatch, goal: Goal) -> None:
     found = search(monkeypatch, noise, goal)
     assert (found.setting, found.ratio) == (default_setting(goal), 1.0)
     # All were looked at, each once, and some looked faster.
@@ -99,9 +99,9 @@ def test_a_setting_that_the_runtime_refuses_is_passed_over(monkeypatch) -> None:
     assert all(one.problem and "the runtime refuses it" in one.problem for one in refused)
 
 
-@pytest.mark.parametrize("goal", settings.GOALS)
+@pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
-def test_a_search_opens_and_runs_what_it_says(finished, target: str, goal: settings.Goal) -> None:
+def test_a_search_opens_and_runs_what_it_says(finished, target: str, goal: Goal) -> None:
     found = tuning.tune(candidate_of(finished[1] / target, target), ROWS, 0, goal=goal, longest=64, trials=2)
     assert [one.problem for one in found.tried] == [None] * len(found.tried)
     assert found.default_ms > 0
@@ -124,8 +124,8 @@ def test_every_knob_opens_and_computes_the_same(finished, target: str) -> None:
 def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> None:
     setting = Setting(streams=1, threads=1, tokens=64, runtime_options={"memory_arena": False})
     result = Tuned(goal="latency", setting=setting, ratio=0.9, low=0.88, high=0.92, default_ms=1.0, rows=8, tried=())
-    settings.keep(package, result)
-    settings.keep(package, result.model_copy(update={"goal": "throughput", "setting": Setting(streams=2, threads=1)}))
+    tuned_file.write_tuned(package, result)
+    tuned_file.write_tuned(package, result.model_copy(update={"goal": "throughput", "setting": Setting(streams=2, threads=1)}))
     assert octobert.load(package).setting == setting
     assert octobert.load(package, goal="throughput").setting.streams == 2
     assert octobert.load(package, threads=2).setting == Setting(threads=2)
@@ -133,15 +133,15 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
     here = environment.current()
     monkeypatch.setattr(environment, "current", lambda: here.model_copy(update={"cpu": "another"}))
     assert octobert.load(package).setting == default_setting("latency")
-    settings.keep(package, result)
-    assert len(json.loads((package / settings.FILE).read_text())) == 2
+    tuned_file.write_tuned(package, result)
+    assert len(json.loads((package / tuned_file.FILE).read_text())) == 2
 
 
 def test_a_broken_file_is_named(package) -> None:
-    (package / settings.FILE).write_text("{")
-    with pytest.raises(ModelError, match="what the model was tuned to cannot be read") as error:
+    (package / tuned_file.FILE).write_text("{")
+    with pytest.raises(ModelError, match="the results of tuning cannot be read") as error:
         octobert.load(package)
-    assert error.value.where == str(package / settings.FILE)
+    assert error.value.where == str(package / tuned_file.FILE)
 
 
 def test_without_optuna(package, monkeypatch) -> None:
@@ -155,7 +155,7 @@ def test_a_model_that_does_not_open_is_an_error_and_keeps_nothing(package) -> No
     (package / "onnx" / "model_quantized.onnx").write_bytes(b"nothing")
     with pytest.raises(OctobertError):
         tuning.tune(candidate_of(package), ROWS, 0, goal="latency", longest=64, trials=2)
-    assert not (package / settings.FILE).exists()
+    assert not (package / tuned_file.FILE).exists()
 
 
 def test_the_command(package, tmp_path) -> None:
@@ -165,6 +165,6 @@ def test_the_command(package, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert found["goal"] == "latency"
-    assert "latency" in settings.kept(package)
+    assert "latency" in tuned_file.read_tuned(package)
     wrong = octobert_cli("tune", str(package), "--data", str(data), "--goal", "speed")
     assert (wrong.returncode, "latency or throughput" in wrong.stderr) == (3, True)

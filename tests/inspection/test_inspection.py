@@ -32,7 +32,7 @@ from tests.support.checkpoints import exact_options
 
 FEATURES = frozenset(environment.current().features)
 LINEARS = 6 * 2
-FEEDS = timing.fixed_shape(2, 12, 90, seed=0).rounds[0]
+FEEDS = timing.random_workload(2, 12, 90, seed=0).rounds[0]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def ranges_for(found: tuple[Site, ...]) -> Ranges:
 
 def plan_for(captured, method=static, target: str = "ort-cpu", **options: object) -> QuantPlan:
     """A plan for the tiny BERT."""
-    found = sites.find_sites(captured.model.graph, captured.encoder)
+    found = sites.find_sites(captured.model.graph, captured.family)
     capabilities = plugins.load("targets", target).CAPABILITIES
     plan: QuantPlan = method.plan(found, ranges_for(found), capabilities, exact_options(method, target, **options))
     capability.check(plan, capabilities)
@@ -82,10 +82,10 @@ def package(captured, checkpoint, tmp_path_factory) -> Path:
         target="ort-cpu",
         task={"name": "text-classification", "options": {}, "labels": ("a", "b"), "head": head, "primary": None},
         recipe={},
-        model={"encoder": "bert", "head": head, "sizes": sizes, "parity": parity},
+        model={"family": "bert", "head": head, "sizes": sizes, "parity": parity},
         model_digest="",
         plan=plan_for(captured),
-        ranges=ranges_for(sites.find_sites(captured.model.graph, captured.encoder)),
+        ranges=ranges_for(sites.find_sites(captured.model.graph, captured.family)),
         scores={},
         comparison=None,
         environment=environment.current(),
@@ -370,7 +370,7 @@ def test_a_package_through_the_command(package, monkeypatch) -> None:
 
 def test_errors_are_sentences(package, tmp_path) -> None:
     file = package / "onnx" / "model_quantized.onnx"
-    with pytest.raises(ModelError, match="the directory holds no finished model"):
+    with pytest.raises(ModelError, match="not a package"):
         inspector.opened(tmp_path)
     with pytest.raises(ModelError, match=r"none\.onnx: there is no such file; check the path"):
         inspector.opened(tmp_path / "none.onnx", "ort-cpu")

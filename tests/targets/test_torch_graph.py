@@ -53,7 +53,7 @@ def write(captured, float_path):
         plan = static.plan(found, measured, torch_cpu.CAPABILITIES, static.Options(placement=placement, **options))
         path, model = float_path.with_name("written.onnx"), ir.load(float_path)
         qdq.write(model, plan)
-        float16.halve_(model, plan.float_parts)
+        float16.convert_(model, plan.float_parts)
         operators.save(model, path)
         return path
 
@@ -187,14 +187,14 @@ def test_the_float_model_of_a_package_needs_no_checkpoint(float_path) -> None:
     assert isinstance(session, TorchGraphSession)
     feeds = batch([9, 4])
     assert relative_error(session.run(feeds)["logits"], outputs_of(float_path, feeds)) < EXACT
-    assert candidates.float_baseline("torch-cuda") == "torch-f32"
-    assert candidates.float_baseline("torch-cuda", ["ort-f32", "torch-cuda"]) == "ort-f32"
+    assert candidates.baseline_of("torch-cpu", ["ort-f32", "torch-cpu"]).name == "ort-f32"
+    assert candidates.baseline_of("torch-cuda").name == "torch-cuda-f32"
 
 
 def test_options_choose_between_eager_and_compiled(monkeypatch, float_path) -> None:
     seen = []
     monkeypatch.setattr(
-        plugins.load("targets", "torch-cpu")._torch, "TorchGraphSession", lambda *_, compiled: seen.append(compiled)
+        torch_cpu.torch, "TorchGraphSession", lambda *_, compiled: seen.append(compiled)
     )
     for target in (torch_cpu, torch_cuda):
         for choice in (None, True, False):

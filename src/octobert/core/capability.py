@@ -18,8 +18,12 @@ class Capabilities(FrozenModel):
 
     Args:
         name: as users write it, `openvino-cpu`.
-        runtime: which session opens its models: `ort`, `openvino` or `torch`.
+        runtime: a module of `octobert.targets.runtimes`, such as `ort`.
         description: one line for people.
+        device: what it runs on, such as `CPU` or `NVIDIA GPU`.
+        float_precisions: precisions in which the float model runs on this device; the first is the float baseline. Empty where
+            the device cannot run a float model: the CPU target of the same runtime is the baseline then.
+        float_model: what the float baseline opens in a run, the captured graph or the checkpoint (by transformers).
         placement: name of the placement that the runtime runs fastest; what `placement: auto` means.
         activations: accepted (type, symmetric) pairs; the first is the default.
         simulated_activations: pairs that are accepted, but dequantized and computed in float.
@@ -52,8 +56,11 @@ class Capabilities(FrozenModel):
     """
 
     name: str
-    runtime: Literal["ort", "openvino", "torch"]
+    runtime: str
     description: str
+    device: str = "CPU"
+    float_precisions: tuple[str, ...] = ("f32",)
+    float_model: Literal["graph", "checkpoint"] = "graph"
     placement: str
     activations: tuple[tuple[DType, bool], ...]
     simulated_activations: tuple[tuple[DType, bool], ...] = ()

@@ -82,6 +82,7 @@ class Footprint(FrozenModel):
         size_bytes: of the files it opens.
         peak_memory_bytes: of the whole process, after all shapes were run.
         precision: arithmetic of its float parts, as the runtime reports it.
+        device: what it ran on, such as `CPU` or `NVIDIA GPU`.
     """
 
     candidate: str
@@ -90,3 +91,4 @@ class Footprint(FrozenModel):
     peak_memory_bytes: int
     precision: str
     threads: int
+    device: str = "CPU"

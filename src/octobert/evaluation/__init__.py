@@ -1,1 +1,1 @@
-"""Evaluation: what is compared, scores and paired comparisons, interleaved latency, runtime tuning."""
+"""Evaluation: candidates and float baselines, scores and paired comparisons, interleaved latency, tuning of runtime options."""

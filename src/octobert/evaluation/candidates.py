@@ -1,19 +1,145 @@
-"""What is compared: the float baselines of every runtime and the quantized model of every target, by name."""
+"""What an evaluation compares: the quantized model of each target, and float baselines. Both are opened by name.
+
+A float baseline is a target and a precision: the float model, opened by the target's own session on the target's own device. A
+device that cannot run the float model is compared with the CPU target of the same runtime.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
-from octobert.config.recipe import BASELINES
-from octobert.core import plugins
+from octobert import targets
 from octobert.core.capability import Capabilities
-from octobert.core.errors import TargetError, did_you_mean
+from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session, SessionOptions
 from octobert.models import checkpoint
+from octobert.targets import runtimes
+
+Source = Literal["checkpoint", "graph", "package"]
+
+
+class FloatBaseline(FrozenModel):
+    """The float model on the device of a target.
+
+    Args:
+        target: the target whose session opens it.
+        precision: one of the target's `float_precisions`.
+    """
+
+    target: str
+    precision: str = "f32"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The table of its target."""
+        return targets.load(self.target).CAPABILITIES
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether its target is the CPU target of its runtime."""
+        return self.target == runtimes.load(self.capabilities.runtime).CPU_TARGET
+
+    @property
+    def name(self) -> str:
+        """The name in recipes and reports: `ort-f32` for the CPU target of a runtime, `ort-cuda-f32` for other targets."""
+        return f"{self.capabilities.runtime if self.is_on_cpu else self.target}-{self.precision}"
+
+
+# The float model that other baselines are compared with. ONNX Runtime is always installed.
+REFERENCE = FloatBaseline(target="ort-cpu")
+# The float model as users know it: their checkpoint, run by transformers.
+CHECKPOINT = FloatBaseline(target="torch-cpu")
+
+
+def float_baselines() -> dict[str, FloatBaseline]:
+    """Return the float baselines of all installed targets by name: `CHECKPOINT`, `REFERENCE`, other CPU targets, the rest."""
+    baselines = [
+        FloatBaseline(target=name, precision=precision)
+        for name in targets.names()
+        for precision in targets.load(name).CAPABILITIES.float_precisions
+    ]
+    baselines.sort(key=lambda baseline: (baseline != CHECKPOINT, baseline != REFERENCE, not baseline.is_on_cpu))
+    return {baseline.name: baseline for baseline in baselines}
+
+
+def baseline_of(target: str, measured: Collection[str] | None = None) -> FloatBaseline:
+    """Return the float baseline that a target's model is compared with.
+
+    Args:
+        target: plugin name.
+        measured: names of the candidates that were measured; `REFERENCE` takes the place of a baseline that was not. For
+            example, a model that came as ONNX has no checkpoint for PyTorch to run.
+    """
+    capabilities = targets.load(target).CAPABILITIES
+    if capabilities.float_precisions:
+        baseline = FloatBaseline(target=target, precision=capabilities.float_precisions[0])
+    else:
+        baseline = FloatBaseline(target=runtimes.load(capabilities.runtime).CPU_TARGET)
+    return baseline if measured is None or baseline.name in measured else REFERENCE
+
+
+def reference_of(name: str, measured: Collection[str]) -> str | None:
+    """Return the name of what a candidate is compared with: a target with its baseline, other baselines with `REFERENCE`.
+
+    Args:
+        name: of a target or a baseline.
+        measured: names of the candidates that were measured.
+
+    Returns:
+        None if there is nothing to compare it with.
+    """
+    reference = REFERENCE if name in float_baselines() else baseline_of(name, measured)
+    return reference.name if reference.name in measured and reference.name != name else None
+
+
+def baselines_of(measured: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[FloatBaseline, ...]:
+    """Return the float baselines of a run: those that it asks for, that of each target, and `REFERENCE`.
+
+    Args:
+        measured: targets that will be measured.
+        wanted: names of baselines; None for those of all CPU targets.
+
+    Raises:
+        RecipeError: there is no baseline of such a name.
+    """
+    baselines = float_baselines()
+    for name in wanted or ():
+        if name not in baselines:
+            fix = did_you_mean(name, tuple(baselines))
+            raise RecipeError(f'there is no float baseline "{name}"', where="baselines", fix=fix)
+    needed = {REFERENCE, *(baseline_of(target) for target in measured)}
+    return tuple(
+        baseline
+        for name, baseline in baselines.items()
+        if baseline in needed or (baseline.is_on_cpu if wanted is None else name in wanted)
+    )
+
+
+def why_not(baseline: FloatBaseline, *, is_checkpoint: bool) -> str | None:
+    """Return why a baseline cannot run on this machine, or None if it can.
+
+    Args:
+        is_checkpoint: whether the model is a checkpoint, not an ONNX file.
+    """
+    runtime = runtimes.load(baseline.capabilities.runtime)
+    if baseline.capabilities.float_model == "checkpoint":
+        if not is_checkpoint:
+            return f"the model came as ONNX, so there is no checkpoint for {runtime.TITLE} to run"
+        missing = [p for p in (*runtime.PACKAGES, "transformers") if importlib.util.find_spec(p) is None]
+        return f"{' and '.join(missing)} not installed" if missing else None
+    probe = targets.load(baseline.target).probe()
+    return runtime.precision_problem(baseline.precision) if probe.available else probe.missing
+
+
+def source_of(name: str) -> Source:
+    """Return what a candidate opens in a run: the user's checkpoint, the captured float graph, or its target's package."""
+    baseline = float_baselines().get(name)
+    return "package" if baseline is None else baseline.capabilities.float_model
 
 
 class Candidate(FrozenModel):
@@ -21,11 +147,11 @@ class Candidate(FrozenModel):
 
     Args:
         name: a baseline (`ort-f32`) or a target (`ort-cpu`).
-        path: the file or folder to open.
-        head: of the model; PyTorch needs it.
-        allow_pickle: open pickle weights; PyTorch needs it.
-        label: what it is called in results, where `name` alone would be ambiguous.
-        content: digest of the model, where one is known.
+        path: the file or folder to open; a folder is a checkpoint.
+        head: of the model; needed to open a checkpoint.
+        allow_pickle: allow pickle weights in a checkpoint. Opening them runs code.
+        label: its name in results, where `name` alone would be ambiguous.
+        content: digest of the model, if it is known.
         options: how to open it; None for the target's defaults.
     """
 
@@ -39,12 +165,23 @@ class Candidate(FrozenModel):
 
     @property
     def title(self) -> str:
-        """What it is called in results."""
+        """Its name in results."""
         return self.label or self.name
 
     @property
-    def is_baseline(self) -> bool:
-        return self.name in BASELINES
+    def baseline(self) -> FloatBaseline | None:
+        """The float baseline that it is, or None for a quantized model."""
+        return float_baselines().get(self.name)
+
+    @property
+    def target(self) -> str:
+        """The target whose session opens it."""
+        return self.name if self.baseline is None else self.baseline.target
+
+    @property
+    def device(self) -> str:
+        """The device that it runs on, in words."""
+        return targets.load(self.target).CAPABILITIES.device
 
     @property
     def size_bytes(self) -> int:
@@ -57,68 +194,40 @@ class Candidate(FrozenModel):
 
 
 def import_runtime(candidate: Candidate) -> None:
-    """Import what a candidate runs on, so that its load time is the model's alone."""
-    runtime = candidate.name.rpartition("-")[0] if candidate.is_baseline else _capabilities(candidate.name).runtime
-    modules = {"torch": ("torch",), "ort": ("onnxruntime",), "openvino": ("openvino",)}[runtime]
-    for module in (*modules, "transformers") if Path(candidate.path).is_dir() else modules:
-        importlib.import_module(module)
-
-
-def _capabilities(target: str) -> Capabilities:
-    return plugins.load("targets", target).CAPABILITIES
+    """Import the packages that a candidate runs on, so that its load time is that of the model alone."""
+    packages = runtimes.load(targets.load(candidate.target).CAPABILITIES.runtime).PACKAGES
+    for package in (*packages, "transformers") if Path(candidate.path).is_dir() else packages:
+        importlib.import_module(package)
 
 
 def open_candidate(candidate: Candidate, threads: int) -> Session:
     """Open a candidate.
 
-    Raises:
-        TargetError: unknown, or its runtime fails.
-    """
-    runtime, _, precision = candidate.name.rpartition("-")
-    plain = SessionOptions(threads=threads, precision=precision if candidate.is_baseline else "f32")
-    options = candidate.options or plain
-    path = Path(candidate.path)
-    if candidate.name == "torch-f32":
-        from octobert.targets.runtimes.torch import TorchGraphSession, TorchSession
-
-        # In a package there is no checkpoint, but the float graph.
-        if path.is_file():
-            return TorchGraphSession(path, options, "cpu")
-        return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
-    name = f"{runtime}-cpu" if candidate.is_baseline else candidate.name
-    if name not in plugins.names("targets"):
-        raise TargetError(f'there is no candidate "{candidate.name}"', fix=did_you_mean(name, plugins.names("targets")))
-    return plugins.load("targets", name).open_session(path, options)
-
-
-def float_baseline(target: str, measured: Collection[str] | None = None) -> str:
-    """The baseline that a target's model is compared with: the same runtime in true float32.
-
     Args:
-        measured: what there is. Where a model came as ONNX there is no PyTorch form, and ONNX Runtime's takes its place.
+        threads: threads of one inference; 0 lets the runtime choose.
+
+    Raises:
+        TargetError: there is no such candidate, or its runtime cannot open the model.
     """
-    name = f"{_capabilities(target).runtime}-f32"
-    return name if measured is None or name in measured else "ort-f32"
+    baseline, path = candidate.baseline, Path(candidate.path)
+    if baseline is None and candidate.name not in targets.names():
+        fix = did_you_mean(candidate.name, (*float_baselines(), *targets.names()))
+        raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
+    precision = None if baseline is None else baseline.precision
+    options = candidate.options or SessionOptions(threads=threads, precision=precision)
+    if path.is_dir():
+        from octobert.targets.runtimes.torch import TorchSession
+
+        return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
+    return targets.load(candidate.target).open_session(path, options)
 
 
 def open_float(target: str, path: Path, head: str) -> Session:
-    """The float graph that a target's model is compared with, opened on the same runtime."""
-    return open_candidate(Candidate(name=float_baseline(target), path=str(path), head=head), 0)
+    """Open the float graph as the baseline of a target, on the target's device where that runs float.
 
-
-def why_not(baseline: str, *, is_checkpoint: bool) -> str | None:
-    """Why a baseline cannot be run here, or None."""
-    if baseline == "torch-f32":
-        if not is_checkpoint:
-            return "the model came as ONNX, so there is no PyTorch form of it"
-        missing = [p for p in ("torch", "transformers") if importlib.util.find_spec(p) is None]
-        return f"{' and '.join(missing)} not installed" if missing else None
-    target = f"{baseline.rpartition('-')[0]}-cpu"
-    probe = plugins.load("targets", target).probe()
-    if not probe.available:
-        return probe.missing
-    if baseline == "openvino-bf16":
-        from octobert.targets.runtimes.openvino import has_bf16
-
-        return None if has_bf16() else "this CPU does not compute in bfloat16"
-    return None
+    Args:
+        target: plugin name.
+        path: the float ONNX file.
+        head: of the model.
+    """
+    return open_candidate(Candidate(name=baseline_of(target).name, path=str(path), head=head), 0)

@@ -16,7 +16,7 @@ from octobert.config.recipe import Accuracy
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.files import atomic_write
 from octobert.core.session import Session
-from octobert.data.tokenization import Asked, Encoded, Text, TextEncoder
+from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.evaluation.statistics import paired
 from octobert.inference.batching import run_rows
 from octobert.tasks._task import Task
@@ -59,7 +59,7 @@ class AccuracyJudge:
         criterion: Accuracy,
         task: Task,
         parts: Sequence[TuningPart],
-        tokenizer: TextEncoder,
+        tokenizer: Tokenizer,
         *,
         open_float: Callable[[], Session],
         cache: Path,
@@ -130,7 +130,7 @@ class AccuracyJudge:
         return float(self._task.metrics[self.metric](self._items(part, outputs)))
 
     def _items(self, part: TuningPart, outputs: Outputs) -> np.ndarray:
-        encoded = Asked(part.texts, [self._rows[text] for text in part.texts])
+        encoded = EncodedTexts(part.texts, [self._rows[text] for text in part.texts])
         joined = {name: np.concatenate([outputs[text][name] for text in part.texts]) for name in outputs[part.texts[0]]}
         return self._task.items(joined, encoded, part.gold)
 

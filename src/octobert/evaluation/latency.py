@@ -1,8 +1,8 @@
-"""Interleaved timing: every candidate in a process of its own, asked in turn, so that drift of the machine hits all alike.
+"""Interleaved timing: every candidate has its own process, and they take turns, so that changes of the machine hit all alike.
 
-Each candidate's process is started once, opens its model, and then answers requests; only one works at a time. A request is
-one untimed run (which also brings caches and clocks back after another candidate's turn) and one timed run of the same feeds.
-The order of candidates changes from round to round.
+Each process opens its model once and then answers requests; only one works at a time. A timing request is one untimed run,
+which restores caches and clock speed after another candidate's turn, and one timed run of the same feeds. The order of the
+candidates changes in every round.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from octobert.core.measurements import Footprint, Latency
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
-from octobert.inference.batching import measure_cost
+from octobert.inference.cost_model import measure_cost_model
 
-# Rounds that are timed before the rest is fitted into the time limit, and the fewest that are worth a median.
+# Rounds to time before the number of rounds is fitted to the time limit, and the smallest number for a useful median.
 _FIRST_ROUNDS = 3
 _MIN_ROUNDS = 5
 _START_TIMEOUT_S = 600
-# Idle runtimes keep their threads spinning for some milliseconds after a run; the next candidate waits that out.
+# Threads of a runtime keep spinning for some milliseconds after a run. The next candidate waits until they stop.
 _SETTLE_S = 0.01
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What is run in each round: `rounds[r]` are the feeds of round r, the same for every candidate.
+class Workload:
+    """The batches that are timed; the same for every candidate.
 
     Args:
-        sequence: tokens of a row, or "data".
-        rounds: one batch a round; later rounds start over.
+        batch: rows of a batch.
+        sequence: tokens of a row, or `data` for rows of the user's data.
+        rounds: `rounds[r]` are the feeds of round r, arrays of shape [batch, sequence]. Later rounds start over.
     """
 
     batch: int
@@ -48,29 +49,52 @@ class Shape:
     rounds: tuple[Feeds, ...]
 
 
-def fixed_shape(batch: int, sequence: int, vocabulary: int, seed: int) -> Shape:
-    """Random token ids, no padding."""
+def random_workload(batch: int, sequence: int, vocabulary: int, seed: int) -> Workload:
+    """Return a workload of random token ids without padding.
+
+    Args:
+        batch: rows.
+        sequence: tokens of a row.
+        vocabulary: ids are below it.
+        seed: of the ids.
+
+    Example:
+        >>> random_workload(2, 8, 100, seed=0).rounds[0]["input_ids"].shape
+        (2, 8)
+    """
     ids = np.random.default_rng(seed).integers(0, vocabulary, (batch, sequence), dtype=np.int64)
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    return Shape(batch, sequence, (feeds,))
+    return Workload(batch, sequence, (feeds,))
 
 
-def shapes_of(settings: Benchmark, rows: Sequence[Encoded], pad_id: int, vocabulary: int, seed: int) -> list[Shape]:
-    """The shapes that the settings ask for; `data` takes rows of the user's own, each round others."""
-    found: list[Shape] = []
+def workloads_of(settings: Benchmark, rows: Sequence[Encoded], pad_id: int, vocabulary: int, seed: int) -> list[Workload]:
+    """Return the workloads that the settings ask for, one for each batch size and length.
+
+    Args:
+        settings: batch sizes and lengths. The length `data` takes rows of the user's data, other rows in each round.
+        rows: tokenized rows of the user's data.
+        pad_id: id of the padding token.
+        vocabulary: random ids are below it.
+        seed: of the random ids.
+    """
+    workloads: list[Workload] = []
     for batch in settings.batch:
         for sequence in settings.sequence:
             if sequence != "data":
-                found.append(fixed_shape(batch, int(sequence), vocabulary, seed))
+                workloads.append(random_workload(batch, int(sequence), vocabulary, seed))
                 continue
+            # Data with fewer rows than a batch is one batch of all rows.
             groups = [rows[i : i + batch] for i in range(0, len(rows) - batch + 1, batch)] or [rows]
-            # Rows are fewer than one batch only on tiny data; then the batch is what there is.
-            found.append(Shape(batch, "data", tuple(feeds_of(g, pad_id) for g in groups)))
-    return found
+            workloads.append(Workload(batch, "data", tuple(feeds_of(g, pad_id) for g in groups)))
+    return workloads
 
 
-def within(settings: Benchmark, longest: int) -> Benchmark:
-    """Settings whose default lengths fit the model; lengths that were asked for are left, and checked by `check_lengths`."""
+def fit_lengths(settings: Benchmark, longest: int) -> Benchmark:
+    """Return the settings with default lengths cut to the model's limit. Lengths that the user chose are not changed.
+
+    Args:
+        longest: the model's limit in tokens.
+    """
     if "sequence" in settings.model_fields_set:
         return settings
     fitting = tuple(s if s == "data" else min(int(s), longest) for s in settings.sequence)
@@ -78,10 +102,13 @@ def within(settings: Benchmark, longest: int) -> Benchmark:
 
 
 def check_lengths(settings: Benchmark, longest: int) -> None:
-    """Refuse sequences that the model has no positions for.
+    """Check that the model has positions for every length of the settings.
+
+    Args:
+        longest: the model's limit in tokens.
 
     Raises:
-        ModelError: with the limit.
+        ModelError: a length is above the limit.
     """
     too_long = [s for s in settings.sequence if s != "data" and int(s) > longest]
     if too_long:
@@ -96,7 +123,7 @@ def check_lengths(settings: Benchmark, longest: int) -> None:
 
 def measure(
     candidates: Sequence[Candidate],
-    shapes: Sequence[Shape],
+    workloads: Sequence[Workload],
     *,
     repeats: int,
     threads: int,
@@ -104,11 +131,19 @@ def measure(
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[list[Latency], list[Footprint]]:
-    """Time all candidates on all shapes, interleaved.
+    """Time all candidates on all workloads, interleaved.
 
     Args:
-        repeats: rounds of each shape; fewer, but at least five, where they would take longer than `seconds_per_shape`.
-        threads: of one inference; 0 lets each runtime choose.
+        candidates: what to time.
+        workloads: what each of them runs.
+        repeats: rounds of each workload. If they would take longer than `seconds_per_shape`, fewer, but at least five.
+        threads: threads of one inference; 0 lets each runtime choose.
+        seconds_per_shape: time limit of each workload, in seconds.
+        seed: of the order in each round.
+        on_progress: called with what is timed, the rounds done, and all rounds.
+
+    Returns:
+        Latencies of each candidate and workload, and the footprint of each candidate.
 
     Raises:
         TargetError: a candidate cannot be opened, or its process died.
@@ -120,22 +155,22 @@ def measure(
             workers.append(Worker(candidate, threads))
             opened.append(workers[-1].opened())
         latencies: list[Latency] = []
-        for shape in shapes:
-            latencies += _one_shape(workers, shape, repeats, seconds_per_shape, seed, on_progress)
+        for workload in workloads:
+            latencies += _time_workload(workers, workload, repeats, seconds_per_shape, seed, on_progress)
         peaks = [worker.ask("peak", None) for worker in workers]
     finally:
         for worker in workers:
             worker.stop()
     footprints = [
-        Footprint(candidate=c.title, size_bytes=c.size_bytes, peak_memory_bytes=peak, **facts)
+        Footprint(candidate=c.title, device=c.device, size_bytes=c.size_bytes, peak_memory_bytes=peak, **facts)
         for c, facts, peak in zip(candidates, opened, peaks, strict=True)
     ]
     return latencies, footprints
 
 
-def _one_shape(
+def _time_workload(
     workers: list[Worker],
-    shape: Shape,
+    workload: Workload,
     repeats: int,
     seconds: float,
     seed: int,
@@ -144,10 +179,10 @@ def _one_shape(
     generator = np.random.default_rng(seed)
     samples: dict[str, list[float]] = {w.candidate.title: [] for w in workers}
     rows = tokens = 0
-    label = f"timing {shape.batch} × {shape.sequence}"
+    label = f"timing {workload.batch} × {workload.sequence}"
     started, total, done = time.perf_counter(), repeats, 0
     while done < total:
-        feeds = shape.rounds[done % len(shape.rounds)]
+        feeds = workload.rounds[done % len(workload.rounds)]
         for index in generator.permutation(len(workers)):
             samples[workers[index].candidate.title].append(workers[index].ask("time", feeds))
         rows, tokens = rows + len(feeds["input_ids"]), tokens + int(feeds["attention_mask"].sum())
@@ -158,33 +193,41 @@ def _one_shape(
         if on_progress:
             on_progress(label, done, total)
     return [
-        Latency(candidate=n, batch=shape.batch, sequence=shape.sequence, samples_ms=tuple(s), rows=rows, tokens=tokens)
+        Latency(candidate=n, batch=workload.batch, sequence=workload.sequence, samples_ms=tuple(s), rows=rows, tokens=tokens)
         for n, s in samples.items()
     ]
 
 
 class Worker:
-    """A candidate's process, and the pipe to it.
+    """A candidate's process and the pipe to it.
 
-    Requests are `time` (feeds → ms of a run, after one that is not timed), `work` (list of feeds → ms of all runs, on as many
-    streams as there are), `cost` (longest row → what runs cost) and `peak` (→ bytes).
+    Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
+    `cost` (length limit in tokens → cost model of the session) and `peak` (None → peak memory in bytes).
+
+    Args:
+        candidate: what to open.
+        threads: threads of one inference; 0 lets the runtime choose.
     """
 
     def __init__(self, candidate: Candidate, threads: int = 0) -> None:
         self.candidate = candidate
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, candidate, threads), daemon=True)
+        self._pipe, remote = context.Pipe()
+        self._process = context.Process(target=_serve, args=(remote, candidate, threads), daemon=True)
         self._process.start()
-        theirs.close()
+        remote.close()
 
     def opened(self) -> dict[str, Any]:
-        """Load time, precision and threads, once the model is open."""
+        """Wait until the model is open; return its load time, precision and threads.
+
+        Raises:
+            TargetError: it cannot be opened, or the process died.
+        """
         return self._receive()
 
-    def ask(self, what: str, given: Any) -> Any:
-        """One request and its answer."""
-        self._pipe.send((what, given))
+    def ask(self, request: str, argument: Any) -> Any:
+        """Send a request and return the answer."""
+        self._pipe.send((request, argument))
         return self._receive()
 
     def stop(self) -> None:
@@ -225,21 +268,21 @@ def _serve(pipe: Connection, candidate: Candidate, threads: int) -> None:
     pool = ThreadPoolExecutor(session.streams)
     while True:
         try:
-            what, given = pipe.recv()
+            request, argument = pipe.recv()
         except (EOFError, ConnectionError):
             return
-        if what == "peak":
+        if request == "peak":
             pipe.send(peak_memory_bytes())
             continue
-        if what == "cost":
-            pipe.send(measure_cost(session, given))
+        if request == "cost":
+            pipe.send(measure_cost_model(session, argument))
             continue
         time.sleep(_SETTLE_S)
-        if what == "time":
-            session.run(given)
-        begun = time.perf_counter()
-        if what == "time":
-            session.run(given)
+        if request == "time":
+            session.run(argument)
+        started = time.perf_counter()
+        if request == "time":
+            session.run(argument)
         else:
-            list(pool.map(session.run, given))
-        pipe.send((time.perf_counter() - begun) * 1000)
+            list(pool.map(session.run, argument))
+        pipe.send((time.perf_counter() - started) * 1000)

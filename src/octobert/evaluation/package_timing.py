@@ -15,8 +15,8 @@ from octobert.core.environment import Environment
 from octobert.core.measurements import Footprint, Latency
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
 from octobert.core.tabular import Row, Tabular
-from octobert.data import sources
-from octobert.data.tokenization import Encoded, TextEncoder, longest
+from octobert.data import readers
+from octobert.data.tokenization import Encoded, Tokenizer, longest
 from octobert.evaluation import candidates, latency, tuning
 from octobert.evaluation.candidates import Candidate
 from octobert.inference import tuned_file
@@ -164,9 +164,9 @@ def tune_package(
     return tuple(results)
 
 
-def _rows_of(folder: Path, data: Path | None) -> tuple[list[Encoded], TextEncoder]:
+def _rows_of(folder: Path, data: Path | None) -> tuple[list[Encoded], Tokenizer]:
     """(the rows of a file, tokenized as a package takes them, the package's tokenizer)."""
     task = rebuild(read_manifest(folder).task)
-    tokenizer = TextEncoder(folder, task.max_length)
-    texts = task.inputs(sources.read_file(data), where=str(data)) if data else []
+    tokenizer = Tokenizer(folder, task.max_length)
+    texts = task.inputs(readers.read_file(data), where=str(data)) if data else []
     return list(task.encode(tokenizer, texts).flat), tokenizer

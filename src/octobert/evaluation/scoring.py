@@ -1,4 +1,4 @@
-"""Outputs of models against gold, and against each other: what evaluation runs and what the report compares."""
+"""Scores of a model's outputs, and comparisons of two models on the same rows."""
 
 from __future__ import annotations
 
@@ -7,49 +7,67 @@ from typing import Any
 
 from octobert.core.errors import DataError
 from octobert.core.measurements import Comparison, Score
-from octobert.data.tokenization import Asked
+from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import mcnemar, paired, score
 from octobert.tasks._task import Outputs, Task
 
 
-def scores(task: Task, outputs: Outputs, asked: Asked, gold: Sequence[Any], *, seed: int) -> tuple[Score, ...]:
-    """Every metric of a task with its interval; none where the data has no gold.
+def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any], *, seed: int) -> tuple[Score, ...]:
+    """Compute every metric of a task with its confidence interval.
+
+    Args:
+        task: the task with its metrics.
+        outputs: of the model, by name.
+        encoded: the tokenized rows.
+        gold: expected value of each item; empty if the data has none.
+        seed: of the bootstrap.
+
+    Returns:
+        The scores. Empty without gold; metrics that are undefined on these rows are left out.
 
     Raises:
-        DataError: the task's first metric is undefined on these rows; others are left out where they are.
+        DataError: the task's primary metric is undefined on these rows.
     """
     if not len(gold):
         return ()
-    items = task.items(outputs, asked, gold)
-    found = {name: score(name, metric, items, seed=seed) for name, metric in task.metrics.items()}
-    if task.primary is not None and found[task.primary] is None:
+    items = task.items(outputs, encoded, gold)
+    by_name = {name: score(name, metric, items, seed=seed) for name, metric in task.metrics.items()}
+    if task.primary is not None and by_name[task.primary] is None:
         raise DataError(
             f"{task.primary} is not defined on the evaluated rows",
             got=f"{len(gold)} rows, for example with gold {task.expected(gold[0])}",
             fix="evaluate more rows, or rows that differ",
         )
-    return tuple(one for one in found.values() if one is not None)
+    return tuple(value for value in by_name.values() if value is not None)
 
 
 def compare(
-    task: Task, names: tuple[str, str], outputs: tuple[Outputs, Outputs], asked: Asked, gold: Sequence[Any], *, seed: int
+    task: Task,
+    names: tuple[str, str],
+    outputs: tuple[Outputs, Outputs],
+    encoded: EncodedTexts,
+    gold: Sequence[Any],
+    *,
+    seed: int,
 ) -> Comparison:
-    """One model against another on the same rows.
+    """Compare two models on the same rows.
 
     Args:
+        task: the task with its metrics.
         names: (candidate, reference).
-        outputs: of the two.
-        asked: what both read.
-        gold: what was expected; may be empty.
+        outputs: of the two, by name.
+        encoded: the tokenized rows.
+        gold: expected value of each item; may be empty.
+        seed: of the bootstrap.
     """
-    fidelity = task.fidelity(*outputs, asked)
+    fidelity = task.fidelity(*outputs, encoded)
     difference = low = high = p_value = None
     if task.primary is not None and len(gold):
-        ours, theirs = (task.items(one, asked, gold) for one in outputs)
+        ours, theirs = (task.items(each, encoded, gold) for each in outputs)
         difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, seed=seed)
         if task.primary == "accuracy" and task.head == "sequence-classification":
             p_value = mcnemar(ours[:, 0] == ours[:, 1], theirs[:, 0] == theirs[:, 1])
-    expected = [task.expected(one) for one in gold]
+    expected = [task.expected(value) for value in gold]
     return Comparison(
         candidate=names[0],
         reference=names[1],

@@ -1,4 +1,4 @@
-"""Statistics of scores: bootstrap intervals, paired differences, McNemar's test."""
+"""Statistics of scores: bootstrap intervals, paired differences, McNemar's test (McNemar 1947; Efron & Tibshirani 1993)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,22 @@ CONFIDENCE = 0.95
 
 
 def score(name: str, metric: Metric, items: np.ndarray, *, seed: int) -> Score | None:
-    """A metric and its bootstrap interval; None where it is not defined on these items."""
+    """Compute a metric and its 95 % interval by the percentile bootstrap.
+
+    Args:
+        name: of the metric.
+        metric: function from items to a number.
+        items: [items, …] what the metric reads, one entry per item.
+        seed: of the resamples.
+
+    Returns:
+        None if the metric is undefined on these items.
+
+    Example:
+        >>> result = score("mean", lambda values: float(values.mean()), np.array([1.0, 2.0, 3.0]), seed=0)
+        >>> result.value, result.low < 2.0 < result.high
+        (2.0, True)
+    """
     value = metric(items)
     if not np.isfinite(value):
         return None
@@ -23,7 +38,16 @@ def score(name: str, metric: Metric, items: np.ndarray, *, seed: int) -> Score |
 
 
 def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:
-    """Difference of a metric on the same items: (difference, low, high, p-value)."""
+    """Compute the difference of a metric between two models on the same items, by the paired bootstrap.
+
+    Args:
+        metric: function from items to a number.
+        ours, theirs: [items, …] of the two models, in the same order.
+        seed: of the resamples.
+
+    Returns:
+        (ours minus theirs, lower and upper end of the 95 % interval, p-value of "no difference").
+    """
     difference = metric(ours) - metric(theirs)
     draws = [metric(ours[i]) - metric(theirs[i]) for i in _resamples(len(ours), seed)]
     low, high = _interval(draws)
@@ -34,10 +58,14 @@ def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -
 
 
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Exact two-sided McNemar test that two classifiers are right equally often on the same rows (McNemar 1947).
+    """Return the p-value of the exact two-sided McNemar test: two classifiers are right equally often on the same rows.
 
     Args:
-        ours, theirs: [items] whether each was right.
+        ours, theirs: [items] bool, whether each was right.
+
+    Example:
+        >>> mcnemar(np.array([True, True, True]), np.array([True, True, True]))
+        1.0
     """
     from scipy.stats import binomtest
 
@@ -53,6 +81,6 @@ def _resamples(count: int, seed: int) -> Iterator[np.ndarray]:
 
 def _interval(draws: Sequence[float]) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2 * 100
-    # A resample can leave a metric undefined (one class only): such draws say nothing.
+    # A metric can be undefined on a resample, for example if it has one class only. Such draws are left out.
     low, high = np.nanpercentile(np.array(draws, dtype=np.float64), [tail, 100 - tail])
     return float(low), float(high)

@@ -18,12 +18,12 @@ from octobert.core import environment, plugins
 from octobert.core.errors import OctobertError, TargetError
 from octobert.core.measurements import Score
 from octobert.core.session import Feeds, RuntimeOption
+from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import Worker
 from octobert.evaluation.statistics import score
-from octobert.inference.batching import Run, runs_of
-from octobert.inference.settings import TOKENS, Goal, Setting, Tried, Tuned, default_setting
+from octobert.inference.batching import Batch, make_batches
 
 # Faster by less is not worth settings that nobody else uses.
 MARGIN = 0.01
@@ -111,11 +111,11 @@ def space_of(target: str, goal: Goal) -> dict[str, tuple[RuntimeOption, ...]]:
     """What may be set otherwise, the default first."""
     cores = environment.cores()
     halves = {cores >> shift for shift in range(cores.bit_length())} - {0}
-    space: dict[str, tuple[RuntimeOption, ...]] = dict(getattr(plugins.load("targets", target), "KNOBS", {}))
+    space: dict[str, tuple[RuntimeOption, ...]] = dict(getattr(plugins.load("targets", target), "RUNTIME_OPTIONS", {}))
     if goal == "latency":
         return {"threads": (0, *sorted(halves, reverse=True)), **space}
     # Streams share the cores evenly.
-    return {"streams": tuple(sorted(halves, reverse=True)), "tokens": (TOKENS, 512, 1024, 4096), **space}
+    return {"streams": tuple(sorted(halves, reverse=True)), "tokens": (MAX_RUN_TOKENS, 512, 1024, 4096), **space}
 
 
 def _drawn(trial: Any, space: Mapping[str, tuple[RuntimeOption, ...]], default: Setting) -> Setting:
@@ -139,11 +139,11 @@ class _Work:
         """The runs of one candidate."""
         lengths = [len(row) for row in self._rows]
         if self._goal == "latency":
-            runs = [Run([index], length) for index, length in enumerate(lengths)]
+            batches = [Batch([index], length) for index, length in enumerate(lengths)]
         else:
             cost = worker.ask("cost", self.longest)
-            runs = runs_of(lengths, cost, longest=self.longest, parts=setting.streams, tokens=setting.tokens)
-        return [run.feeds(self._rows, self._pad_id) for run in runs]
+            batches = make_batches(lengths, cost, max_length=self.longest, streams=setting.streams, tokens=setting.tokens)
+        return [batch.feeds(self._rows, self._pad_id) for batch in batches]
 
 
 class _Open:

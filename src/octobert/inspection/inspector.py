@@ -35,7 +35,7 @@ class Opened(FrozenModel):
         path: the file that the target opens.
         target: plugin name.
         floating: the float model's file, where there is one.
-        encoder: plugin name of its family, where it is known.
+        family: plugin name of its family, where it is known.
         head: of the model.
         vocabulary: ids are below it.
         longest: the most tokens it takes, where that is known.
@@ -44,7 +44,7 @@ class Opened(FrozenModel):
     path: str
     target: str
     floating: str | None = None
-    encoder: str | None = None
+    family: str | None = None
     head: str = ""
     vocabulary: int = _FEW_IDS
     longest: int | None = None
@@ -78,7 +78,7 @@ def opened(path: Path, target: str | None = None) -> Opened:
         path=str(plugins.load("targets", manifest.target).model_file(path)),
         target=manifest.target,
         floating=str(floating) if floating.is_file() else None,
-        encoder=manifest.model.encoder,
+        family=manifest.model.family,
         head=manifest.task.head,
         vocabulary=json.loads((path / "config.json").read_text(encoding="utf-8")).get("vocab_size", _FEW_IDS),
         longest=longest(path),
@@ -127,11 +127,11 @@ def inspect(
             "the sequence is longer than the model allows", where="--sequence", got=str(sequence), expected=expected
         )
     tokens = sequence or min(_DEFAULT_TOKENS, model.longest or _DEFAULT_TOKENS)
-    shape = latency.fixed_shape(batch, tokens, model.vocabulary, seed=0)
+    shape = latency.random_workload(batch, tokens, model.vocabulary, seed=0)
 
     def profile(path: str) -> Profile:
         feeds = shape.rounds[0]
-        return runtime.profile(Path(path), feeds, threads=threads, warmup=WARMUP, runs=repeats, family=model.encoder)
+        return runtime.profile(Path(path), feeds, threads=threads, warmup=WARMUP, runs=repeats, family=model.family)
 
     ours = profile(model.path)
     theirs = profile(model.floating) if model.floating else None
@@ -190,11 +190,11 @@ def fallen_back(
 
 
 def _timed(
-    model: Opened, shape: latency.Shape, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
+    model: Opened, shape: latency.Workload, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
 ) -> tuple[tuple[Latency, ...], int]:
     """Latencies of the model and of its float model, on the target's own sessions; and the threads they used."""
     both = [Candidate(name=model.target, path=model.path, head=model.head)]
     if model.floating:
-        both.append(Candidate(name=candidates.float_baseline(model.target), path=model.floating, head=model.head))
+        both.append(Candidate(name=candidates.baseline_of(model.target).name, path=model.floating, head=model.head))
     latencies, footprints = latency.measure(both, [shape], repeats=repeats, threads=threads, on_progress=on_progress)
     return tuple(latencies), footprints[0].threads

@@ -24,7 +24,7 @@ from octobert.core.capability import Capabilities, saturates
 from octobert.core.errors import RecipeError
 from octobert.core.files import canonical_digest, file_digest
 from octobert.core.session import StaticShape
-from octobert.data import sources
+from octobert.data import readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
@@ -483,7 +483,7 @@ def _labels(recipe: Recipe, model: ModelSource, places: sources.Places) -> tuple
     if blank.labels or places.train is None:
         return blank.labels
     settings = recipe.data
-    where, rows = sources.read(
+    where, rows = readers.read(
         places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
     )
     return blank.labels_in(rows, where=where)

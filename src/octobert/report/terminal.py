@@ -94,9 +94,15 @@ def scores(report: Report) -> Table:
 
 
 def latency_table(lines: list[summary.Timed], shapes: list[summary.Shape]) -> Table:
-    """p50 / p90 / p99 in ms, rows per second, and the ratio to the same runtime in float."""
+    """p50 / p90 / p99 in ms, rows per second, and the ratio to the float model on the same device."""
+    elsewhere = [
+        f"The float baseline of {line.name} ran on another device: {line.elsewhere}." for line in lines if line.elsewhere
+    ]
     table = Table(
-        title="Latency in ms, p50 / p90 / p99 · rows/s · × faster than float on the same runtime", title_justify="left"
+        title="Latency in ms, p50 / p90 / p99 · rows/s · × faster than the float model on the same device",
+        title_justify="left",
+        caption="\n".join(elsewhere) or None,
+        caption_justify="left",
     )
     table.add_column("model")
     table.add_column("precision")

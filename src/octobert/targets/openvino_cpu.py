@@ -1,9 +1,9 @@
 """OpenVINO on x86 CPUs.
 
-Its low-precision transformations take Q/DQ on the inputs of matrix products, in any 8-bit type, and fuse the rest. Its
-attention kernel takes Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities; without VNNI their
-product saturates, while that of asymmetric ones is computed in float. The float parts run in true f32: bf16 gains nothing
-beside 8-bit products and costs accuracy.
+Its low-precision transformations accept Q/DQ of any 8-bit type on the inputs of matrix products. The attention kernel takes
+Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities. Without VNNI the product of symmetric Q and
+K saturates; asymmetric ones are multiplied in float. The float operators run in float32: beside 8-bit products bfloat16 is
+not faster, and less accurate.
 """
 
 from pathlib import Path
@@ -20,6 +20,7 @@ CAPABILITIES = Capabilities(
     name="openvino-cpu",
     runtime="openvino",
     description="OpenVINO on the CPU",
+    float_precisions=("f32", "bf16"),
     placement="matmul-scores",
     activations=(("uint8", False), ("uint8", True), ("int8", False), ("int8", True)),
     symmetric_int8=("scores.query", "scores.key"),
@@ -35,21 +36,18 @@ CAPABILITIES = Capabilities(
     status="run here",
 )
 RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS
+# The file of a package that this target opens.
+model_file = openvino.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return openvino.probe(DEVICE)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The IR beside the ONNX file."""
-    openvino.convert(files.put(quantized, folder, options), model_file(folder))
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return openvino.model_file(package)
+    """Write the Q/DQ graph and its IR."""
+    openvino.convert(files.write(quantized, folder, options), model_file(folder))
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:

@@ -1,7 +1,7 @@
-"""OpenVINO as a provider of ONNX Runtime, on the CPU.
+"""OpenVINO as an execution provider of ONNX Runtime, on the CPU.
 
-The package onnxruntime-openvino brings a build of onnxruntime of its own that shadows the ordinary one: give it an environment
-of its own. What suits `openvino-cpu` suits it; the file it opens is the ONNX file.
+It takes what `openvino-cpu` takes, and opens the ONNX file. The package onnxruntime-openvino contains its own build of
+onnxruntime, which replaces the ordinary one: install it in a separate environment.
 """
 
 from pathlib import Path
@@ -19,27 +19,25 @@ CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
         "name": "openvino-ep",
         "runtime": "ort",
         "description": "OpenVINO as a provider of ONNX Runtime, on the CPU",
+        "float_precisions": ("f32",),
         "domains": ("com.microsoft",),
         "formats": ("onnx",),
         "written_anywhere": True,
     }
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
+# The file of a package that this target opens.
+model_file = files.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return ort.probe(PROVIDER, "pip install onnxruntime-openvino, in an environment without onnxruntime")
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The ONNX file itself."""
-    files.put(quantized, folder, options)
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return files.model_file(package)
+    """Write the Q/DQ graph as it is."""
+    files.write(quantized, folder, options)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
@@ -47,5 +45,5 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     settings = {"device_type": "CPU", "precision": "FP32"}
     settings |= {"cache_dir": options.cache} if options.cache else {}
     settings |= {"num_of_threads": str(options.threads)} if options.threads else {}
-    # onnxruntime's own optimizer would round biases to int32 before OpenVINO sees them.
+    # onnxruntime's own optimizer would round biases to int32 before OpenVINO gets the graph.
     return ort.OrtSession(path, options, PROVIDER, settings, optimize=False, whole=True)

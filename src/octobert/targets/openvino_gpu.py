@@ -1,4 +1,4 @@
-"""OpenVINO on Intel GPUs: the files of `openvino-cpu`, what is not quantized computed in float16."""
+"""OpenVINO on Intel GPUs. It opens the files of `openvino-cpu`; operators that are not quantized run in float16."""
 
 from pathlib import Path
 
@@ -14,6 +14,8 @@ CAPABILITIES = Capabilities(
     name="openvino-gpu",
     runtime="openvino",
     description="OpenVINO on Intel GPUs",
+    device="Intel GPU",
+    float_precisions=("f32", "f16"),
     placement="matmul",
     activations=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True)),
     weights=("int8",),
@@ -29,15 +31,15 @@ CAPABILITIES = Capabilities(
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
 
-# Its files are those of the CPU.
+# The files are the same as for the CPU.
 export, model_file = openvino_cpu.export, openvino_cpu.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return openvino.probe(DEVICE)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
-    """Compile an IR or an ONNX file."""
-    return openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE)
+    """Compile an IR or an ONNX file, in float16 unless `options` name a precision."""
+    return openvino.OpenvinoSession(path, options.model_copy(update={"precision": options.precision or "f16"}), DEVICE)

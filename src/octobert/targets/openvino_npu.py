@@ -1,6 +1,6 @@
-"""OpenVINO on Intel NPUs: one shape, and the IR once more inside an ONNX file, for ONNX Runtime's OpenVINO provider.
+"""OpenVINO on Intel NPUs: one static shape, and the IR also as an EPContext node for ONNX Runtime's OpenVINO provider.
 
-`openvino/openvino_model.onnx` is one EPContext node that names the IR beside it; applications that know ONNX Runtime open that.
+`openvino/openvino_model.onnx` has one EPContext node that refers to the IR. Applications that use ONNX Runtime open that file.
 """
 
 from pathlib import Path
@@ -11,14 +11,16 @@ from octobert.core.session import ExportOptions, RuntimeOption, Session, Session
 from octobert.graph.passes import epcontext
 from octobert.targets.runtimes import openvino
 from octobert.targets.shared import files
-from octobert.targets.shared.static_shape import FixedSession
+from octobert.targets.shared.static_shape import StaticShapeSession
 
 DEVICE = "NPU"
 
 CAPABILITIES = Capabilities(
     name="openvino-npu",
     runtime="openvino",
-    description="OpenVINO on Intel NPUs, also encapsulated for ONNX Runtime",
+    description="OpenVINO on Intel NPUs, also as EPContext for ONNX Runtime",
+    device="Intel NPU",
+    float_precisions=(),
     placement="matmul-scores",
     activations=(("uint8", False), ("int8", True), ("int8", False), ("uint8", True)),
     weights=("int8",),
@@ -34,24 +36,21 @@ CAPABILITIES = Capabilities(
     status="structurally checked, not run",
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
+# The file of a package that this target opens.
+model_file = openvino.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return openvino.probe(DEVICE)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The ONNX file with its shape fixed, the IR, and the ONNX file that carries it."""
-    openvino.convert(files.put_fixed(quantized, folder, options), model_file(folder))
-    epcontext.encapsulate(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return openvino.model_file(package)
+    """Write the Q/DQ graph with a static shape, its IR, and an ONNX file with an EPContext node that refers to the IR."""
+    openvino.convert(files.write_static(quantized, folder, options), model_file(folder))
+    epcontext.write(model_file(folder), model_file(folder).with_suffix(".onnx"), device="NPU")
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
-    """Compile an IR or an ONNX file."""
-    return FixedSession(openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE))
+    """Compile an IR or an ONNX file, in float16."""
+    return StaticShapeSession(openvino.OpenvinoSession(path, options.model_copy(update={"precision": "f16"}), DEVICE))

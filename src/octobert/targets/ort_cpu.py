@@ -1,7 +1,8 @@
 """ONNX Runtime on x86 and Arm CPUs.
 
-Linear layers run as MatMulIntegerToFloat: 8-bit inputs and weights, float output, which keeps GELU, residual adds and
-LayerNorm fused in float. That fusion exists for uint8 activations; on x86 int8 ones that several products read run in float.
+Linear layers run as MatMulIntegerToFloat: 8-bit inputs and weights, float output. GELU, residual adds and LayerNorm stay
+fused in float. This fusion exists for uint8 activations. On x86, an int8 activation that several products read makes them
+run in float.
 """
 
 from pathlib import Path
@@ -35,21 +36,18 @@ CAPABILITIES = Capabilities(
     status="run here",
 )
 RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
+# The file of a package that this target opens.
+model_file = files.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return ort.probe(PROVIDER)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The ONNX file itself."""
-    files.put(quantized, folder, options)
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return files.model_file(package)
+    """Write the Q/DQ graph as it is."""
+    files.write(quantized, folder, options)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:

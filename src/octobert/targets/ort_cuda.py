@@ -65,7 +65,7 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
         model = qordered.fuse(model)
     else:
         model = fusion.fuse(model).model
-        float16.halve_(model, options.float_parts)
+        float16.convert_(model, options.float_parts)
     operators.save(model, model_file(folder))
 
 

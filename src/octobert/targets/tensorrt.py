@@ -1,9 +1,9 @@
-"""TensorRT, through ONNX Runtime's provider or by itself.
+"""TensorRT, through ONNX Runtime's provider or on its own.
 
-Its networks are strongly typed now: precision is what the graph says, by Q/DQ pairs and explicit float16, and there is neither
-a calibrator nor a flag for it. It wants symmetric int8 with zero point 0 (or FP8 on both sides of a product), weights as floats
-behind a pair of their own, no quantized outputs and no int32 biases. Beside the model lie `build.sh`, a call of `trtexec` with
-the profile of shapes, and the same profile as options of ONNX Runtime's provider.
+Its networks are strongly typed: the graph says every precision by Q/DQ and explicit float16; there is no calibrator and no
+flag. It takes symmetric int8 with zero point 0 (or FP8 on both sides of a product), float weights with their own Q/DQ, no
+quantized outputs and no int32 biases. The package also has `build.sh`, a call of `trtexec` with a profile of shapes, and
+the same profile as options of ONNX Runtime's provider.
 """
 
 import json
@@ -23,6 +23,7 @@ CAPABILITIES = Capabilities(
     name="tensorrt",
     runtime="ort",
     description="TensorRT on NVIDIA GPUs, strongly typed",
+    device="NVIDIA GPU",
     placement="tensorrt",
     activations=(("int8", True), ("float8e4m3", True)),
     weights=("int8", "float8e4m3"),
@@ -41,17 +42,19 @@ CAPABILITIES = Capabilities(
     status="structurally checked, not run",
 )
 RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "trt_builder_optimization_level": ("3", "5"), "trt_cuda_graph_enable": ("0", "1")}
+# The file of a package that this target opens.
+model_file = files.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return ort.probe(PROVIDER, "pip install onnxruntime-gpu tensorrt")
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The ONNX file, a call of `trtexec` that builds an engine, and options for ONNX Runtime's provider."""
+    """Write the Q/DQ graph, a script that builds an engine with `trtexec`, and the options of ONNX Runtime's provider."""
     assert options.shape is not None
-    shape, path = options.shape, files.put(quantized, folder, options)
+    shape, path = options.shape, files.write(quantized, folder, options)
     inputs = files.inputs_of(path)
     ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
     shapes = {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}
@@ -59,16 +62,14 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     (path.parent / OPTIONS).write_text(json.dumps({**profile, "trt_engine_cache_enable": "1"}, indent=1))
     lines = [f"--{end}Shapes={text}" for end, text in shapes.items()]
     command = ["trtexec", f"--onnx={path.name}", "--stronglyTyped", *lines, "--saveEngine=model.plan"]
-    script = "#!/bin/sh\n# Builds model.plan for the GPU of this machine. Precision is in the graph: no --int8, no --fp16.\n"
+    script = (
+        "#!/bin/sh\n# Builds model.plan for the GPU of this machine. The graph says its precisions: no --int8, no --fp16.\n"
+    )
     (path.parent / BUILD).write_text(script + 'cd "$(dirname "$0")" && exec ' + " \\\n  ".join(command) + "\n")
 
 
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return files.model_file(package)
-
-
 def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file."""
-    given = json.loads((path.parent / OPTIONS).read_text())
-    return ort.OrtSession(path, options, PROVIDER, {**given, "trt_engine_cache_path": options.cache or str(path.parent)})
+    """Open an ONNX file, with the profile beside it if there is one. Engines are kept in `cache`."""
+    profile = path.parent / OPTIONS
+    settings = json.loads(profile.read_text()) if profile.is_file() else {}
+    return ort.OrtSession(path, options, PROVIDER, {**settings, "trt_engine_cache_path": options.cache or str(path.parent)})

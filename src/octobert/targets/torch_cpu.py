@@ -1,8 +1,8 @@
-"""PyTorch on the CPU: the Q/DQ graph as a PyTorch module (`graph.torched`), without transformers.
+"""PyTorch on the CPU: the Q/DQ graph as a PyTorch module, without transformers.
 
-Linear layers are exact integer products, by `torch._int_mm` where the CPU has instructions for 8-bit products (not measured).
-Where it has not, that is 50 to 70 times slower than float32, and float32 units compute the same integers, which gains no time:
-the target is for those who deploy in PyTorch, and for seeing what a GPU will answer. It runs eager unless asked to compile.
+Linear layers are exact integer products. With VNNI or AMX they run in `torch._int_mm`; without, that is 50 to 70 times slower
+than float32, and float32 units compute the same integers, which is not faster than the float model. Models run eagerly unless
+`SessionOptions.compile` is set.
 """
 
 from pathlib import Path
@@ -20,6 +20,7 @@ CAPABILITIES = Capabilities(
     name="torch-cpu",
     runtime="torch",
     description="PyTorch on the CPU",
+    float_model="checkpoint",
     placement="matmul",
     activations=(("int8", True), ("int8", False), ("uint8", False), ("uint8", True)),
     simulated_activations=(("uint16", False), ("int16", True)),
@@ -33,24 +34,21 @@ CAPABILITIES = Capabilities(
     status="run here",
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
+# The file of a package that this target opens.
+model_file = files.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return torch.probe(DEVICE)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The ONNX file itself."""
-    files.put(quantized, folder, options)
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return files.model_file(package)
+    """Write the Q/DQ graph as it is."""
+    files.write(quantized, folder, options)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file; it is compiled if `options.compile` says so, or says nothing and `COMPILED` does."""
+    """Open an ONNX file; `options.compile` says whether it is compiled, else `COMPILED` does."""
     compiled = COMPILED if options.compile is None else options.compile
     return torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)

@@ -1,8 +1,8 @@
-"""PyTorch on NVIDIA GPUs: the Q/DQ graph as a PyTorch module (`graph.torched`), compiled, without transformers.
+"""PyTorch on NVIDIA GPUs: the Q/DQ graph as a compiled PyTorch module, without transformers.
 
-Linear layers are integer products by `torch._int_mm`, with int32 sums; torch.compile fuses what lies between them, rounding
-and rescaling included. Eager, each of those steps would be a pass over memory of its own: it is compiled by default, and the
-first batch waits for that. Everything else 8-bit is rounded and computed in float.
+Linear layers are integer products by `torch._int_mm`, with int32 sums. torch.compile fuses the operators between them,
+rounding and rescaling included; in eager mode each would be a pass over memory. The first batch waits for the compilation.
+All other quantized operators are rounded and computed in float.
 """
 
 from pathlib import Path
@@ -19,21 +19,23 @@ CAPABILITIES: Capabilities = torch_cpu.CAPABILITIES.model_copy(
     update={
         "name": "torch-cuda",
         "description": "PyTorch on NVIDIA GPUs, compiled",
+        "device": "NVIDIA GPU",
+        "float_model": "graph",
         "written_anywhere": True,
         "status": "structurally checked, not run",
     }
 )
-# Its files are those of the CPU.
+# The files are the same as for the CPU.
 export, model_file = torch_cpu.export, torch_cpu.model_file
 RUNTIME_OPTIONS = torch_cpu.RUNTIME_OPTIONS
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return torch.probe(DEVICE)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file; it is compiled if `options.compile` says so, or says nothing and `COMPILED` does."""
+    """Open an ONNX file; `options.compile` says whether it is compiled, else `COMPILED` does."""
     compiled = COMPILED if options.compile is None else options.compile
     return torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)

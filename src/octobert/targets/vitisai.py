@@ -1,8 +1,8 @@
-"""AMD's Ryzen AI NPUs, through ONNX Runtime's Vitis AI provider.
+"""AMD Ryzen AI NPUs, through ONNX Runtime's Vitis AI provider.
 
-As for `qnn`: 16-bit activations beside 8-bit weights, one scale a weight, one shape. It recommends opset 17 or near, where ONNX
-has no 16-bit pairs: they are ONNX Runtime's own, of the domain com.microsoft. The provider looks up in the file's metadata
-what was done to it.
+As for `qnn`: 16-bit activations and 8-bit weights, one scale per weight, one static shape. The provider recommends opset
+17, where ONNX has no 16-bit Q/DQ: the graph uses ONNX Runtime's own operators of the domain com.microsoft. The provider
+reads from the file's metadata how it was quantized.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from octobert.core.session import ExportOptions, RuntimeOption, Session, Session
 from octobert.graph.passes import contrib
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
-from octobert.targets.shared.static_shape import FixedSession
+from octobert.targets.shared.static_shape import StaticShapeSession
 
 PROVIDER = "VitisAIExecutionProvider"
 
@@ -23,6 +23,8 @@ CAPABILITIES = Capabilities(
     name="vitisai",
     runtime="ort",
     description="AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
+    device="AMD NPU",
+    float_precisions=(),
     placement="whole",
     activations=(("uint16", False), ("uint8", False), ("int8", True)),
     weights=("int8", "uint8"),
@@ -40,31 +42,28 @@ CAPABILITIES = Capabilities(
     status="structurally checked, not run",
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
+# The file of a package that this target opens.
+model_file = files.model_file
 
 
 def probe() -> Probe:
-    """Whether this target can run on this machine."""
+    """Return whether this target can run on this machine."""
     return ort.probe(PROVIDER, "install AMD's Ryzen AI software")
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """The ONNX file with its shape fixed, in ONNX Runtime's own operators where ONNX has none, and its metadata."""
-    files.put_fixed(quantized, folder, options, contrib.fuse_gelu_, contrib.pairs_, _describe_)
+    """Write the graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata."""
+    files.write_static(quantized, folder, options, contrib.fuse_gelu_, contrib.pairs_, _describe_)
 
 
 def _describe_(model: ir.Model) -> None:
-    """What the provider looks for beside the model's type, which capture noted: types as onnxruntime's quantizer calls them."""
+    """Add the metadata that the provider reads: types by the names of onnxruntime's quantizer. Capture wrote the model type."""
     types = contrib.pair_types(model)
-    found = {"activation_dtype": types.activation, "weight_dtype": types.weight, "quant_type": "OnnxStaticQuantization"}
-    model.metadata_props.update(found)
-
-
-def model_file(package: Path) -> Path:
-    """The file of a packaged directory that this target opens."""
-    return files.model_file(package)
+    metadata = {"activation_dtype": types.activation, "weight_dtype": types.weight, "quant_type": "OnnxStaticQuantization"}
+    model.metadata_props.update(metadata)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
-    kept = {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
-    return FixedSession(ort.OrtSession(path, options, PROVIDER, kept, whole=True))
+    settings = {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
+    return StaticShapeSession(ort.OrtSession(path, options, PROVIDER, settings, whole=True))

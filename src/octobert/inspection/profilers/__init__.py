@@ -1,1 +1,58 @@
-"""Profilers: one file for each runtime."""
+"""Profilers: one file per runtime, named like the runtime. A profiler shows which operators ran, how long and in which precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, cast
+
+from octobert.core import plugins
+from octobert.core.profile import Product, Profile
+from octobert.core.session import Feeds
+
+
+class Profiler(Protocol):
+    """The functions of a profiler's module."""
+
+    def profile(self, path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
+        """Run a model under the runtime's own profiler.
+
+        Args:
+            path: the model file.
+            feeds: one batch; arrays of shape [batch, sequence] by name.
+            threads: threads of one inference; 0 lets the runtime choose.
+            warmup: runs before the profiled ones.
+            runs: profiled runs.
+            family: plugin name of the encoder family, or None if it is not known.
+
+        Raises:
+            TargetError: the runtime cannot open or run the model.
+            ModelError: the model has an input that is not in `feeds`.
+        """
+        ...
+
+    def products(self, path: Path) -> tuple[Product, ...]:
+        """Return the matrix products of a model file that have an 8-bit or 16-bit input."""
+        ...
+
+    def why(self, product: Product, features: frozenset[str]) -> str | None:
+        """Return why the runtime computes a product in float, or None if the file does not show a reason.
+
+        Args:
+            product: a product of the file.
+            features: instruction sets of the CPU (`Environment.features`).
+        """
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """Return the runtimes that have a profiler, sorted."""
+    return plugins.names("profilers")
+
+
+def load(runtime: str) -> Profiler:
+    """Return the profiler of a runtime.
+
+    Raises:
+        RecipeError: the runtime has no profiler.
+    """
+    return cast(Profiler, plugins.load("profilers", runtime))

@@ -1,1 +1,56 @@
-"""Runtimes: one file each, how ONNX Runtime, OpenVINO and PyTorch open a model and run it."""
+"""Runtimes: one file each. A runtime probes its package, opens model files and runs them; targets build on it.
+
+The file's name is the runtime's: `Capabilities.runtime` of a target names it. Importing the file must not import the package.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from octobert.core import plugins
+
+
+class Runtime(Protocol):
+    """The attributes and functions of a runtime's module."""
+
+    @property
+    def TITLE(self) -> str:
+        """The runtime's name in texts, such as `ONNX Runtime`."""
+        ...
+
+    @property
+    def PACKAGES(self) -> tuple[str, ...]:
+        """Python packages that it runs on. They are imported before a load time is measured, and their versions recorded."""
+        ...
+
+    @property
+    def SUFFIXES(self) -> tuple[str, ...]:
+        """Suffixes of the model files that it opens."""
+        ...
+
+    @property
+    def CPU_TARGET(self) -> str:
+        """The target that runs it on the CPU. Where a device cannot run the float model, this target runs it."""
+        ...
+
+    def precision_problem(self, precision: str) -> str | None:
+        """Return why the CPU target cannot run a float model in a precision on this machine, or None if it can.
+
+        Args:
+            precision: one of the target's `float_precisions`.
+        """
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all runtimes, sorted."""
+    return plugins.names("runtimes")
+
+
+def load(name: str) -> Runtime:
+    """Return the runtime of a name.
+
+    Raises:
+        RecipeError: there is no runtime of that name.
+    """
+    return cast(Runtime, plugins.load("runtimes", name))

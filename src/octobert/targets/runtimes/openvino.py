@@ -1,4 +1,4 @@
-"""OpenVINO: probe it, convert an ONNX file to its IR, open either on a device, run."""
+"""OpenVINO: probe it, convert an ONNX file to IR, compile either for a device, run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from octobert.core.capability import Probe
 from octobert.core.errors import TargetError
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
 
-# What may be set otherwise for speed, the default first.
+TITLE = "OpenVINO"
+PACKAGES = ("openvino",)
+SUFFIXES = (".xml", ".onnx")
+CPU_TARGET = "openvino-cpu"
+
+# Options that `octobert tune` tries, the default first.
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "PERFORMANCE_HINT": ("LATENCY", "THROUGHPUT"),
     "ENABLE_CPU_PINNING": (True, False),
@@ -24,13 +29,26 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
 INSTALL = "pip install 'octobert[openvino]'"
 
 
+def precision_problem(precision: str) -> str | None:
+    """Return why this CPU cannot compute in a precision natively, or None if it can."""
+    import openvino
+
+    if precision != "bf16" or "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        return None
+    return "this CPU does not compute in bfloat16"
+
+
 def model_file(package: Path) -> Path:
-    """The IR of a package."""
+    """Return the path of the IR in a package."""
     return package / "openvino" / "openvino_model.xml"
 
 
 def probe(device: str) -> Probe:
-    """Whether openvino is installed and sees a device."""
+    """Return whether openvino is installed and has a device.
+
+    Args:
+        device: as OpenVINO names it, such as `CPU` or `GPU`.
+    """
     if importlib.util.find_spec("openvino") is None:
         return Probe(available=False, missing="the package openvino is not installed", install=INSTALL)
     import openvino
@@ -38,13 +56,17 @@ def probe(device: str) -> Probe:
     version = openvino.__version__.split("-")[0]
     devices = openvino.Core().available_devices
     if not any(name.split(".")[0] == device for name in devices):
-        missing = f"openvino sees no {device} device (it sees {', '.join(devices) or 'none'})"
+        missing = f"openvino has no {device} device (it has {', '.join(devices) or 'none'})"
         return Probe(available=False, version=version, missing=missing)
     return Probe(available=True, version=version)
 
 
 def convert(onnx_path: Path, xml_path: Path) -> None:
-    """ONNX → IR, weights kept as they are (no fp16 compression, which would change the float parts)."""
+    """Convert an ONNX file to IR. Weights stay as they are: compressing them to float16 would change the float operators.
+
+    Raises:
+        OSError: the IR cannot be written completely.
+    """
     import openvino
 
     xml_path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,20 +77,13 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
         # OpenVINO reports a failed write as "basic_ios::clear: iostream error", without the reason.
         if "iostream" not in str(error):
             raise
-        raise OSError(errno.ENOSPC, "the IR could not be written whole", str(xml_path)) from error
-
-
-def has_bf16(device: str = "CPU") -> bool:
-    """Whether the device computes in bfloat16 natively."""
-    import openvino
-
-    return "BF16" in openvino.Core().get_property(device, "OPTIMIZATION_CAPABILITIES")
+        raise OSError(errno.ENOSPC, "the IR could not be written completely", str(xml_path)) from error
 
 
 def settings_of(options: SessionOptions) -> dict[str, Any]:
-    """The properties that a model is compiled with."""
-    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision, "PERFORMANCE_HINT": "LATENCY"}
-    # By default OpenVINO quantizes float activations beside 8-bit weights to 8 bits as it runs, whatever the model says.
+    """Return the properties to compile a model with."""
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision or "f32", "PERFORMANCE_HINT": "LATENCY"}
+    # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, whatever the model says.
     settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if options.cache:
         settings["CACHE_DIR"] = options.cache
@@ -83,9 +98,18 @@ def settings_of(options: SessionOptions) -> dict[str, Any]:
 
 
 class OpenvinoSession:
-    """An IR or an ONNX file compiled for one device, with the float precision that was asked for.
+    """An IR or an ONNX file, compiled for one device.
 
-    OpenVINO's default is the fastest float type of the CPU, which silently is bf16 on recent ones; here it is always set.
+    The precision is always set explicitly. OpenVINO's default is the fastest float type of the device, which is bf16 on recent
+    CPUs.
+
+    Args:
+        path: the IR (`.xml`) or the ONNX file.
+        options: how to open it.
+        device: as OpenVINO names it.
+
+    Raises:
+        TargetError: OpenVINO cannot compile the model.
     """
 
     def __init__(self, path: Path, options: SessionOptions, device: str) -> None:
@@ -111,6 +135,7 @@ class OpenvinoSession:
         self.threads = max(1, int(compiled.get_property("INFERENCE_NUM_THREADS")) // self.streams)
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """Return the outputs of one batch by name."""
         request = self._free.get()
         try:
             request.infer({name: feeds[name] for name in self.inputs})

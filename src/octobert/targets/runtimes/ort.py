@@ -1,7 +1,8 @@
-"""ONNX Runtime: probe it, open an ONNX file on one of its providers, run."""
+"""ONNX Runtime: probe it, open an ONNX file with one of its execution providers, run it."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import queue
 from collections.abc import Mapping
@@ -16,9 +17,14 @@ from octobert.core.errors import TargetError
 from octobert.core.files import canonical_digest, file_digest
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
 
+TITLE = "ONNX Runtime"
+PACKAGES = ("onnxruntime",)
+SUFFIXES = (".onnx",)
+CPU_TARGET = "ort-cpu"
+
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
-# What may be set otherwise for speed, the default first; a provider's own options are set the same way.
+# Options that `octobert tune` tries, the default first. Options of a provider are set the same way.
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "graph_optimization": ("all", "extended", "basic"),
     "execution": ("sequential", "parallel"),
@@ -30,8 +36,18 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
 }
 
 
+def precision_problem(precision: str) -> str | None:
+    """Return None: the CPU provider runs float32, the only precision of its target, on every machine."""
+    return None
+
+
 def probe(provider: str, install: str = INSTALL) -> Probe:
-    """Whether onnxruntime is installed and has a provider."""
+    """Return whether onnxruntime is installed and has an execution provider.
+
+    Args:
+        provider: its name in onnxruntime.
+        install: the command that installs it, for the error message.
+    """
     if importlib.util.find_spec("onnxruntime") is None:
         return Probe(available=False, missing="the package onnxruntime is not installed", install=install)
     import onnxruntime as ort
@@ -44,43 +60,52 @@ def probe(provider: str, install: str = INSTALL) -> Probe:
 
 
 def plugin_probe(package: str, install: str) -> Probe:
-    """Whether onnxruntime and a package that plugs a provider into it are installed."""
-    found = probe(CPU)
-    if not found.available or importlib.util.find_spec(package) is not None:
-        return found
+    """Return whether onnxruntime and a package with a plugin provider are installed.
+
+    Args:
+        package: the Python package that holds the provider's library.
+        install: the command that installs it, for the error message.
+    """
+    result = probe(CPU)
+    if not result.available or importlib.util.find_spec(package) is not None:
+        return result
     missing = f"the package {package.replace('_', '-')} is not installed"
-    return Probe(available=False, version=found.version, missing=missing, install=install)
+    return Probe(available=False, version=result.version, missing=missing, install=install)
 
 
 def plugin_devices(package: str, provider: str) -> list[Any]:
-    """The devices of a provider that a package plugs into onnxruntime.
+    """Return the devices of a plugin provider.
 
     Raises:
-        TargetError: it finds none.
+        TargetError: the provider has no device on this machine.
     """
     import onnxruntime as ort
 
     plugin: Any = importlib.import_module(package)
     if not any(device.ep_name == provider for device in ort.get_ep_devices()):
         ort.register_execution_provider_library(plugin.get_ep_name(), plugin.get_library_path())
-    found = [device for device in ort.get_ep_devices() if device.ep_name == provider]
-    if not found:
-        raise TargetError(f"{package} finds no device", where=provider, fix="see its documentation for what it needs")
-    return found
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
+    if not devices:
+        raise TargetError(
+            f"{package} finds no device", where=provider, fix="see the package's documentation for its requirements"
+        )
+    return devices
 
 
 class OrtSession:
-    """An ONNX file opened on one provider, all graph optimizations on.
+    """An ONNX file opened with one execution provider, all graph optimizations on.
 
     Args:
+        path: the ONNX file.
+        options: how to open it.
         provider, provider_options: as onnxruntime names them.
-        devices: of a provider that is plugged in (`plugin_devices`); those that onnxruntime was built with need none.
-        optimize: onnxruntime changes the graph before the provider sees it.
-        whole: nothing of the graph may run on the CPU instead, unless `options` allow it. Providers that leave a few operators
-            on shapes to the CPU on purpose cannot promise that; that they are there at all is always checked.
+        devices: the devices of a plugin provider (`plugin_devices`); None for a provider that is built into onnxruntime.
+        optimize: let onnxruntime's own optimizer change the graph before the provider gets it.
+        whole: an error if operators would run on the CPU instead, unless `options` allow that. Set it to False for providers
+            that leave operators on shapes to the CPU on purpose. That the provider is used at all is always checked.
 
     Raises:
-        TargetError: it cannot be opened, or the provider does not take it.
+        TargetError: onnxruntime cannot open the file, or runs it without the provider.
     """
 
     def __init__(
@@ -96,42 +121,35 @@ class OrtSession:
     ) -> None:
         import onnxruntime as ort
 
-        settings = ort.SessionOptions()
-        settings.log_severity_level = 0 if options.log else 3
         self.streams = options.streams
         self.threads = options.threads or max(1, environment.cores() // self.streams)
-        # Left alone, onnxruntime takes a thread for each core of the machine, also of those that this process may not use.
-        if options.threads or self.streams > 1 or environment.restricted():
-            settings.intra_op_num_threads = self.threads
-        _set_knobs_(settings, options.runtime_options)
+        settings = _settings(options, self.threads)
         if whole and not options.allow_fallback:
             settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         if not optimize:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        # Other providers compile the whole graph themselves, and have caches of their own.
-        own = {name: str(value) for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
-        if own:
-            provider_options = {**(provider_options or {}), **own}
-        caches = options.cache and provider == CPU
-        opened = _cached(path, Path(str(options.cache)), settings) if caches else path
+        of_provider = {name: str(value) for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
+        provider_options = {**(provider_options or {}), **of_provider}
+        # Other providers compile the graph themselves and have their own caches.
+        opened = _cached(path, Path(options.cache), settings) if options.cache and provider == CPU else path
+        providers = [(provider, provider_options)] if devices is None else None
         try:
             if devices is not None:
-                settings.add_provider_for_devices(devices, provider_options or {})
-            named = [(provider, provider_options or {})] if devices is None else None
-            session: Any = ort.InferenceSession(str(opened), settings, providers=named)
-            # A session has one pool of threads; without any, each run stays on the thread that asks for it.
-            others = 0 if self.threads == 1 else self.streams - 1
-            sessions = [session, *(ort.InferenceSession(str(opened), settings, providers=named) for _ in range(others))]
+                settings.add_provider_for_devices(devices, provider_options)
+            # A session has one thread pool. With one thread there is no pool, and one session serves all callers.
+            count = 1 if self.threads == 1 else self.streams
+            sessions: list[Any] = [ort.InferenceSession(str(opened), settings, providers=providers) for _ in range(count)]
         except Exception as error:  # onnxruntime has no public base class for its errors
             raise TargetError(
                 "onnxruntime cannot open the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
             ) from error
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for index in range(self.streams):
-            self._free.put(sessions[index % len(sessions)])
+            self._free.put(sessions[index % count])
+        session = sessions[0]
         used = session.get_providers()
         if provider not in used and not options.allow_fallback:
-            # A provider that cannot start is left out with a line in the log, and everything runs on the CPU.
+            # onnxruntime drops a provider that does not start, writes a line to its log, and runs everything on the CPU.
             raise TargetError(
                 f"onnxruntime runs the model without {provider}",
                 where=str(path),
@@ -141,24 +159,26 @@ class OrtSession:
         self.inputs = tuple(i.name for i in session.get_inputs())
         self.outputs = tuple(o.name for o in session.get_outputs())
         self.shape = tuple(size if isinstance(size, int) else -1 for size in session.get_inputs()[0].shape)
-        # Axes that follow batch and sequence have names, the others numbers.
+        # Free axes (batch, sequence) have names, the others are numbers.
         self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
         self.precision = "f32"
         self.prepares_shapes = provider != CPU
         self._binds = bool(options.runtime_options.get("io_binding"))
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        session, given = self._free.get(), {name: feeds[name] for name in self.inputs}
+        """Return the outputs of one batch by name."""
+        inputs = {name: feeds[name] for name in self.inputs}
+        session = self._free.get()
         try:
-            results = self._bound(session, given) if self._binds else session.run(None, given)
+            results = self._run_bound(session, inputs) if self._binds else session.run(None, inputs)
         finally:
             self._free.put(session)
         return dict(zip(self.outputs, results, strict=True))
 
-    def _bound(self, session: Any, given: Feeds) -> list[np.ndarray]:
-        """A run whose inputs and outputs are bound, which copies nothing on the way in."""
+    def _run_bound(self, session: Any, inputs: Feeds) -> list[np.ndarray]:
+        """Run with bound inputs and outputs, which saves a copy of the inputs."""
         binding = session.io_binding()
-        for name, array in given.items():
+        for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
         for name in self.outputs:
             binding.bind_output(name)
@@ -166,14 +186,27 @@ class OrtSession:
         return binding.copy_outputs_to_cpu()
 
 
-def _set_knobs_(settings: Any, runtime_options: Mapping[str, RuntimeOption]) -> None:
-    """Session settings that are listed in `KNOBS`."""
+def _settings(options: SessionOptions, threads: int) -> Any:
+    """Return onnxruntime's session options."""
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 0 if options.log else 3
+    # By default onnxruntime starts a thread for every core of the machine, also for cores that this process may not use.
+    if options.threads or options.streams > 1 or environment.restricted():
+        settings.intra_op_num_threads = threads
+    _set_runtime_options_(settings, options.runtime_options)
+    return settings
+
+
+def _set_runtime_options_(settings: Any, runtime_options: Mapping[str, RuntimeOption]) -> None:
+    """Set the options that `RUNTIME_OPTIONS` lists."""
     import onnxruntime as ort
 
     levels = ort.GraphOptimizationLevel
-    named = {"all": levels.ORT_ENABLE_ALL, "extended": levels.ORT_ENABLE_EXTENDED, "basic": levels.ORT_ENABLE_BASIC}
+    by_name = {"all": levels.ORT_ENABLE_ALL, "extended": levels.ORT_ENABLE_EXTENDED, "basic": levels.ORT_ENABLE_BASIC}
     if "graph_optimization" in runtime_options:
-        settings.graph_optimization_level = named[str(runtime_options["graph_optimization"])]
+        settings.graph_optimization_level = by_name[str(runtime_options["graph_optimization"])]
     if runtime_options.get("execution") == "parallel":
         settings.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     settings.enable_cpu_mem_arena = bool(runtime_options.get("memory_arena", True))
@@ -185,15 +218,15 @@ def _set_knobs_(settings: Any, runtime_options: Mapping[str, RuntimeOption]) -> 
 
 
 def _cached(path: Path, folder: Path, settings: Any) -> Path:
-    """The optimized form of a model, to open as it is where it is there already; otherwise `settings` will write it."""
+    """Return the optimized model in the cache. If it is not there yet, return `path` and let `settings` write it."""
     import onnxruntime as ort
 
     folder.mkdir(parents=True, exist_ok=True)
-    # What the optimizer makes depends on its version and on the CPU.
+    # The optimized graph depends on the version of onnxruntime and on the CPU.
     key = canonical_digest([file_digest(path), ort.__version__, environment.current().features])[:16]
-    found = folder / f"{path.stem}-{key}.onnx"
-    if found.is_file():
+    cached = folder / f"{path.stem}-{key}.onnx"
+    if cached.is_file():
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return found
-    settings.optimized_model_filepath = str(found)
+        return cached
+    settings.optimized_model_filepath = str(cached)
     return path

@@ -1,6 +1,6 @@
-"""The ONNX file of a package: as the Q/DQ writer made it, or rewritten for its target.
+"""The ONNX file of a package: the Q/DQ graph unchanged, or rewritten for a target.
 
-What edits graphs is imported where that is done: whoever predicts needs none of it.
+Modules that edit graphs are imported inside functions, because prediction does not need them.
 """
 
 from __future__ import annotations
@@ -18,48 +18,72 @@ if TYPE_CHECKING:
 
 
 def model_file(package: Path) -> Path:
-    """The Q/DQ graph of a package."""
+    """Return the path of the Q/DQ graph in a package.
+
+    Example:
+        >>> model_file(Path("out/ort-cpu")).as_posix()
+        'out/ort-cpu/onnx/model_quantized.onnx'
+    """
     return package / "onnx" / "model_quantized.onnx"
 
 
-def put(quantized: Path, folder: Path, options: ExportOptions) -> Path:
-    """The Q/DQ graph, its float parts in their type; where it is now."""
+def write(quantized: Path, folder: Path, options: ExportOptions) -> Path:
+    """Write the Q/DQ graph into a package, its float operators in the type that `options` name.
+
+    Args:
+        quantized: an ONNX file with Q/DQ.
+        folder: of the package.
+
+    Returns:
+        The path of the written file.
+    """
     if options.float_parts != "float32":
-        return put_rewritten(quantized, folder, options)
+        return write_rewritten(quantized, folder, options)
     for file in quantized.parent.glob(f"{quantized.name}*"):
         link_or_copy(file, model_file(folder).with_name(file.name))
     return model_file(folder)
 
 
-def put_rewritten(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
-    """The Q/DQ graph after passes that edit it, then its float parts in their type; where it is now."""
+def write_rewritten(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
+    """Apply passes to the Q/DQ graph, convert its float operators, and write it into a package.
+
+    Args:
+        passes: functions that edit a model in place, in this order.
+
+    Returns:
+        The path of the written file.
+    """
     import onnx_ir as ir
 
     from octobert.graph import operators
     from octobert.graph.passes import float16
 
     model = ir.load(quantized)
-    for one in passes:
-        one(model)
-    float16.halve_(model, options.float_parts)
+    for edit in passes:
+        edit(model)
+    float16.convert_(model, options.float_parts)
     path = model_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)
     return path
 
 
-def put_fixed(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
-    """The Q/DQ graph made for one shape, then after other passes."""
+def write_static(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
+    """Give the Q/DQ graph the static shape of `options`, apply other passes, and write it into a package.
+
+    Returns:
+        The path of the written file.
+    """
     from octobert.graph.passes import static_shapes
 
     shape = options.shape
     assert shape is not None
-    fixed = partial(static_shapes.fix_shapes_, batch=shape.batch, sequence=shape.sequence)
-    return put_rewritten(quantized, folder, options, fixed, *passes)
+    make_static = partial(static_shapes.make_static_, batch=shape.batch, sequence=shape.sequence)
+    return write_rewritten(quantized, folder, options, make_static, *passes)
 
 
 def inputs_of(path: Path) -> list[str]:
-    """Names of a file's inputs."""
+    """Return the names of a model's inputs."""
     import onnx_ir as ir
 
     return [str(value.name) for value in ir.load(path).graph.inputs]

@@ -61,7 +61,7 @@ def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: boo
     """
     if dtype is not torch.float32 and not is_half(model):
         model = ir.from_proto(ir.to_proto(model))
-        float16.halve_(model)
+        float16.convert_(model)
     return _Writer(model, torch.float16 if dtype is torch.float32 else dtype, int_mm=int_mm).module()
 
 

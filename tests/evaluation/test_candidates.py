@@ -1,0 +1,191 @@
+"""Float baselines: each target is compared with the float model on its own device, and a new runtime is two files."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from octobert import targets
+from octobert.core import environment, plugins
+from octobert.core.errors import RecipeError, TargetError
+from octobert.core.session import SessionOptions
+from octobert.evaluation import candidates, latency
+from octobert.evaluation.candidates import CHECKPOINT, REFERENCE, Candidate, FloatBaseline
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+from octobert.report import html, terminal
+from octobert.targets import runtimes
+from tests.conftest import warmed
+
+RUNTIME = '''
+"""A runtime of another package: ONNX Runtime under another name."""
+
+from octobert.targets.runtimes import ort
+
+TITLE = "Mirror"
+PACKAGES = ("packaging",)
+SUFFIXES = (".onnx",)
+CPU_TARGET = "mirror-cpu"
+
+
+def precision_problem(precision):
+    return None
+
+
+def session(path, options, precision):
+    session = ort.OrtSession(path, options, ort.CPU)
+    session.precision = options.precision or precision
+    return session
+'''
+TARGET = '''
+from octobert.targets import ort_cpu
+
+import mirror_runtime
+
+CAPABILITIES = ort_cpu.CAPABILITIES.model_copy(update={facts})
+RUNTIME_OPTIONS = {{}}
+probe, export, model_file = ort_cpu.probe, ort_cpu.export, ort_cpu.model_file
+
+
+def open_session(path, options):
+    return mirror_runtime.session(path, options, {precision!r})
+'''
+TARGETS = {
+    "mirror-cpu": ({"device": "CPU", "float_precisions": ("f32",)}, "f32"),
+    "mirror-gpu": ({"device": "Mirror GPU", "float_precisions": ("f32", "f16")}, "f16"),
+    "mirror-npu": ({"device": "Mirror NPU", "float_precisions": ()}, "f16"),
+}
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package with a runtime and three targets: a CPU, a GPU, and an NPU that cannot run float32."""
+    folder = tmp_path / "site"
+    metadata = folder / "mirror-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mirror\nVersion: 1.0\n")
+    points = ["[octobert.runtimes]", "mirror = mirror_runtime", "", "[octobert.targets]"]
+    (folder / "mirror_runtime.py").write_text(RUNTIME)
+    for name, (facts, precision) in TARGETS.items():
+        module = name.replace("-", "_")
+        facts = {"name": name, "runtime": "mirror", "description": name, "status": "run here", **facts}
+        (folder / f"{module}.py").write_text(TARGET.format(facts=facts, precision=precision))
+        points.append(f"{name} = {module}")
+    (metadata / "entry_points.txt").write_text("\n".join(points) + "\n")
+    monkeypatch.syspath_prepend(folder)
+    plugins._installed.cache_clear()
+    yield
+    plugins._installed.cache_clear()
+    for name in ("mirror_runtime", *(name.replace("-", "_") for name in TARGETS)):
+        sys.modules.pop(name, None)
+
+
+def candidate_of(name: str, folder: Path) -> Candidate:
+    """A candidate of a package for ONNX Runtime."""
+    file = "model.onnx" if name in candidates.float_baselines() else "model_quantized.onnx"
+    return Candidate(name=name, path=str(folder / "onnx" / file), head="sequence-classification")
+
+
+def test_names_of_baselines_on_the_cpu_are_those_of_their_runtimes() -> None:
+    names = [name for name, baseline in candidates.float_baselines().items() if baseline.is_on_cpu]
+    assert names == ["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
+    assert (CHECKPOINT.name, REFERENCE.name) == ("torch-f32", "ort-f32")
+    assert FloatBaseline(target="ort-cuda").name == "ort-cuda-f32"
+
+
+@pytest.mark.parametrize("target", targets.names())
+def test_the_baseline_is_on_the_device_of_the_target_or_on_the_cpu(target: str) -> None:
+    baseline, capabilities = candidates.baseline_of(target), targets.load(target).CAPABILITIES
+    if capabilities.float_precisions:
+        assert baseline == FloatBaseline(target=target, precision=capabilities.float_precisions[0])
+    else:
+        assert baseline.target == runtimes.load(capabilities.runtime).CPU_TARGET
+        assert baseline.capabilities.device == "CPU"
+
+
+@pytest.mark.parametrize("name", runtimes.names())
+def test_every_runtime_has_a_cpu_target_that_runs_float(name: str) -> None:
+    runtime = runtimes.load(name)
+    capabilities = targets.load(runtime.CPU_TARGET).CAPABILITIES
+    assert (capabilities.runtime, capabilities.device) == (name, "CPU")
+    assert capabilities.float_precisions[0] == "f32"
+    assert runtime.TITLE and runtime.PACKAGES and runtime.SUFFIXES
+
+
+def test_the_baselines_of_a_run() -> None:
+    def names(*measured: str, wanted: tuple[str, ...] | None = ()) -> list[str]:
+        return [baseline.name for baseline in candidates.baselines_of(measured, wanted)]
+
+    assert names("ort-cpu", wanted=None) == ["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
+    assert names("openvino-cpu") == ["ort-f32", "openvino-f32"]
+    assert names("ort-cuda", "qnn") == ["ort-f32", "ort-cuda-f32"]
+    assert names("torch-cpu", wanted=("openvino-bf16",)) == ["torch-f32", "ort-f32", "openvino-bf16"]
+    with pytest.raises(RecipeError, match=r'baselines: there is no float baseline "ort-f23"; did you mean "ort-f32"'):
+        names("ort-cpu", wanted=("ort-f23",))
+
+
+def test_what_a_candidate_is_compared_with() -> None:
+    measured = ("torch-f32", "ort-f32", "ort-cpu", "torch-cpu")
+    assert candidates.reference_of("torch-cpu", measured) == "torch-f32"
+    assert candidates.reference_of("torch-f32", measured) == "ort-f32"
+    assert candidates.reference_of("ort-f32", measured) is None
+    # A model that came as ONNX has no checkpoint for PyTorch to run.
+    assert candidates.reference_of("torch-cpu", measured[1:]) == "ort-f32"
+    assert "came as ONNX" in str(candidates.why_not(CHECKPOINT, is_checkpoint=False))
+    assert candidates.why_not(REFERENCE, is_checkpoint=False) is None
+
+
+def test_an_unknown_candidate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r'there is no candidate "ort-f23"; did you mean "ort-f32"'):
+        candidates.open_candidate(candidate_of("ort-f23", tmp_path), 0)
+
+
+def test_a_gpu_is_compared_with_float_on_the_gpu(mirror, finished) -> None:
+    assert candidates.baseline_of("mirror-gpu") == FloatBaseline(target="mirror-gpu", precision="f32")
+    names = [baseline.name for baseline in candidates.baselines_of(["mirror-gpu"], ())]
+    assert names == ["ort-f32", "mirror-gpu-f32"]
+    package = finished[1] / "ort-cpu"
+    session = candidates.open_candidate(candidate_of("mirror-gpu-f32", package), 1)
+    # The target's own default is f16; the baseline asks for f32.
+    assert session.precision == "f32"
+    assert targets.load("mirror-gpu").open_session(package / "onnx" / "model.onnx", SessionOptions()).precision == "f16"
+    assert candidate_of("mirror-gpu-f32", package).device == "Mirror GPU"
+
+
+def test_an_npu_that_cannot_run_float_is_compared_with_the_cpu_of_its_runtime(mirror) -> None:
+    assert candidates.baseline_of("mirror-npu") == FloatBaseline(target="mirror-cpu")
+    assert candidates.baseline_of("mirror-npu").name == "mirror-f32"
+
+
+def test_packages_of_a_new_runtime_are_imported_and_recorded(mirror, finished) -> None:
+    assert "packaging" in environment.current().versions
+    workload = latency.random_workload(1, 8, 50, seed=0)
+    named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("mirror-npu", "mirror-f32", "mirror-gpu-f16")]
+    _, footprints = latency.measure(named, [workload], repeats=1, threads=1)
+    assert [(one.candidate, one.device, one.precision) for one in footprints] == [
+        ("mirror-npu", "Mirror NPU", "f16"),
+        ("mirror-f32", "CPU", "f32"),
+        ("mirror-gpu-f16", "Mirror GPU", "f16"),
+    ]
+
+
+def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -> None:
+    recipe, source, _ = finished
+    mine = recipe.model_copy(update={"targets": ("mirror-gpu", "mirror-npu"), "baselines": (), "sensitivity": False})
+    out = warmed(source, tmp_path / "out", "data", "capture", "transform", "observe", "calibrate")
+    report = runner.run(mine, out, executor=inline.run)
+    compared = {comparison.candidate: comparison.reference for comparison in report.comparisons}
+    assert compared["mirror-gpu"] == "mirror-gpu-f32"
+    assert compared["mirror-npu"] == "mirror-f32"
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(terminal.render(report))
+    sentence = "The float baseline of mirror-npu ran on another device: mirror-f32 ran on the CPU."
+    assert sentence in shown.getvalue()
+    assert sentence in html.page(report)
+    assert "baseline of mirror-gpu ran" not in shown.getvalue()
+    assert "speed against mirror-f32 (mirror-f32 ran on the CPU, mirror-npu on the Mirror NPU)" in html.page(report)
