@@ -44,7 +44,7 @@ from octobert.core.results import Report
 from octobert.core.session import Feeds
 from octobert.data.rows import Row
 from octobert.data.sources import read_file
-from octobert.data.tokenization import Asked, TextEncoder, feeds_of
+from octobert.data.tokenization import EncodedTexts, Tokenizer, feeds_of
 from octobert.evaluation import latency as timing
 from octobert.evaluation import scoring
 from octobert.evaluation.candidates import Candidate, open_candidate
@@ -112,8 +112,8 @@ class Judge:
     """The task, the tokenizer, and what every method is judged on: name → (what is asked, gold)."""
 
     task: Task
-    encoder: TextEncoder
-    sets: dict[str, tuple[Asked, list[Any]]]
+    encoder: Tokenizer
+    sets: dict[str, tuple[EncodedTexts, list[Any]]]
 
 
 def experiments(shared: Path) -> list[Experiment]:
@@ -229,7 +229,7 @@ def time_all(methods: list[Method], by: Judge, rounds: int) -> None:
     running = [method for method in methods if not method.failure]
     asked, _ = next(iter(by.sets.values()))
     rows = random.Random(SEED).sample(asked.flat, min(TIMED_ROWS, len(asked.flat)))
-    shapes = timing.shapes_of(Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED)
+    shapes = timing.workloads_of(Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED)
     named = [method.candidate(by.task.head) for method in running]
     latencies, footprints = timing.measure(named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED)
     medians = {m.runtime: one.percentile_ms(50) for m, one in zip(running, latencies, strict=True) if m.kind == "float"}
@@ -249,9 +249,9 @@ def examine(experiment: Experiment, given: argparse.Namespace) -> tuple[Report, 
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     report, package, ours = octobert_models(experiment, len(calibration), folder)
     bound = rebuild(report.task)
-    encoder = TextEncoder(package, bound.max_length)
+    encoder = Tokenizer(package, bound.max_length)
 
-    def asked(rows: list[Row], where: str) -> Asked:
+    def asked(rows: list[Row], where: str) -> EncodedTexts:
         return bound.encode(encoder, bound.inputs(rows, where=where))
 
     by = Judge(bound, encoder, {name: (asked(rows, name), bound.gold(rows, where=name)) for name, rows in sets.items()})

@@ -35,8 +35,8 @@ from octobert.core.ranges import Ranges
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
-from octobert.quantization import observer
 from octobert.models.source import resolve
+from octobert.quantization import observer
 
 CALIBRATORS = ("entropy", "percentile", "mse")
 ROUNDS = 3

@@ -40,8 +40,8 @@ from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntim
 from octobert.config.loading import parse
 from octobert.core import environment
 from octobert.core.session import Feeds, SessionOptions
-from octobert.data import sources as data
-from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.data import readers
+from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.evaluation import latency
 from octobert.pipeline import runner
 
@@ -123,7 +123,7 @@ class Sessions:
         from octobert.core import plugins
 
         self._session = plugins.load("targets", target).open_session(Path(path), _options(precision))
-        self.precision, self._encoder = self._session.precision, TextEncoder(Path(folder), 512)
+        self.precision, self._encoder = self._session.precision, Tokenizer(Path(folder), 512)
 
     def run(self, feeds: Feeds) -> Any:
         return self._session.run(feeds)
@@ -144,7 +144,7 @@ class Torch(Sessions):
         from octobert.targets.runtimes.torch import TorchSession
 
         self._session = TorchSession(Path(folder), _options(), "sequence-classification")
-        self._encoder = TextEncoder(Path(folder), 512)
+        self._encoder = Tokenizer(Path(folder), 512)
 
 
 class Torchao(Sessions):
@@ -159,7 +159,7 @@ class Torchao(Sessions):
         quantize_(model, Int8DynamicActivationInt8WeightConfig())
         torch.set_num_threads(environment.cores())
         self._torch, self._model = torch, torch.compile(model)
-        self._encoder = TextEncoder(Path(folder), 512)
+        self._encoder = Tokenizer(Path(folder), 512)
         self.run({"input_ids": np.ones((1, 16), dtype=np.int64), "attention_mask": np.ones((1, 16), dtype=np.int64)})
 
     def run(self, feeds: Feeds) -> Any:
@@ -185,7 +185,7 @@ class Ctranslate2(Sessions):
             ctranslate2.converters.TransformersConverter(str(plain)).convert(str(Path(out) / "ct2"), quantization="int8")
         cores = environment.cores()
         self._model = ctranslate2.Encoder(str(Path(out) / "ct2"), compute_type="int8", inter_threads=1, intra_threads=cores)
-        self._encoder = TextEncoder(Path(folder), 512)
+        self._encoder = Tokenizer(Path(folder), 512)
 
     def run(self, feeds: Feeds) -> Any:
         lengths = feeds["attention_mask"].sum(axis=1)
@@ -242,7 +242,7 @@ def zipf_texts(folder: Path, count: int) -> list[tuple[str, ...]]:
 
 def read_texts(file: Path, count: int) -> list[tuple[str, ...]]:
     """Rows of a file, one text or two."""
-    rows = data.read_file(file)
+    rows = readers.read_file(file)
     columns = ("#1 String", "#2 String") if "#1 String" in rows[0] else ("text",)
     return [tuple(str(row[c]) for c in columns) for row in rows][:count]
 
@@ -269,7 +269,7 @@ def systems_of(name: str, model: Path, texts: Sequence[tuple[str, ...]], out: Pa
     """Every system that can be made here, and why others cannot."""
     made, folder = package(model, texts, out), str(model)
     floating = made / "ort-cpu" / "onnx" / "model.onnx"
-    encoder = TextEncoder(model, 512)
+    encoder = Tokenizer(model, 512)
     calibration = [(" ".join(text),) for text in texts[: 2 * CALIBRATION_ROWS : 2]]
     rows = [feeds_of([row], encoder.pad_id) for row in encoder.encode(calibration)]
     loops = ("padded", "plain")
@@ -312,7 +312,7 @@ class Running:
     def __init__(self, system: System) -> None:
         self.system = system
         self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-        # Asked for, not given as the pool's initializer, whose errors nobody hears of.
+        # EncodedTexts for, not given as the pool's initializer, whose errors nobody hears of.
         self.ask(begin, system.opener, system.arguments)
         self.precision = self.ask(precision)
 

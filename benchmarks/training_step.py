@@ -19,7 +19,7 @@ import numpy as np
 from octobert.core import plugins
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Provenance, Ranges
-from octobert.data.tokenization import TextEncoder
+from octobert.data.tokenization import Tokenizer
 from octobert.graph import sites
 from octobert.graph.capture import capture
 from octobert.models import checkpoint
@@ -92,7 +92,7 @@ def plan_of(base: Path, placement: str) -> tuple[QuantPlan, Any]:
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         model = checkpoint.load_base(base, HEAD, LABELS)
         model.save_pretrained(folder)
-        captured = capture.capture(resolve(Path(folder)), HEAD, parity_batches(TextEncoder(base)))
+        captured = capture.capture(resolve(Path(folder)), HEAD, parity_batches(Tokenizer(base)))
     found = sites.find_sites(captured.model.graph, captured.encoder)
     intervals = {site.value: Interval(low=-8.0, high=8.0, bound=8.0) for site in found if not site.is_weight}
     ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)

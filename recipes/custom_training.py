@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from octobert.training.trainer import Job
+from octobert.training.job import Job
 
 
 def train(job: Job) -> None:

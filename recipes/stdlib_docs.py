@@ -1,8 +1,8 @@
 """Text that every machine has: docstrings of the Python standard library, as queries and the documents that answer them.
 
 The query is the first sentence of a docstring, the document is the rest. Source files are parsed, never imported. Modules are
-split between `train.jsonl` (calibration) and `validation.jsonl` (evaluation) by a digest of their name, so the two files share no
-module. Repeated sentences are dropped.
+split between `train.jsonl` (calibration) and `validation.jsonl` (evaluation) by a digest of their name, so the two files share
+no module. Repeated sentences are dropped.
 
     python recipes/stdlib_docs.py FOLDER [--rows N]
 """

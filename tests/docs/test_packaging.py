@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -51,9 +53,15 @@ def imported() -> dict[str, set[str]]:
     return files
 
 
+@cache
+def providers() -> Mapping[str, list[str]]:
+    """Top-level package → the installed distributions that provide it. Reading all of them takes seconds."""
+    return packages_distributions()
+
+
 def distributions(package: str) -> set[str]:
     """The installed distributions that provide a top-level package."""
-    return {normalized(name) for name in packages_distributions().get(package, [package])}
+    return {normalized(name) for name in providers().get(package, [package])}
 
 
 def test_every_import_is_declared() -> None:

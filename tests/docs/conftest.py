@@ -1,0 +1,112 @@
+"""Folders in which the code of the documents runs: a tiny model, tiny data, and what a run over both wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+from tests.support.checkpoints import WORDS, make_checkpoint
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+# Document → the task that it is about; all others are about pairs of texts.
+TASKS = {
+    "docs/guides/question-answering.md": "squad",
+    "docs/reference/migraphx.md": "squad",
+    "docs/guides/token-classification.md": "token-classification",
+    "docs/guides/embeddings.md": "embedding",
+}
+HEADS = {"squad": "question-answering", "token-classification": "token-classification", "embedding": "embedding"}
+SQUAD = {"squad": {"max_length": 40, "doc_stride": 8, "max_query_length": 8}}
+
+
+def sentence(number: int) -> list[str]:
+    """Words that differ from those of any other number."""
+    return [*(WORDS[(number * 7 + i * 3) % len(WORDS)] for i in range(6 + number % 9)), f"x{number}"]
+
+
+def write_data(folder: Path, task: str) -> None:
+    """Tiny training and validation files for a task."""
+    folder.mkdir()
+    for split, numbers in (("train", range(40)), ("validation", range(100, 120))):
+        texts = [(sentence(n), sentence(n + 1000)) for n in numbers]
+        if task == "squad":
+            paragraphs = []
+            for n, (words, _) in zip(numbers, texts, strict=True):
+                answers = [{"text": words[0], "answer_start": 0}]
+                qas = [{"id": str(n), "question": f"{words[0]} of x{n}?", "answers": answers}]
+                paragraphs.append({"context": " ".join(words), "qas": qas})
+            name = "train-v1.1.json" if split == "train" else "dev-v1.1.json"
+            content = json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+        elif task == "token-classification":
+            name = f"{split}.jsonl"
+            rows = [{"tokens": words, "ner_tags": [TAGS[i % len(TAGS)] for i in range(len(words))]} for words, _ in texts]
+            content = "\n".join(json.dumps(row) for row in rows)
+        else:
+            name = f"{split}.tsv"
+            gold = "score" if task == "embedding" else "label"
+            lines = [f"{' '.join(a)}\t{' '.join(b)}\t{n % 2}" for n, (a, b) in zip(numbers, texts, strict=True)]
+            content = "\n".join([f"sentence1\tsentence2\t{gold}", *lines])
+        (folder / name).write_text(content + "\n", encoding="utf-8")
+
+
+def write_texts(folder: Path, task: str) -> None:
+    """The single files that documents mention."""
+    (folder / "texts.txt").write_text("\n".join(" ".join(sentence(n)) for n in range(5)) + "\n", encoding="utf-8")
+    (folder / "article.txt").write_text(" ".join(WORDS * 4), encoding="utf-8")
+    if task == "text-classification":
+        shutil.copy(folder / "my-data" / "validation.tsv", folder / "my-rows.tsv")
+    (folder / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")
+
+
+def brief(recipe: Recipe) -> Recipe:
+    """A recipe that only writes its models, from few calibration rows."""
+    rows = recipe.data.calibrate.model_copy(update={"samples": 8})
+    return recipe.model_copy(update={"measure": False, "data": recipe.data.model_copy(update={"calibrate": rows})})
+
+
+@pytest.fixture(scope="session")
+def workspace(checkpoint: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`workspace("docs/index.md")` → a folder with `my-model`, `my-data` and `out` for the document's task."""
+    folders: dict[str, Path] = {}
+
+    def prepare(task: str) -> Path:
+        folder = tmp_path_factory.mktemp(task) / "workspace"
+        folder.mkdir()
+        write_data(folder / "my-data", task)
+        write_texts(folder, task)
+        if task == "token-classification":
+            names = {"id2label": dict(enumerate(TAGS)), "label2id": {tag: i for i, tag in enumerate(TAGS)}}
+            make_checkpoint(folder / "my-model", "bert", task, **names)
+        else:
+            (folder / "my-model").symlink_to(checkpoint("bert", HEADS.get(task, "sequence-classification")))
+        targets = ["ort-cpu", "openvino-cpu"] if task == "text-classification" else ["ort-cpu"]
+        recipe = {"model": "./my-model", "task": SQUAD if task == "squad" else task, "data": "./my-data", "targets": targets}
+        started_in = Path.cwd()
+        os.chdir(folder)
+        try:
+            runner.run(brief(parse(recipe)), Path("out"), executor=inline.run)
+        finally:
+            os.chdir(started_in)
+        if task == "text-classification":
+            for name, place in {"my-squad-model": "my-model", "squad": "my-data", "out-squad": "out"}.items():
+                (folder / name).symlink_to(folder_for("squad") / place)
+        return folder
+
+    def folder_for(task: str) -> Path:
+        if task not in folders:
+            folders[task] = prepare(task)
+        return folders[task]
+
+    def get(document: str) -> Path:
+        return folder_for(TASKS.get(document, "text-classification"))
+
+    return get

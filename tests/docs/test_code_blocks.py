@@ -1,0 +1,164 @@
+"""Code blocks of README, CONTRIBUTING and docs: Python runs, commands are parsed and the fast ones run, YAML is a recipe.
+
+Every document runs in a folder of its own, in which `my-model`, `my-data` and `out` are a tiny checkpoint, tiny data files and the
+output of a run over both, for the task that the document is about.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from octobert.cli.main import app
+from octobert.config import loading
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+from tests.docs import markdown
+from tests.docs.conftest import brief
+from tests.docs.markdown import ROOT, Block
+
+LANGUAGES = ("bash", "python", "yaml", "json", "text")
+# Blocks with a comment `<!-- not run: reason -->`. Raise this number only with a reason.
+NOT_RUN = 0
+# These commands take milliseconds on a tiny package; they run as they stand, except under a profiler (`--runtime`).
+FAST = ("predict", "inspect", "evaluate", "check", "tables", "targets", "tasks", "placements", "doctor", "schema")
+# These are planned with `--dry-run` where their model and data are in the workspace. All others are only parsed.
+PLANNED = ("quantize", "run")
+MINIMAL: dict[str, Any] = {"model": "./my-model", "task": "text-classification", "data": "./my-data"}
+
+BLOCKS = [block for block in markdown.blocks() if block.reason is None]
+
+
+def of(*languages: str) -> list[Any]:
+    return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language in languages]
+
+
+def test_every_block_names_its_language() -> None:
+    assert [str(block) for block in markdown.blocks() if block.language not in LANGUAGES] == []
+
+
+def test_few_blocks_are_not_run() -> None:
+    assert len(markdown.blocks()) - len(BLOCKS) == NOT_RUN
+
+
+def test_links_lead_somewhere() -> None:
+    generated = {"recipe.md", "plugins.md", "recipes.md", "commands.md", "contributing.md", "changelog.md"}
+    assert [
+        f"{d.name}: {t}" for d, t in markdown.links() if not (d.parent / t).exists() and Path(t).name not in generated
+    ] == []
+
+
+# --- YAML and JSON ---
+
+
+@pytest.mark.parametrize("block", of("yaml"))
+def test_yaml_is_a_recipe_or_a_part_of_it(block: Block) -> None:
+    loading.parse({**MINIMAL, **yaml.safe_load(block.text)}, where=str(block))
+
+
+@pytest.mark.parametrize("block", of("json"))
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+# --- Commands ---
+
+
+GROUP: Any = typer.main.get_command(app)
+
+
+def parsed(arguments: list[str], where: str) -> str:
+    """Check the arguments of `octobert …` against the program's own parser.
+
+    Returns:
+        The command's name.
+    """
+    if arguments[0].startswith("-"):
+        assert takes(GROUP, arguments[0]), f"{where}: {arguments[0]}"
+        return ""
+    command = command_named(arguments[0])
+    assert command is not None, f"{where}: there is no command {arguments[0]}"
+    command.make_context(arguments[0], list(arguments[1:]), parent=typer.Context(GROUP))
+    return arguments[0]
+
+
+def command_named(name: str) -> Any:
+    return GROUP.get_command(typer.Context(GROUP), name)
+
+
+def takes(command: Any, option: str) -> bool:
+    return option == "--help" or any(option in (*p.opts, *p.secondary_opts) for p in command.params)
+
+
+@pytest.mark.parametrize("block", of("bash"))
+def test_commands_are_right(block: Block, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    monkeypatch.chdir(workspace(block.document))
+    for line in markdown.commands(block.text):
+        words = shlex.split(line, comments=True)
+        if words[0] == "octobert":
+            run_octobert(words[1:], str(block))
+        elif words[0] == "make":
+            assert set(words[1:]) <= set(targets), line
+        elif words[0].endswith("python"):
+            assert (ROOT / words[1]).is_file() or words[1] == "-m", line
+        else:
+            assert words[0].removeprefix(".venv/bin/") in ("pip", "git", "cd", "mkdocs", "pre-commit", "ruff", "mypy"), line
+
+
+def run_octobert(words: list[str], where: str) -> None:
+    """Parse a command; run it if it is fast, plan it if it can be planned."""
+    standard_input = None
+    if "<" in words:
+        words, (_, name) = words[: words.index("<")], words[words.index("<") :]
+        standard_input = Path(name).read_text(encoding="utf-8")
+    missing = [word for word in words if word.startswith("./") and not Path(word).exists()]
+    name = parsed(words, where)
+    if name in PLANNED and not missing and any(word.startswith("./") for word in words):
+        words = [*words, "--dry-run"]
+    elif name not in FAST or "--runtime" in words:
+        return
+    result = CliRunner().invoke(app, words, input=standard_input, catch_exceptions=False)
+    assert result.exit_code == 0, f"{where}: {' '.join(words)}\n{result.output}"
+
+
+def test_commands_in_the_text_exist() -> None:
+    for document, line in markdown.inline_commands():
+        words = line.replace("…", " ").split()[1:]
+        if not words or words[0].startswith("-"):
+            continue
+        command = command_named(words[0])
+        assert command is not None, f"{document}: {line}"
+        for option in re.findall(r"(?<![\w-])--[a-z-]+", line):
+            assert takes(command, option), f"{document}: {line}: {option}"
+
+
+# --- Python ---
+
+
+@pytest.mark.parametrize("document", sorted({b.document for b in BLOCKS if b.language == "python"}))
+def test_python_runs(document: str, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a document run one after another and share their names."""
+    monkeypatch.chdir(workspace(document))
+    run = runner.run
+    monkeypatch.setattr(runner, "run", lambda recipe, *arguments: run(brief(recipe), *arguments, executor=inline.run))
+    names: dict[str, Any] = {"__name__": "document"}
+    for block in BLOCKS:
+        if block.document == document and block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / document), "exec"), names)
+
+
+def test_the_api_reference_names_what_exists() -> None:
+    for path in markdown.documents():
+        for name in re.findall(r"^::: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            assert pkgutil.resolve_name(name) is not None
