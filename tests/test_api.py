@@ -11,7 +11,7 @@ import pytest
 import octobert
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.tabular import Tabular
-from tests.conftest import TARGETS
+from tests.support.runs import TARGETS
 
 RECIPE = {"model": "m", "task": "mrpc", "data": "d"}
 

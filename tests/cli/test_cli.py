@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,19 +13,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+import octobert as library
 from octobert import cli
 from octobert.config.loading import as_yaml
+from octobert.config.recipe import Recipe
+from octobert.config.schema import descriptions
 from octobert.core import plugins
-from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError
-from tests.conftest import TARGETS
+from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError, StorageError
 from tests.support.checkpoints import reduces
+from tests.support.cli import octobert
+from tests.support.runs import TARGETS
 
 COMMANDS = tuple(p.stem for p in Path(cli.__file__).parent.glob("*.py") if p.stem != "main" and not p.stem.startswith("_"))
 HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
-
-
-def octobert(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "octobert", *map(str, arguments)], capture_output=True, text=True, **options)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_inspect(package) -> None:
     assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
     assert "linear.weight        12 of 12 in 8 bits" in text
     assert "residual adds carry the outliers" in text
-    result = {one["target"]: one for one in json.loads(octobert("inspect", package.parent, "--json").stdout)}
+    result = {entry["target"]: entry for entry in json.loads(octobert("inspect", package.parent, "--json").stdout)}
     assert set(result) == set(TARGETS)
     assert result["ort-cpu"]["ranges"]["provenance"]["samples"] == 24
 
@@ -110,15 +111,15 @@ def test_inspect_shows_what_every_value_costs(package) -> None:
     (manifest,) = json.loads(octobert("inspect", package, "--json").stdout)
     values = manifest["sensitivity"]["values"]
     quantized = {d["site"]["value"] for d in manifest["plan"]["decisions"] if d["quantizer"]}
-    assert {one["value"] for one in values} == quantized
+    assert {entry["value"] for entry in values} == quantized
 
 
 def test_placements_can_be_printed() -> None:
-    result = {one["name"]: one for one in json.loads(octobert("placements", "--json").stdout)}
+    result = {entry["name"]: entry for entry in json.loads(octobert("placements", "--json").stdout)}
     assert set(result) == set(plugins.names("placements"))
     assert result["ffn"]["kinds"] == ["linear.input@ffn_*", "linear.weight@ffn_*"]
-    one = octobert("placements", "qdqbert").stdout
-    assert "in 8 bits: linear.input, linear.weight, scores.query" in one
+    text = octobert("placements", "qdqbert").stdout
+    assert "in 8 bits: linear.input, linear.weight, scores.query" in text
     assert 'did you mean "qdqbert"' in octobert("placements", "qdqber").stderr
 
 
@@ -127,13 +128,13 @@ def test_calibrators_side_by_side(checkpoint, pairs, out) -> None:
     done = octobert(*command, "--samples", 30, "--sweep", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    usable = [one for one in result["swept"] if one["problem"] is None]
-    names = [one["calibrator"] for one in result["swept"]]
+    usable = [entry for entry in result["swept"] if entry["problem"] is None]
+    names = [entry["calibrator"] for entry in result["swept"]]
     assert names[0].split()[0] == plugins.names("calibrators")[0]
     assert {n.split()[0] for n in names} == set(plugins.names("calibrators"))
-    assert all(set(one["signal_to_noise_db"]) == set(result["ranges"]) for one in usable)
+    assert all(set(entry["signal_to_noise_db"]) == set(result["ranges"]) for entry in usable)
     # mse minimizes exactly this.
-    ratios = {one["calibrator"]: sum(one["signal_to_noise_db"].values()) for one in usable}
+    ratios = {entry["calibrator"]: sum(entry["signal_to_noise_db"].values()) for entry in usable}
     assert ratios["mse"] == max(ratios.values())
     again = octobert(*command, "--samples", 30, "--calibrate", "{percentile: {keep: 99}}")
     assert "percentile 99" in again.stdout
@@ -162,7 +163,7 @@ def test_benchmark(package) -> None:
     done = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {(one["candidate"], one["sequence"]) for one in result["latencies"]} == {
+    assert {(entry["candidate"], entry["sequence"]) for entry in result["latencies"]} == {
         (c, s) for c in ("ort-f32", "ort-cpu") for s in (16, "data")
     }
     text = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3).stdout
@@ -257,8 +258,6 @@ def test_bad_lines_on_stdin(package, given: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("given", [None, [None], [1], [{"text": "a"}], [("a", "b", "c")], ["\udcff"], [""]])
 def test_what_is_no_text_is_refused(package, given: object) -> None:
-    import octobert as library
-
     with pytest.raises(DataError, match=r"the (input is neither|text is)"):
         library.load(package)(given)
 
@@ -303,3 +302,85 @@ def test_suggestions_fall_back_to_the_list() -> None:
 
     assert did_you_mean("openvino", ("ort-cpu", "openvino-cpu")) == 'did you mean "openvino-cpu"?'
     assert did_you_mean("zzz", ("b", "a")) == "known: a, b"
+
+
+def test_short_help_and_general_options() -> None:
+    assert octobert("-h").stdout == octobert("--help").stdout
+    text = octobert("run", "-h").stdout
+    assert all(option in text for option in ("--verbose", "--quiet", "--set", "General"))
+    assert octobert("--version").stdout.strip() == library.__version__
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_verbose_errors_have_a_traceback(tmp_path, place: str) -> None:
+    command = ["run", tmp_path / "none.yaml"]
+    done = octobert("--verbose", *command) if place == "before" else octobert(*command, "--verbose")
+    assert done.returncode == RecipeError.exit_code
+    assert "Traceback" in done.stderr
+    assert done.stderr.rstrip().endswith("the recipe file does not exist; check the path.")
+
+
+def test_quiet_prints_errors_only() -> None:
+    command = ["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"]
+    assert octobert(*command).stderr.startswith("# yaml-language-server: ")
+    (line,) = octobert(*command, "--quiet").stderr.splitlines()
+    assert line.startswith("octobert: ./m: ")
+
+
+def test_shells_complete_commands_and_options() -> None:
+    def completions(words: str, place: int) -> list[str]:
+        wanted = {"_OCTOBERT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+        program = Path(sys.executable).parent / "octobert"
+        done = subprocess.run([program], capture_output=True, text=True, env={**os.environ, **wanted})
+        return done.stdout.split()
+
+    assert completions("octobert qu", 1) == ["quantize"]
+    assert completions("octobert quantize --sens", 2) == ["--sensitivity"]
+
+
+def test_schema_is_one_json_document(tmp_path) -> None:
+    printed = json.loads(octobert("schema").stdout)
+    octobert("schema", "--out", tmp_path / "s.json")
+    assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8")) == printed == library.recipe_schema()
+
+
+def test_clean_lists_and_removes(finished, tmp_path) -> None:
+    copy = shutil.copytree(finished[1], tmp_path / "out")
+    listed = json.loads(octobert("clean", copy, "--dry-run", "--json").stdout)
+    assert listed
+    assert json.loads(octobert("clean", copy, "--keep-last", "--json").stdout) == {}
+    assert octobert("clean", copy).stdout.splitlines()[-1].endswith("removed")
+    assert json.loads(octobert("clean", copy, "--dry-run", "--json").stdout) == {}
+    done = octobert("clean", tmp_path)
+    assert done.returncode == StorageError.exit_code
+    assert "not an output directory of octobert" in done.stderr
+
+
+def test_options_are_generated_from_the_recipe() -> None:
+    command = ["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"]
+    given = [
+        "--method",
+        "{static: {placement: ffn}}",
+        "--corrections",
+        "none",
+        "--target",
+        "ort-cpu",
+        "--target",
+        "openvino-cpu",
+    ]
+    more = ["--no-measure", "--repair", "--revision", "main", "--set", "benchmark.repeats=5", "--shape", "2x64"]
+    recipe = yaml.safe_load(octobert(*command, *given, *more).stderr.rpartition("octobert: ")[0])
+    assert recipe["quantize"] == {"static": {"placement": "ffn"}}
+    assert (recipe["corrections"], recipe["targets"]) == ([], ["ort-cpu", "openvino-cpu"])
+    assert (recipe["measure"], recipe["strict"], recipe["revision"]) == (False, False, "main")
+    assert (recipe["benchmark"], recipe["shape"]) == ({"repeats": 5}, {"batch": 2, "sequence": 64})
+    text = octobert("quantize", "--help", env={**os.environ, "COLUMNS": "200"}).stdout
+    assert descriptions(Recipe)["sensitivity"] in text
+
+
+@pytest.mark.parametrize(("old", "new"), [("prepare", "transforms"), ("refine", "corrections")])
+def test_old_options_work_with_a_note(old: str, new: str) -> None:
+    done = octobert("quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o", f"--{old}", "none")
+    assert done.stderr.splitlines()[0].startswith(f'octobert: the recipe key "{old}" is now "{new}"')
+    assert f"{new}: []" in done.stderr
+    assert "Warning" not in done.stderr
