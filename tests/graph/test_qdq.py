@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,45 +10,39 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from octobert import targets
 from octobert.core import capability, environment, plugins
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan, Site
-from octobert.core.ranges import Interval, Ranges, TensorStatistics
+from octobert.core.ranges import Ranges
 from octobert.core.session import SessionOptions
-from octobert.data.tokenization import Encoded, feeds_of
+from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
-from octobert.graph.capture import capture
 from octobert.graph.passes import switches
-from octobert.models.source import resolve
-from octobert.quantization import observer
+from octobert.quantization import placements
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import batch, exact_options
+from tests.support.graphs import (
+    capabilities,
+    constant,
+    encoded,
+    operator_counts,
+    outputs_of,
+    plain_session,
+    plan_for,
+    ranges_for,
+    relative_error,
+)
 
-TARGETS = plugins.names("targets")
 INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
-PLACEMENTS = plugins.names("placements")
 # Integer arithmetic is exact; what remains is float32 rounding of scales and sums.
 EXACT = 2e-5
 # Relative error of the outputs that 8 bits may cost on random weights: the worst plan here has 0.04, a broken scale or axis 1.
 LOOSE = 0.1
 # A switched graph computes what the written one does, but for float32 sums in dynamic products; outputs are near 2.
 SWITCHED = 5e-6
-# What random weights give for calibration and for the outputs alike, so that nothing is clipped.
-LENGTHS = (9, 4, 13, 30, 7, 22)
-
-
-@pytest.fixture(scope="module")
-def captured(checkpoint):
-    return capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
-
-
-@pytest.fixture(scope="module")
-def float_path(captured, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("float") / "float.onnx"
-    ops.save(captured.model, path)
-    return path
 
 
 @pytest.fixture
@@ -58,54 +51,8 @@ def model(float_path):
 
 
 @pytest.fixture(scope="module")
-def found(captured) -> tuple[Site, ...]:
-    return sites.find_sites(captured.model.graph, captured.family)
-
-
-@pytest.fixture(scope="module")
-def measured(float_path, found) -> Ranges:
-    return ranges_of(statistics_of(float_path, found))
-
-
-@pytest.fixture(scope="module")
 def float_logits(float_path) -> np.ndarray:
     return outputs_of(float_path, feeds_of(encoded(), 0))
-
-
-def encoded(lengths: tuple[int, ...] = LENGTHS) -> list[Encoded]:
-    """Random rows without padding."""
-    generator = np.random.default_rng(1)
-    return [Encoded(generator.integers(4, 90, n), np.zeros(n, dtype=np.int64), False) for n in lengths]
-
-
-def statistics_of(path: Path, found: tuple[Site, ...]) -> dict[str, TensorStatistics]:
-    """What observation sees of every activation."""
-    return observer.observe(path, encoded(), 0, sorted({s.value for s in found if not s.is_weight}))
-
-
-def ranges_of(statistics: dict[str, TensorStatistics]) -> Ranges:
-    """Minima and maxima as they were seen."""
-    minmax = plugins.load("calibrators", "minmax")
-    return ranges({name: minmax.interval(one, minmax.Options()) for name, one in statistics.items()})
-
-
-def ranges(intervals: dict[str, Interval]) -> Ranges:
-    provenance = {"samples": 1, "tokens": 1, "data_digest": "", "model_digest": "", "source": "test"}
-    return Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=provenance)
-
-
-def ranges_for(found: tuple[Site, ...], low: float = -4.0, high: float = 4.0) -> Ranges:
-    interval = Interval(low=low, high=high, bound=max(-low, high))
-    return ranges({s.value: interval for s in found if not s.is_weight})
-
-
-def capabilities(name: str) -> Capabilities:
-    return plugins.load("targets", name).CAPABILITIES
-
-
-def plan_for(model, captured, target: str = "ort-cpu", **options: object) -> QuantPlan:
-    found = sites.find_sites(model.graph, captured.family)
-    return static.plan(found, ranges_for(found), capabilities(target), exact_options(static, target, **options))
 
 
 def weights_of(plan: QuantPlan) -> Quantizer:
@@ -114,37 +61,12 @@ def weights_of(plan: QuantPlan) -> Quantizer:
     return quantizer
 
 
-def plain_session(path: Path) -> ort.InferenceSession:
-    """ONNX Runtime with graph optimizations off: it computes what is written, operator by operator."""
-    settings = ort.SessionOptions()
-    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.log_severity_level = 3
-    return ort.InferenceSession(str(path), settings)
-
-
-def outputs_of(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    session = plain_session(path)
-    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})[0]
-
-
 def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
     """A plan written into a copy of a graph and saved."""
     model = ir.load(source)
     qdq.write(model, plan)
     ops.save(model, path)
     return model
-
-
-def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(theirs**2)))
-
-
-def operators(model: ir.Model) -> Counter[str]:
-    return Counter(node.op_type for node in model.graph)
-
-
-def constant(model: ir.Model, name: str) -> np.ndarray:
-    return model.graph.initializers[name].const_value.numpy()
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-7.0, -2.0), (-0.17, 40.0), (0.0, 0.0), (1e-30, 2e-30)])
@@ -189,9 +111,9 @@ def test_weights_per_channel_are_nearest_and_never_saturate() -> None:
     np.testing.assert_allclose(scale[[0, 1, 2, 4]], np.abs(weight).max(axis=0)[[0, 1, 2, 4]] / 127, rtol=1e-6)
 
 
-def test_a_quantized_linear_layer_equals_numpy(model, captured, tmp_path) -> None:
+def test_a_quantized_linear_layer_equals_numpy(model, bert, tmp_path) -> None:
     """The first query layer, from the graph's own input value: y = deq(q(x)) @ deq(q(w)) + b."""
-    plan = plan_for(model, captured)
+    plan = plan_for(model, bert.family)
     weight = model.graph.initializers["encoder.layer.0.attention.self.query.weight"].const_value.numpy()
     bias = model.graph.initializers["encoder.layer.0.attention.self.query.bias"].const_value.numpy()
     qdq.write(model, plan)
@@ -208,9 +130,9 @@ def test_a_quantized_linear_layer_equals_numpy(model, captured, tmp_path) -> Non
     np.testing.assert_allclose(y, x8 @ w8 + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
 
 
-def test_embedding_rows_equal_numpy(model, captured, tmp_path) -> None:
+def test_embedding_rows_equal_numpy(model, bert, tmp_path) -> None:
     table = model.graph.initializers["embeddings.word_embeddings.weight"].const_value.numpy()
-    qdq.write(model, plan_for(model, captured))
+    qdq.write(model, plan_for(model, bert.family))
     assert "embeddings.word_embeddings.weight" not in model.graph.initializers
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs[:] = [values["embeddings.word_embeddings.weight.dequantized"]]
@@ -223,8 +145,8 @@ def test_embedding_rows_equal_numpy(model, captured, tmp_path) -> None:
     np.testing.assert_allclose(rows, expected, rtol=EXACT, atol=EXACT)
 
 
-def test_sites_that_share_a_value_share_one_pair(model, captured) -> None:
-    qdq.write(model, plan_for(model, captured))
+def test_sites_that_share_a_value_share_one_pair(model, bert) -> None:
+    qdq.write(model, plan_for(model, bert.family))
     counts = {"QuantizeLinear": 0, "DequantizeLinear": 0}
     for node in model.graph:
         if node.op_type in counts:
@@ -233,16 +155,16 @@ def test_sites_that_share_a_value_share_one_pair(model, captured) -> None:
     assert counts == {"QuantizeLinear": 2 * 4, "DequantizeLinear": 2 * 4 + 12}
 
 
-def test_what_is_float_keeps_reading_the_float_value(model, captured) -> None:
-    qdq.write(model, plan_for(model, captured))
+def test_what_is_float_keeps_reading_the_float_value(model, bert) -> None:
+    qdq.write(model, plan_for(model, bert.family))
     add = next(n for n in model.graph if n.name == "encoder.layer.0.attention.output.LayerNorm.input")
     assert [v.name for v in add.inputs] == ["encoder.layer.0.attention.output.dense", "embeddings.LayerNorm"]
     head = next(n for n in model.graph if n.name == "classifier.matmul")
     assert head.inputs[1].name == "classifier.weight"
 
 
-def test_a_plan_has_a_reason_for_everything(model, captured) -> None:
-    plan = plan_for(model, captured)
+def test_a_plan_has_a_reason_for_everything(model, bert) -> None:
+    plan = plan_for(model, bert.family)
     assert all(d.reason for d in plan.decisions)
     floats = {d.site.role: d.reason for d in plan.decisions if d.quantizer is None}
     assert "outliers" in floats["residual.skip"]
@@ -250,8 +172,8 @@ def test_a_plan_has_a_reason_for_everything(model, captured) -> None:
     assert plan.counts()["linear.weight"] == (12, 12)
 
 
-def test_a_plan_that_quantizes_nothing_is_an_error(model, captured) -> None:
-    plan = plan_for(model, captured, disable=["*"])
+def test_a_plan_that_quantizes_nothing_is_an_error(model, bert) -> None:
+    plan = plan_for(model, bert.family, disable=["*"])
     with pytest.raises(PlanError, match=r"the plan quantizes nothing.*disabled by"):
         qdq.write(model, plan)
 
@@ -266,42 +188,42 @@ def test_a_plan_that_quantizes_nothing_is_an_error(model, captured) -> None:
         pytest.param({"input": 2}),
     ],
 )
-def test_a_plan_for_another_graph_is_an_error(model, captured, wrong) -> None:
-    plan = plan_for(model, captured)
+def test_a_plan_for_another_graph_is_an_error(model, bert, wrong) -> None:
+    plan = plan_for(model, bert.family)
     first = next(d for d in plan.decisions if d.quantizer)
     moved = first.model_copy(update={"site": first.site.model_copy(update=wrong)})
-    with pytest.raises(PlanError, match=f"{moved.site.node}: the plan does not fit the graph"):
+    with pytest.raises(PlanError, match=f"{moved.site.node}: the plan was made for another graph"):
         qdq.write(model, plan.model_copy(update={"decisions": (moved,)}))
 
 
-def test_a_pattern_that_matches_nothing_is_an_error(model, captured) -> None:
+def test_a_pattern_that_matches_nothing_is_an_error(model, bert) -> None:
     with pytest.raises(PlanError, match=r'"encoder.layer.9.*" matches no module'):
-        plan_for(model, captured, disable=["encoder.layer.9.*"])
+        plan_for(model, bert.family, disable=["encoder.layer.9.*"])
 
 
-def test_disabled_modules_stay_float(model, captured) -> None:
-    plan = plan_for(model, captured, disable=["encoder.layer.0.*"])
+def test_disabled_modules_stay_float(model, bert) -> None:
+    plan = plan_for(model, bert.family, disable=["encoder.layer.0.*"])
     assert {s.layer for s, _ in plan.quantized} == {1, None}
 
 
-def test_a_missing_range_is_an_error(model, captured) -> None:
-    found = sites.find_sites(model.graph, captured.family)
+def test_a_missing_range_is_an_error(model, bert) -> None:
+    found = sites.find_sites(model.graph, bert.family)
     ranges = ranges_for(found).model_copy(update={"intervals": {}})
     with pytest.raises(PlanError, match=r'no calibrated range for "embeddings\.LayerNorm"'):
         static.plan(found, ranges, capabilities("ort-cpu"), static.Options())
 
 
-def test_a_type_that_the_target_refuses_is_an_error(model, captured, found) -> None:
-    plan_for(model, captured, activations="int8")
+def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> None:
+    plan_for(model, bert.family, activations="int8")
     strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
-    plan = static.plan(found, ranges_for(found), strict, static.Options(activations="int8"))
+    plan = static.plan(bert_sites, ranges_for(bert_sites), strict, static.Options(activations="int8"))
     wanted = r"ort-cpu takes asymmetric uint8 or symmetric uint8 activations, not symmetric int8.*strict: false"
     with pytest.raises(PlanError, match=wanted):
         capability.check(plan, strict)
 
 
-def test_a_plan_is_checked_against_the_target(model, captured) -> None:
-    plan = plan_for(model, captured, "openvino-cpu", activations="int8")
+def test_a_plan_is_checked_against_the_target(model, bert) -> None:
+    plan = plan_for(model, bert.family, "openvino-cpu", activations="int8")
     capability.check(plan, capabilities("openvino-cpu"))
     capability.check(plan, capabilities("ort-cpu"))
     strict = capabilities("ort-cpu").model_copy(update={"simulated_activations": ()})
@@ -315,15 +237,15 @@ def test_a_plan_is_checked_against_the_target(model, captured) -> None:
     assert "one scale per index of axis 1" in capability.violations(broken, capabilities("ort-cpu"))[0]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("placement", [*PLACEMENTS, ("linear.*@ffn_*",)], ids=str)
+@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("placement", [*placements.names(), ("linear.*@ffn_*",)], ids=str)
 def test_every_placement_on_every_target_follows_the_float_model(
-    float_path, found, measured, float_logits, tmp_path, target, placement
+    float_path, bert_sites, bert_ranges, float_logits, tmp_path, target, placement
 ) -> None:
     probe = plugins.load("targets", target).probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
-    plan = static.plan(found, measured, capabilities(target), exact_options(static, target, placement=placement))
+    plan = static.plan(bert_sites, bert_ranges, capabilities(target), exact_options(static, target, placement=placement))
     capability.check(plan, capabilities(target))
     path = tmp_path / "model_quantized.onnx"
     written(float_path, plan, path)
@@ -335,10 +257,10 @@ def test_every_placement_on_every_target_follows_the_float_model(
         np.testing.assert_allclose(ours, outputs_of(path, feeds), atol=0.02 * np.abs(ours).max())
 
 
-def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path, found, measured, tmp_path) -> None:
-    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path, bert_sites, bert_ranges, tmp_path) -> None:
+    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
     nodes = {n.name: n for n in written(float_path, plan, tmp_path / "row.onnx").graph}
-    products = [s.node for s in found if s.role == "linear.weight"]
+    products = [s.node for s in bert_sites if s.role == "linear.weight"]
     assert len(products) == 12
     for name in products:
         kinds = []
@@ -349,16 +271,16 @@ def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path,
         assert kinds == [ir.DataType.UINT8, ir.DataType.INT8], name
 
 
-def test_all_readers_of_a_quantized_output_read_the_pair(model, found, measured) -> None:
+def test_all_readers_of_a_quantized_output_read_the_pair(model, bert_sites, bert_ranges) -> None:
     # Every LayerNorm is read by linear layers and by a residual add; the embeddings' is an output of the graph besides.
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs.append(values["embeddings.LayerNorm"])
-    before = {s.value: len(values[s.value].uses()) for s in found if s.input == OUTPUT}
-    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
+    before = {s.value: len(values[s.value].uses()) for s in bert_sites if s.input == OUTPUT}
+    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row"))
     qdq.write(model, plan)
     assert [v.name for v in model.graph.outputs] == ["logits", "embeddings.LayerNorm"]
     outputs = [s.value for s, _ in plan.quantized if s.input == OUTPUT]
-    assert operators(model)["QuantizeLinear"] == len(outputs) == 25
+    assert operator_counts(model)["QuantizeLinear"] == len(outputs) == 25
     values = {v.name: v for n in model.graph for v in n.outputs}
     for name in outputs:
         assert [n.op_type for n, _ in values[name].uses()] == ["QuantizeLinear"], name
@@ -366,8 +288,8 @@ def test_all_readers_of_a_quantized_output_read_the_pair(model, found, measured)
     assert before["embeddings.LayerNorm"] == 4
 
 
-def test_weights_per_tensor_have_one_scale(float_path, found, measured, float_logits, tmp_path) -> None:
-    plan = static.plan(found, measured, capabilities("ort-cpu"), exact_options(static, per_channel=False))
+def test_weights_per_tensor_have_one_scale(float_path, bert_sites, bert_ranges, float_logits, tmp_path) -> None:
+    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(static, per_channel=False))
     model = written(float_path, plan, tmp_path / "tensor.onnx")
     weights = [n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
     assert len(weights) == 12
@@ -386,13 +308,13 @@ PAIRED = [
 ]
 
 
-def in_both_forms(float_path, found, measured, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
+def in_both_forms(float_path, placed, chosen, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
     """The same plan with weights as integers, and as floats behind a pair; `integers.onnx` and `pair.onnx`."""
     models = []
     for form in ("integers", "pair"):
         chosen = static.Options(**options, weight_form=form)
         models.append(ir.load(float_path))
-        plan = static.plan(found, measured, capabilities("ort-cpu"), chosen)
+        plan = static.plan(placed, chosen, capabilities("ort-cpu"), chosen)
         capability.check(plan, capabilities("ort-cpu"))
         qdq.write(models[-1], plan, scales)
         ops.save(models[-1], folder / f"{form}.onnx")
@@ -416,9 +338,9 @@ def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> in
 
 
 @pytest.mark.parametrize("options", PAIRED, ids=str)
-def test_a_weight_behind_a_pair_has_the_same_integers(float_path, found, measured, tmp_path, options) -> None:
-    integers, pair = in_both_forms(float_path, found, measured, tmp_path, options)
-    weights = [s for s in found if s.role in ("linear.weight", "head.weight")]
+def test_a_weight_behind_a_pair_has_the_same_integers(float_path, bert_sites, bert_ranges, tmp_path, options) -> None:
+    integers, pair = in_both_forms(float_path, bert_sites, bert_ranges, tmp_path, options)
+    weights = [s for s in bert_sites if s.role in ("linear.weight", "head.weight")]
     assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * ("head.*" not in options.get("placement", ()))
     axes = [n.attributes["axis"].value for n in pair.graph if n.op_type == "QuantizeLinear" and "axis" in n.attributes]
     assert axes == ([] if options.get("per_channel") is False else [1] * len(axes))
@@ -429,37 +351,37 @@ def test_a_weight_behind_a_pair_has_the_same_integers(float_path, found, measure
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.7])
-def test_a_pair_takes_the_scale_that_was_chosen(float_path, found, measured, tmp_path, factor) -> None:
+def test_a_pair_takes_the_scale_that_was_chosen(float_path, bert_sites, bert_ranges, tmp_path, factor) -> None:
     """Also where the interval is narrower than the weights, which QuantizeLinear would take to -128."""
     graph = ir.load(float_path).graph
-    weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in found if s.role == "linear.weight"}
+    weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in bert_sites if s.role == "linear.weight"}
     scales = {n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()}
-    integers, pair = in_both_forms(float_path, found, measured, tmp_path, {}, scales)
+    integers, pair = in_both_forms(float_path, bert_sites, bert_ranges, tmp_path, {}, scales)
     assert assert_same_integers(integers, pair, tmp_path) == 12
     name = next(iter(weights))
     np.testing.assert_array_equal(constant(pair, f"{name}.scale"), scales[name])
     assert (constant(integers, f"{name}.quantized").min() == -127) == (factor < 1)
 
 
-def test_the_form_of_weights_is_the_targets_unless_chosen(found, measured) -> None:
+def test_the_form_of_weights_is_the_targets_unless_chosen(bert_sites, bert_ranges) -> None:
     def forms(table: Capabilities, **options: str) -> set[bool]:
-        plan = static.plan(found, measured, table, static.Options(**options))
+        plan = static.plan(bert_sites, bert_ranges, table, static.Options(**options))
         return {quantizer.weight_form == "pair" for site, quantizer in plan.quantized if site.role == "linear.weight"}
 
     table = capabilities("ort-cpu")
     folding = table.model_copy(update={"weight_form": "pair"})
     assert [forms(table), forms(folding)] == [{False}, {True}]
     assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [{False}, {True}]
-    plan = static.plan(found, measured, folding, static.Options(placement="qdqbert"))
+    plan = static.plan(bert_sites, bert_ranges, folding, static.Options(placement="qdqbert"))
     assert not any(q.weight_form == "pair" for s, q in plan.quantized if s.role != "linear.weight")
 
 
 @pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
 @pytest.mark.parametrize("method", [static, dynamic])
-def test_reduced_weights_have_seven_bits(model, found, measured, method, reduce_range, highest) -> None:
+def test_reduced_weights_have_seven_bits(model, bert_sites, bert_ranges, method, reduce_range, highest) -> None:
     options = method.Options(reduce_range=reduce_range)
-    qdq.write(model, method.plan(found, measured, capabilities("ort-cpu"), options))
-    names = [f"{s.value}.quantized" for s in found if s.role == "linear.weight"]
+    qdq.write(model, method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
+    names = [f"{s.value}.quantized" for s in bert_sites if s.role == "linear.weight"]
     assert len(names) == 12
     for name in names:
         integers = constant(model, name).astype(int)
@@ -483,12 +405,12 @@ def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
 
 @pytest.mark.parametrize("activations", ["uint16", "int16"])
 def test_16_bit_activations_leave_only_the_error_of_the_weights(
-    float_path, found, measured, float_logits, tmp_path, activations
+    float_path, bert_sites, bert_ranges, float_logits, tmp_path, activations
 ) -> None:
     feeds, table = feeds_of(encoded(), 0), capabilities("ort-cpu")
     results = {}
     for kind in ("auto", activations):
-        plan = static.plan(found, measured, table, exact_options(static, placement="qdqbert", activations=kind))
+        plan = static.plan(bert_sites, bert_ranges, table, exact_options(static, placement="qdqbert", activations=kind))
         capability.check(plan, table)
         model = written(float_path, plan, tmp_path / f"{kind}.onnx")
         assert model.opset_imports[""] == (18 if kind == "auto" else 21)
@@ -503,13 +425,13 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
     assert relative_error(results[activations], alone) < relative_error(results["auto"], alone) / 25
 
 
-def _openvino_16_bit(float_path, found, measured, folder) -> tuple[np.ndarray, np.ndarray]:
+def _openvino_16_bit(float_path, placed, chosen, folder) -> tuple[np.ndarray, np.ndarray]:
     module = plugins.load("targets", "openvino-cpu")
     probe = module.probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
     options = exact_options(static, "openvino-cpu", placement="qdqbert", activations="uint16")
-    plan = static.plan(found, measured, module.CAPABILITIES, options)
+    plan = static.plan(placed, chosen, module.CAPABILITIES, options)
     capability.check(plan, module.CAPABILITIES)
     path = folder / "model_quantized.onnx"
     written(float_path, plan, path)
@@ -517,22 +439,22 @@ def _openvino_16_bit(float_path, found, measured, folder) -> tuple[np.ndarray, n
     return module.open_session(path, SessionOptions()).run(feeds)["logits"], outputs_of(path, feeds)
 
 
-def test_openvino_opens_16_bit_activations(float_path, found, measured, float_logits, tmp_path) -> None:
-    ours, _ = _openvino_16_bit(float_path, found, measured, tmp_path)
+def test_openvino_opens_16_bit_activations(float_path, bert_sites, bert_ranges, float_logits, tmp_path) -> None:
+    ours, _ = _openvino_16_bit(float_path, bert_sites, bert_ranges, tmp_path)
     assert relative_error(ours, float_logits) < LOOSE
 
 
-def test_openvino_computes_16_bit_activations_in_float(float_path, found, measured, tmp_path) -> None:
+def test_openvino_computes_16_bit_activations_in_float(float_path, bert_sites, bert_ranges, tmp_path) -> None:
     if not set(capabilities("openvino-cpu").saturates_without) & set(environment.current().features):
         pytest.skip("OpenVINO quantizes dynamically on CPUs with VNNI or AMX only")
-    ours, reference = _openvino_16_bit(float_path, found, measured, tmp_path)
+    ours, reference = _openvino_16_bit(float_path, bert_sites, bert_ranges, tmp_path)
     assert relative_error(ours, reference) < 1e-3
 
 
-def test_q_k_and_v_per_tensor_share_one_weight_scale(model, found, measured) -> None:
+def test_q_k_and_v_per_tensor_share_one_weight_scale(model, bert_sites, bert_ranges) -> None:
     options = static.Options(placement="matmul-attention", fuse_qkv=True, per_channel=False)
-    weights = {s.value: constant(model, s.value) for s in found if s.role == "linear.weight"}
-    qdq.write(model, static.plan(found, measured, capabilities("ort-cpu"), options))
+    weights = {s.value: constant(model, s.value) for s in bert_sites if s.role == "linear.weight"}
+    qdq.write(model, static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
     common = []
     for layer in range(2):
         names = [f"encoder.layer.{layer}.attention.self.{part}.weight" for part in ("query", "key", "value")]
@@ -546,15 +468,15 @@ def test_q_k_and_v_per_tensor_share_one_weight_scale(model, found, measured) -> 
 
 @pytest.mark.parametrize(("enable", "heads"), [((), 0), (("pooler", "classifier"), 2)])
 def test_dynamic_quantization_is_written_once_for_a_shared_input(
-    float_path, found, measured, float_logits, tmp_path, enable, heads
+    float_path, bert_sites, bert_ranges, float_logits, tmp_path, enable, heads
 ) -> None:
-    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic, enable=enable))
+    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(dynamic, enable=enable))
     path = tmp_path / "dynamic.onnx"
     model = written(float_path, plan, path)
     # Per layer: the input of Q, K and V; the context; the input of each feed-forward product.
-    assert operators(model)["DynamicQuantizeLinear"] == 2 * 4 + heads
-    assert operators(model)["MatMulInteger"] == 2 * 6 + heads
-    assert operators(model)["QuantizeLinear"] == operators(model)["DequantizeLinear"] == 0
+    assert operator_counts(model)["DynamicQuantizeLinear"] == 2 * 4 + heads
+    assert operator_counts(model)["MatMulInteger"] == 2 * 6 + heads
+    assert operator_counts(model)["QuantizeLinear"] == operator_counts(model)["DequantizeLinear"] == 0
     nodes = {n.name: n for n in model.graph}
     shared = [nodes[f"encoder.layer.1.attention.self.{part}.matmul.integer"] for part in ("query", "key", "value")]
     assert len({n.inputs[0] for n in shared}) == 1
@@ -564,11 +486,11 @@ def test_dynamic_quantization_is_written_once_for_a_shared_input(
     assert 1e-5 < relative_error(session.run(feeds)["logits"], float_logits) < LOOSE
 
 
-def test_a_dynamic_linear_layer_equals_numpy(model, found, measured, tmp_path) -> None:
+def test_a_dynamic_linear_layer_equals_numpy(model, bert_sites, bert_ranges, tmp_path) -> None:
     """DynamicQuantizeLinear, the integer product and both scales, from the graph's own input value."""
     name = "encoder.layer.0.intermediate.dense"
     weight, bias = constant(model, f"{name}.weight"), constant(model, f"{name}.bias")
-    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic))
+    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(dynamic))
     qdq.write(model, plan)
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs[:] = [values["encoder.layer.0.attention.output.LayerNorm"], values[name]]
@@ -582,27 +504,29 @@ def test_a_dynamic_linear_layer_equals_numpy(model, found, measured, tmp_path) -
     np.testing.assert_allclose(y, product * (scale * step) + bias, rtol=EXACT, atol=EXACT * np.abs(y).max())
 
 
-def test_a_dynamic_input_beside_a_float_weight_is_an_error(model, found, measured) -> None:
-    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(disable=("query:linear.weight",)))
-    with pytest.raises(PlanError, match=r"query\.matmul: a dynamic activation needs an 8-bit weight beside it; quantize both"):
+def test_a_dynamic_input_beside_a_float_weight_is_an_error(model, bert_sites, bert_ranges) -> None:
+    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options(disable=("query:linear.weight",)))
+    with pytest.raises(
+        PlanError, match=r"query\.matmul: a dynamically quantized activation needs an 8-bit weight; quantize both"
+    ):
         qdq.write(model, plan)
 
 
-def test_a_dynamic_head_without_bias_may_be_the_output(model, captured, measured) -> None:
+def test_a_dynamic_head_without_bias_may_be_the_output(model, bert, bert_ranges) -> None:
     nodes = {n.name: n for n in model.graph}
     product = nodes["classifier.matmul"].outputs[0]
     model.graph.outputs[:] = [product]
     model.graph.remove(nodes["classifier"], safe=True)
     product.name = "logits"
-    found = sites.find_sites(model.graph, captured.family)
-    qdq.write(model, dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
+    found = sites.find_sites(model.graph, bert.family)
+    qdq.write(model, dynamic.plan(found, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
     assert [v.name for v in model.graph.outputs] == ["logits"]
 
 
-def plan_named(name: str, found: tuple[Site, ...], measured: Ranges, **options: object) -> QuantPlan:
+def plan_named(name: str, placed: tuple[Site, ...], chosen: Ranges, **options: object) -> QuantPlan:
     if name == "dynamic":
-        return dynamic.plan(found, measured, capabilities("ort-cpu"), exact_options(dynamic, **options))
-    return static.plan(found, measured, capabilities("ort-cpu"), exact_options(static, placement=name, **options))
+        return dynamic.plan(placed, chosen, capabilities("ort-cpu"), exact_options(dynamic, **options))
+    return static.plan(placed, chosen, capabilities("ort-cpu"), exact_options(static, placement=name, **options))
 
 
 def with_switches(source: Path, plan: QuantPlan, path: Path):
@@ -616,8 +540,10 @@ def with_switches(source: Path, plan: QuantPlan, path: Path):
 
 
 @pytest.mark.parametrize("name", ["matmul", "qdqbert", "qdqbert-row", "dynamic"])
-def test_switches_go_from_the_float_graph_to_the_written_one(float_path, found, measured, float_logits, tmp_path, name) -> None:
-    plan = plan_named(name, found, measured)
+def test_switches_go_from_the_float_graph_to_the_written_one(
+    float_path, bert_sites, bert_ranges, float_logits, tmp_path, name
+) -> None:
+    plan = plan_named(name, bert_sites, bert_ranges)
     run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
     assert sorted(s.kind for one in behind for s in one) == sorted(s.kind for s, _ in plan.quantized)
     assert len(behind) == len({(s.value, q) for s, q in plan.quantized})
@@ -632,8 +558,8 @@ def test_switches_go_from_the_float_graph_to_the_written_one(float_path, found, 
 
 
 @pytest.mark.parametrize("name", ["qdqbert", "qdqbert-row"])
-def test_a_switch_alone_is_the_plan_of_its_sites(float_path, found, measured, tmp_path, name) -> None:
-    plan = plan_named(name, found, measured)
+def test_a_switch_alone_is_the_plan_of_its_sites(float_path, bert_sites, bert_ranges, tmp_path, name) -> None:
+    plan = plan_named(name, bert_sites, bert_ranges)
     run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
     for number in range(0, len(behind), 3):
         alone = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site in behind[number])})
@@ -655,8 +581,8 @@ def test_a_switch_alone_is_the_plan_of_its_sites(float_path, found, measured, tm
     ],
     ids=str,
 )
-def test_switches_know_every_option(float_path, found, measured, tmp_path, options) -> None:
-    plan = plan_named("matmul-attention", found, measured, **options)
+def test_switches_know_every_option(float_path, bert_sites, bert_ranges, tmp_path, options) -> None:
+    plan = plan_named("matmul-attention", bert_sites, bert_ranges, **options)
     written(float_path, plan, tmp_path / "written.onnx")
     expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
     run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")

@@ -76,7 +76,7 @@ def test_any_scales_leave_the_float_function_alone(captured, family: str, head: 
         ("electra", {"it reads no norm": 1}),
         ("deberta-v2", {"it reads no norm": 1, "more than Q·Kᵀ reads Q and K": 2}),
         ("modernbert", {"Q, K and V are one linear layer": 4}),
-        ("albert", {"it reads no norm": 1, "other layers share its weights, and do not read the like": 1}),
+        ("albert", {"it reads no norm": 1, "layers that cannot be scaled the same way share its weights": 1}),
     ],
 )
 def test_what_cannot_be_scaled_is_left_alone_for_a_reason(captured, family: str, reasons: dict, tmp_path) -> None:

@@ -1,14 +1,14 @@
-"""The one writer of 8-bit operators: a float graph and a plan in, a quantized graph out.
+"""The only writer of 8-bit operators: it writes a plan into a float graph.
 
-Forms written:
-    activation   x → QuantizeLinear → DequantizeLinear → operator; sites that share a value and a quantizer share the pair
-    output       the same pair behind the operator; everything that read the value reads the pair
+Forms:
+    activation   x → QuantizeLinear → DequantizeLinear → operator; sites with the same value and quantizer share the pair
+    output       operator → the same pair → all readers of the value
     weight       int8 initializer → DequantizeLinear(axis) → operator
     weight pair  float initializer → QuantizeLinear(axis) → DequantizeLinear(axis) → operator
-    dynamic      x → DynamicQuantizeLinear, once for all its readers → MatMulInteger → Cast → Mul with both scales
-    embedding    Gather over the int8 table and over its scales, Cast, Mul: only the rows that are read are dequantized
-Operators that a plan leaves alone keep reading the float value, in float32. Where the plan wants another type for all that,
-`half` converts the finished graph in the end; weights and tables are rounded here with scales that the type can hold.
+    dynamic      x → DynamicQuantizeLinear, once for all readers → MatMulInteger → Cast → Mul with both scales
+    embedding    Gather from the int8 table and from its scales, Cast, Mul: only the rows that are read are dequantized
+Operators that the plan leaves in float keep reading the float value, in float32. If the plan asks for float16 or bfloat16,
+`passes.float16` converts the finished graph; weights and tables are rounded here with scales that the type can represent.
 """
 
 from __future__ import annotations
@@ -24,30 +24,36 @@ from octobert.core.plan import FLOAT, LIMITS, OUTPUT, FloatType, Quantizer, Quan
 from octobert.graph import operators
 from octobert.graph.passes import float16
 
-# Below this a scale is no longer a normal float32, and 1/scale overflows in some kernels.
+# The smallest normal float32. With smaller scales, 1/scale overflows in some kernels.
 MIN_SCALE = float(np.finfo(np.float32).tiny)
-# Where ONNX has Quantize/DequantizeLinear of a type later than the canonical opset; operators mean the same there.
+# The first opset whose Quantize/DequantizeLinear take the type, if later than the canonical one.
 _OPSETS = {"int16": 21, "uint16": 21, "float8e4m3": 19}
-# Fractions of the largest weight that `least: mse` tries as the interval's end.
+# Ends of the interval that `weight_ranges: mse` tries, as fractions of the largest weight.
 _FRACTIONS = np.linspace(0.6, 1.0, 41)
 
 Scales = Mapping[str, np.ndarray]
 
 
 def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]:
-    """Scale and zero point of a per-tensor quantizer with a range.
+    """Return scale and zero point of a per-tensor quantizer with a range.
 
-    The interval is widened to include 0, as ONNX requires 0.0 to be representable (padding and ReLU zeros stay exact).
+    The interval is widened to include 0, so that padding and zeros of ReLU stay exact.
+    Source: ONNX operator specification, QuantizeLinear.
 
     Raises:
         PlanError: the quantizer has no range.
+
+    Example:
+        >>> scale, zero = activation_parameters(Quantizer(dtype="uint8", symmetric=False, low=-1.0, high=1.55))
+        >>> round(float(scale), 4), int(zero)
+        (0.01, 100)
     """
     if quantizer.low is None or quantizer.high is None:
-        raise PlanError("an activation's quantizer has no range", fix="calibrate first")
+        raise PlanError("the quantizer of an activation has no range", expected="low and high", fix="calibrate first")
     low, high = min(float(quantizer.low), 0.0), max(float(quantizer.high), 0.0)
     lowest, highest = quantizer.limits
     if quantizer.symmetric:
-        # uint8: 128 is zero, and 127 steps lie on either side.
+        # uint8: 128 stands for zero, with 127 numbers on either side.
         zero = 0 if lowest < 0 else (highest + 1) // 2
         scale = max(max(-low, high) / (highest - zero), MIN_SCALE)
     else:
@@ -57,66 +63,76 @@ def activation_parameters(quantizer: Quantizer) -> tuple[np.float32, np.generic]
 
 
 def numpy_type(quantizer: Quantizer) -> np.dtype:
-    """The type of a quantizer's numbers in NumPy."""
+    """Return the NumPy type of quantized numbers."""
     return np.dtype(ml_dtypes.float8_e4m3fn if quantizer.dtype == "float8e4m3" else quantizer.dtype)
 
 
 def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
-    """Values as they are after quantization and dequantization."""
+    """Return values after quantization and dequantization."""
     scale, zero = activation_parameters(quantizer)
     shift = np.float32(zero)
-    # QuantizeLinear knows the type's own limits only: symmetric int8 reaches -128.
-    return (np.clip(_nearest(values / scale, quantizer) + shift, *LIMITS[quantizer.dtype]) - shift) * scale
+    # QuantizeLinear clips to the limits of the type: symmetric int8 reaches -128.
+    integers: np.ndarray = np.clip(_nearest(values / scale, quantizer) + shift, *LIMITS[quantizer.dtype])
+    return (integers - shift) * scale
 
 
 def _nearest(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
-    """The nearest numbers of the type, without its ends."""
+    """Return the nearest numbers of the type; integers are not clipped."""
     if quantizer.dtype == "float8e4m3":
-        return np.clip(values, *LIMITS[quantizer.dtype]).astype(numpy_type(quantizer)).astype(np.float32)
-    return np.rint(values)
+        values = np.clip(values, *LIMITS[quantizer.dtype]).astype(numpy_type(quantizer)).astype(np.float32)
+        return values
+    return np.asarray(np.rint(values))
 
 
 def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
-    """The scale of a weight, of shape () or (channels,).
+    """Return the scale of a weight, of shape () or (channels,).
 
-    `least: mse` takes, channel by channel, the end of the interval whose rounding and clipping errors together are least.
+    `weight_ranges: mse` chooses, per channel, the end of the interval with the least squared error.
     """
     highest = quantizer.weight_limits[1]
     axes = tuple(i for i in range(array.ndim) if i != quantizer.axis) if quantizer.axis is not None else None
-    bound = np.abs(array).max(axis=axes)
+    bound: np.ndarray = np.abs(array).max(axis=axes)
     if quantizer.weight_ranges == "max":
-        return np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
+        scale: np.ndarray = np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
+        return scale
     scales = [np.maximum(bound * fraction / highest, MIN_SCALE) for fraction in _FRACTIONS]
-    errors = [((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes) for scale in scales]
+    errors = [((array - dequantized_weight(array, quantizer, each)) ** 2).sum(axis=axes) for each in scales]
     best = _FRACTIONS[np.argmin(errors, axis=0)]
-    return np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
+    scale = np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
+    return scale
 
 
 def quantize_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Symmetric 8-bit numbers and scales of a weight.
+    """Return a weight as symmetric 8-bit numbers, with its scales.
 
     Args:
         array: float weights of any shape.
-        quantizer: symmetric; `axis` for one scale per channel.
-        scale: where it is known already; else from the weights.
+        quantizer: symmetric; with `axis`, there is one scale per channel.
+        scale: of shape () or (channels,); by default computed from the weights.
 
     Returns:
-        (8-bit numbers around zero of the same shape, scales of shape () or (channels,)).
+        (8-bit numbers around zero in the shape of `array`, scales of shape () or (channels,)).
+
+    Example:
+        >>> integers, scale = quantize_weight(np.array([[1.27, -0.5]]), Quantizer(dtype="int8", symmetric=True))
+        >>> integers.tolist(), round(float(scale), 4)
+        ([[127, -50]], 0.01)
     """
     scale = weight_scale(array, quantizer) if scale is None else scale
     lowest, highest = quantizer.weight_limits
-    integers = np.clip(_nearest(array / spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest)
+    integers: np.ndarray = np.clip(_nearest(array / spread(scale, array.ndim, quantizer.axis), quantizer), lowest, highest)
     return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale
 
 
 def dequantized_weight(array: np.ndarray, quantizer: Quantizer, scale: np.ndarray | None = None) -> np.ndarray:
-    """A weight as it is after quantization and dequantization."""
+    """Return a weight after quantization and dequantization."""
     integers, scale = quantize_weight(array, quantizer, scale)
-    return integers.astype(np.float32) * spread(scale, array.ndim, quantizer.axis)
+    weight: np.ndarray = integers.astype(np.float32) * spread(scale, array.ndim, quantizer.axis)
+    return weight
 
 
 def spread(scale: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
-    """A scale in the shape that multiplies the array."""
+    """Return a scale in a shape that broadcasts over an array of `ndim` axes."""
     return scale.reshape([-1 if i == axis else 1 for i in range(ndim)]) if axis is not None else scale
 
 
@@ -124,10 +140,11 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     """Write a plan into a float graph, in place.
 
     Args:
-        scales: weight → its scale, where a refiner chose it.
+        plan: its sites refer to nodes of this graph.
+        scales: name of a weight → its scale, for weights whose scale a weight correction chose.
 
     Raises:
-        PlanError: the plan quantizes nothing, or names something that is not in the graph.
+        PlanError: the plan quantizes nothing, or refers to a site that is not in the graph.
     """
     if not plan.quantized and plan.method != FLOAT:
         raise PlanError(
@@ -139,16 +156,16 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     scales = {**shared_scales(nodes, plan), **(scales or {})}
-    # Value and quantizer → the 8-bit form that all their sites share; a weight that several layers share is there once.
+    # (value, quantizer) → the output of the pair that all sites with both of them share.
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
     dynamic: list[Site] = []
-    # Outputs last: until then every reader still reads the value by its own name.
-    for site, quantizer in sorted(plan.quantized, key=lambda one: one[0].input == OUTPUT):
+    # Outputs last: until then all readers refer to the value by its own name.
+    for site, quantizer in sorted(plan.quantized, key=lambda item: item[0].input == OUTPUT):
         node = nodes.get(site.node)
         values = [] if node is None else node.outputs if site.input == OUTPUT else node.inputs[site.input : site.input + 1]
         value = values[0] if values else None
         if node is None or value is None or str(value.name) != site.value or (site.is_weight and value.const_value is None):
-            raise PlanError("the plan does not fit the graph", where=site.node, fix="plan again from this graph")
+            raise PlanError("the plan was made for another graph", where=site.node, fix="make the plan from this graph")
         if quantizer.dynamic:
             dynamic.append(site)
         elif site.role == "embedding.weight":
@@ -169,20 +186,20 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
 
 
 def _rounded(value: ir.Value, quantizer: Quantizer, scales: Scales, parts: FloatType) -> tuple[np.ndarray, np.ndarray]:
-    """Integers and scales of a weight, with a scale that was chosen for it, and that the type of the float parts can hold."""
-    array, name = value.const_value.numpy(), str(value.name)
+    """Return integers and scales of a weight, with scales that the type of the float parts can represent."""
+    array, name = operators.constant_of(value), str(value.name)
     scale = scales[name] if name in scales else weight_scale(array, quantizer)
     return quantize_weight(array, quantizer, float16.rounded_scale(scale, parts))
 
 
 def set_opset_(model: ir.Model, plan: QuantPlan) -> None:
-    """Raise the opset where types of the plan need it."""
-    least = max((_OPSETS.get(quantizer.dtype, 0) for _, quantizer in plan.quantized), default=0)
-    model.graph.opset_imports[""] = max(model.graph.opset_imports[""], least)
+    """Raise the opset of the model if the types of the plan require it, in place."""
+    required = max((_OPSETS.get(quantizer.dtype, 0) for _, quantizer in plan.quantized), default=0)
+    model.graph.opset_imports[""] = max(model.graph.opset_imports[""], required)
 
 
 def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np.ndarray]:
-    """Weights that have one interval in common: the largest of their scales."""
+    """Return the scales of weights that share an interval: the largest scale of each group."""
     groups: dict[str, list[tuple[str, np.ndarray]]] = {}
     for site, quantizer in plan.quantized:
         if quantizer.shared is not None and site.is_weight and site.node in nodes:
@@ -193,7 +210,7 @@ def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np
 
 
 def _write_output_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> None:
-    """A pair behind an operator; its readers read the pair, and a graph output keeps its name."""
+    """Write a pair after an operator, for all its readers; a graph output stays the float value."""
     readers = list(value.uses())
     pair = _write_activation_(graph, node, value, quantizer, after=True)
     for reader, index in readers:
@@ -201,17 +218,17 @@ def _write_output_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Q
 
 
 def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[Site]) -> None:
-    """x @ W with x quantized from its own values: what ONNX Runtime fuses into its DynamicQuantizeMatMul."""
+    """Write x @ W with x quantized at run time; ONNX Runtime fuses this into DynamicQuantizeMatMul."""
     quantized: dict[str, list[ir.Value]] = {}
     for site in sites:
         matmul = nodes[site.node]
         dequantize = operators.producer(matmul.inputs[1], "DequantizeLinear")
         if dequantize is None:
             raise PlanError(
-                "a dynamic activation needs an 8-bit weight beside it", where=site.node, fix="quantize both or none"
+                "a dynamically quantized activation needs an 8-bit weight", where=site.node, fix="quantize both or none"
             )
         if site.value not in quantized:
-            node = make_dynamic(matmul.inputs[0], site.value)  # type: ignore[arg-type]
+            node = make_dynamic(operators.input_of(matmul, 0), site.value)
             graph.insert_before(matmul, [node])
             quantized[site.value] = list(node.outputs)
         integers, scale, zero = quantized[site.value]
@@ -228,13 +245,14 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
 def _write_activation_(
     graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, *, after: bool = False
 ) -> ir.Value:
-    pair = make_pair(graph, _free(graph, str(value.name)), value, quantizer)
+    name = operators.free_name(str(value.name), graph.initializers, suffix=".scale")
+    pair = make_pair(graph, name, value, quantizer)
     (graph.insert_after if after else graph.insert_before)(node, pair)
     return pair[-1].outputs[0]
 
 
 def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
-    """QuantizeLinear and DequantizeLinear of an activation, with their constants; the nodes are not in the graph yet."""
+    """Make QuantizeLinear and DequantizeLinear of an activation; their constants are added to the graph, the nodes are not."""
     scale, zero = activation_parameters(quantizer)
     scale_value = operators.initializer(graph, f"{name}.scale", np.array(scale))
     zero_value = operators.initializer(graph, f"{name}.zero_point", np.array(zero))
@@ -245,7 +263,7 @@ def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer)
 
 
 def make_dynamic(value: ir.Value, name: str) -> ir.Node:
-    """DynamicQuantizeLinear of a value; its outputs are the integers, their scale and their zero point."""
+    """Make DynamicQuantizeLinear of a value; its outputs are the integers, their scale and their zero point."""
     outputs = [ir.Value(name=f"{name}.{part}") for part in ("quantized", "scale", "zero_point")]
     return ir.node("DynamicQuantizeLinear", [value], outputs=outputs, name=f"{name}.quantized")
 
@@ -259,8 +277,8 @@ def _write_weight_(
     attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
     nodes: list[ir.Node] = []
     if quantizer.weight_form == "pair":
-        # Not the weight as it was, but what its integers stand for: whoever quantizes that gets these very integers, however
-        # it rounds halves, and though QuantizeLinear knows nothing of narrower limits (`least: mse`, 7 bits, symmetric int8).
+        # Store the dequantized integers, not the original weight: QuantizeLinear then yields exactly these integers, whichever
+        # way a runtime rounds halves, although it does not know the narrower limits of mse, 7 bits or symmetric int8.
         exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)
         weight = operators.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
         inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(dtype)
@@ -275,8 +293,8 @@ def _write_weight_(
 
 
 def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, scale: np.ndarray) -> None:
-    """table[ids] as int8 rows times their own scale; the result takes the place of the float Gather."""
-    table, ids = gather.inputs
+    """Replace a float Gather from the embedding table by a Gather of int8 rows, times their scales."""
+    table, ids = operators.input_of(gather, 0), operators.input_of(gather, 1)
     name, output = str(table.name), gather.outputs[0]
     rows = operators.initializer(graph, f"{name}.quantized", integers)
     row_scales = operators.initializer(graph, f"{name}.scale", scale.reshape(-1, 1))
@@ -286,11 +304,3 @@ def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, sc
     product = operators.make_node("Mul", [floats.outputs[0], scales.outputs[0]], f"{name}.dequantized")
     graph.insert_before(gather, [picked, floats, scales, product])
     ir.convenience.replace_all_uses_with(output, product.outputs[0])
-
-
-def _free(graph: ir.Graph, name: str) -> str:
-    candidate, count = name, 0
-    while f"{candidate}.scale" in graph.initializers:
-        count += 1
-        candidate = f"{name}_{count}"
-    return candidate

@@ -1,19 +1,19 @@
-"""The sites of a canonical graph: every place where a method could put 8-bit integers.
+"""The sites of a canonical graph: all places where a method can put 8-bit integers.
 
-Roles (`plan.ROLES`) where a value enters an operator:
-    linear.input, linear.weight        the linear layers of an encoder layer
+Roles (`plan.ROLES`) of inputs of an operator:
+    linear.input, linear.weight        linear layers of an encoder layer
     scores.query, scores.key           the inputs of Q·Kᵀ
     context.probs, context.value       the inputs of probs·V
-    residual.branch, residual.skip     the inputs of the residual adds
+    residual.branch, residual.skip     the inputs of a residual add
     head.input, head.weight            linear layers outside the encoder layers (pooler, classifier, projections)
     embedding.weight                   the word embedding table
-Where it leaves one, for placements that quantize outputs; all its readers read it quantized:
+Roles of outputs of an operator, for placements that quantize outputs; all readers then read the quantized value:
     linear.output                      after the bias
-    scores.output                      Q·Kᵀ before scale and mask
+    scores.output                      Q·Kᵀ, before scale and mask
     probs.output                       after the softmax
     context.output                     after the heads are merged
-    activation.output                  after GELU or ReLU, and after the gate where there is one
-    residual.output                    the sum, before the norm that reads it, whose part and layer it goes by
+    activation.output                  after GELU or ReLU, and after the gate if there is one
+    residual.output                    the sum; its part and layer are those of the norm that reads it
     norm.output                        after the norm
 """
 
@@ -30,7 +30,7 @@ from octobert.graph import operators, parts
 
 
 def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
-    """How many encoder layers the graph has."""
+    """Return the number of encoder layers in a graph."""
     names = {node.name for node in graph}
     count = 0
     while f"{family.part(count, 'attention')}.scores" in names:
@@ -39,19 +39,19 @@ def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
 
 
 def linear_node(nodes: dict[str, ir.Node], path: str) -> ir.Node:
-    """The MatMul of a linear layer, by its module path.
+    """Return the MatMul of a linear layer by its module path.
 
     Raises:
-        ModelError: the graph has no such part.
+        ModelError: the graph has no such node.
     """
     return nodes.get(f"{path}.matmul") or node_named(nodes, path)
 
 
 def node_named(nodes: dict[str, ir.Node], name: str) -> ir.Node:
-    """A node by its name.
+    """Return a node by its name.
 
     Raises:
-        ModelError: the graph has no such part.
+        ModelError: the graph has no such node.
     """
     if name not in nodes:
         raise ModelError(f'the graph has no part "{name}"', fix="capture the model again")
@@ -59,16 +59,16 @@ def node_named(nodes: dict[str, ir.Node], name: str) -> ir.Node:
 
 
 def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
-    """All sites in graph order of their modules.
+    """Return all sites of a canonical graph, layer by layer.
 
     Raises:
-        ModelError: a part that the family names is not in the graph.
+        ModelError: the graph lacks a part of the family.
     """
     nodes = {str(node.name): node for node in graph}
     norm = node_named(nodes, family.embeddings_norm)
     sites: list[Site] = [_output(norm, "norm.output", "embeddings", family.embeddings_norm, None)]
     count = layer_count(graph, family)
-    # The two summands of a residual add: one is what a linear layer of an encoder layer makes, the other is not.
+    # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
     branches = {path for index in range(count) for path in layer_linears(nodes, family, index).values()}
     for index in range(count):
         sites.extend(_layer_sites(nodes, family, index, branches))
@@ -82,27 +82,29 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
             sites.append(_site(linear.matmul, 0, "head.input", "head", module, None))
             sites.append(_site(linear.matmul, 1, "head.weight", "head", module, None))
     for node in graph:
-        is_lookup = node.op_type == "Gather" and operators.const_array(node.inputs[0]) is not None
-        if is_lookup and node.inputs[1].is_graph_input() and node.inputs[1].name == "input_ids":
-            module = str(node.inputs[0].name).removesuffix(".weight")
+        if node.op_type != "Gather" or operators.const_array(node.inputs[0]) is None:
+            continue
+        table, ids = operators.input_of(node, 0), operators.input_of(node, 1)
+        if ids.is_graph_input() and ids.name == "input_ids":
+            module = str(table.name).removesuffix(".weight")
             sites.append(_site(node, 0, "embedding.weight", "embeddings", module, None))
     return tuple(sites)
 
 
 def layer_linears(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
-    """role → module path of the linear layers that an encoder layer has."""
+    """Return the linear layers of an encoder layer: role → module path."""
     paths = {role: family.part(index, role) for role in family.roles(*LINEAR_PARTS)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
 def layer_norms(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
-    """role → module path of the norms that an encoder layer has."""
+    """Return the norms of an encoder layer: role → module path."""
     paths = {role: family.part(index, role) for role in family.roles(*NORM_PARTS)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
 def activation_node(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str) -> ir.Node | None:
-    """The node that makes what the second layer of a feed-forward reads, if the layer has that feed-forward."""
+    """Return the node whose output the second linear layer of a feed-forward reads, or None without such a feed-forward."""
     path = family.part(index, role)
     return nodes.get(f"{path}.gated") or nodes.get(path)
 
@@ -131,10 +133,10 @@ def _layer_sites(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, b
 
 
 def _norm_sites(nodes: dict[str, ir.Node], path: str, part: str, index: int | None, branches: set[str]) -> Iterator[Site]:
-    """The residual add that a norm reads, if it reads one, and the norm."""
+    """Yield the sites of a norm and of the residual add before it, if there is one."""
     add = nodes.get(f"{path}.input")
     if add is not None:
-        branch = 0 if add.inputs[0].name in branches else 1
+        branch = 0 if operators.input_of(add, 0).name in branches else 1
         yield _site(add, branch, "residual.branch", part, str(add.name), index)
         yield _site(add, 1 - branch, "residual.skip", part, str(add.name), index)
         yield _output(add, "residual.output", part, str(add.name), index)
@@ -142,7 +144,7 @@ def _norm_sites(nodes: dict[str, ir.Node], path: str, part: str, index: int | No
 
 
 def _site(node: ir.Node, index: int, role: str, part: str, module: str, layer: int | None) -> Site:
-    value = str(node.inputs[index].name)
+    value = str(operators.input_of(node, index).name)
     return Site(role=role, part=part, module=module, layer=layer, node=str(node.name), input=index, value=value)
 
 

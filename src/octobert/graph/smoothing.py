@@ -1,13 +1,13 @@
-"""Move scale between channels of a float graph, so that it computes the same.
+"""Move scale between channels of a float graph without changing its outputs (SmoothQuant, Xiao et al. 2022).
 
 A group is a place where channels can be divided by s on one side and multiplied by s on the other:
-    norm        norm / s  →  the linear layers that read it × s; whoever else reads the norm reads it times s
-    value       V / s     →  the attention output projection × s; probs·V keeps channels apart
-    activation  what enters the second feed-forward layer, times 1/s  →  that layer × s
+    norm        norm / s  →  the linear layers that read it × s; all other readers of the norm read it × s
+    value       V / s     →  attention output projection × s; probs·V keeps channels apart
+    activation  input of the second feed-forward layer / s  →  that layer × s
     scores      Q / s     →  K × s; Q·Kᵀ is a sum over channels of products of the two
-Norm, value and scores are folded into weights; a norm costs one Mul on a residual path that reads it, an activation one Mul.
-Layers that share their weights are scaled together, in one group of several places. What cannot be scaled is left alone: Q and
-K that are rotated, or compared with anything else; a linear layer that reads no norm.
+Norm, value and scores fold into weights. A norm costs one Mul if a residual path reads it, an activation always one Mul.
+Layers that share weights are scaled together, as one group of several places. Some places cannot be scaled and are skipped:
+Q and K that are rotated or read by something else, and linear layers that read no norm.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Nodes = dict[str, ir.Node]
 
 @dataclass(frozen=True)
 class Place:
-    """One place in one layer.
+    """A place in one encoder layer.
 
     Args:
         layer: index of the encoder layer.
-        source: module path of what is divided.
-        readers: module paths of the linear layers that are multiplied; for `scores`, the key projection.
+        source: module path of the part whose output is divided.
+        readers: module paths of the linear layers whose weights are multiplied; for `scores`, the key projection.
         value: name of the value whose channels are divided.
     """
 
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Channels that can be rescaled by the same scales: of one place, or of one in each layer that shares the weights."""
+    """One place, or several that share their weights; their channels are scaled by the same factors."""
 
     kind: Kind
     places: tuple[Place, ...]
@@ -66,8 +66,8 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Left:
-    """A place that is left alone, and why."""
+class Skipped:
+    """A place that cannot be scaled, and why."""
 
     kind: Kind
     source: str
@@ -75,33 +75,34 @@ class Left:
 
 
 def groups(graph: ir.Graph, family: EncoderFamily) -> list[Group]:
-    """All groups, layer by layer."""
+    """Return all groups, layer by layer."""
     return find(graph, family)[0]
 
 
-def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Left]]:
-    """All groups, layer by layer, and what belongs to none."""
+def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Skipped]]:
+    """Return all groups, layer by layer, and the places that cannot be scaled."""
     nodes = {str(node.name): node for node in graph}
-    left: list[Left] = []
-    together: dict[tuple[Kind, frozenset[ir.Value]], list[Place]] = {}
+    skipped: list[Skipped] = []
+    by_constants: dict[tuple[Kind, frozenset[ir.Value]], list[Place]] = {}
     for index in range(sites.layer_count(graph, family)):
-        for kind, one in _choices(nodes, family, index):
-            if isinstance(one, Left):
-                left.append(one)
+        for kind, place in _choices(nodes, family, index):
+            if isinstance(place, Skipped):
+                skipped.append(place)
             else:
-                together.setdefault((kind, frozenset(v for v, _ in _constants(nodes, kind, one))), []).append(one)
-    found = []
-    for (kind, constants), places in together.items():
+                by_constants.setdefault((kind, frozenset(v for v, _ in _constants(nodes, kind, place))), []).append(place)
+    groups = []
+    for (kind, constants), places in by_constants.items():
         inside = {node for place in places for _, node in _constants(nodes, kind, place)}
         if all(node in inside for constant in constants for node in operators.readers(constant)):
-            found.append(Group(kind, tuple(places)))
+            groups.append(Group(kind, tuple(places)))
         else:
-            left += [Left(kind, p.source, "other layers share its weights, and do not read the like") for p in places]
-    return found, left
+            reason = "layers that cannot be scaled the same way share its weights"
+            skipped += [Skipped(kind, place.source, reason) for place in places]
+    return groups, skipped
 
 
-def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Left]]:
-    """The places of one layer, in the order of the layer."""
+def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Skipped]]:
+    """Yield the places of one encoder layer."""
     linears = sites.layer_linears(nodes, family, index)
     attention = family.part(index, "attention")
     scores, context = nodes[f"{attention}.scores"], nodes[f"{attention}.context_heads"]
@@ -111,22 +112,26 @@ def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[
     readers: dict[str, list[str]] = {}
     for role, path in linears.items():
         if part_of(role) not in ("attention_output", "ffn_down"):
-            readers.setdefault(str(sites.linear_node(nodes, path).inputs[0].name), []).append(path)
+            x = operators.input_of(sites.linear_node(nodes, path), 0)
+            readers.setdefault(str(x.name), []).append(path)
     for value, paths in readers.items():
         source = normed.get(value)
-        place = Place(index, source, tuple(paths), value) if source else Left("norm", paths[0], "it reads no norm")
+        place = Place(index, source, tuple(paths), value) if source else Skipped("norm", paths[0], "it reads no norm")
         yield "norm", place
     if "query" in linears:
         query, key, v, output = (linears[role] for role in ("query", "key", "value", "attention_output"))
         alone = _leads(nodes[query], scores) and _leads(nodes[key], scores)
-        yield "scores", Place(index, query, (key,), query) if alone else Left("scores", query, "more than Q·Kᵀ reads Q and K")
+        yield (
+            "scores",
+            Place(index, query, (key,), query) if alone else Skipped("scores", query, "more than Q·Kᵀ reads Q and K"),
+        )
         projection = sites.linear_node(nodes, output)
         alone = _leads(nodes[v], context) and _leads(context, projection)
-        read = str(projection.inputs[0].name)
-        yield "value", Place(index, v, (output,), read) if alone else Left("value", v, "more than probs·V reads V")
+        read = str(operators.input_of(projection, 0).name)
+        yield "value", Place(index, v, (output,), read) if alone else Skipped("value", v, "more than probs·V reads V")
     else:
-        yield "scores", Left("scores", attention, "Q, K and V are one linear layer")
-        yield "value", Left("value", attention, "Q, K and V are one linear layer")
+        yield "scores", Skipped("scores", attention, "Q, K and V are one linear layer")
+        yield "value", Skipped("value", attention, "Q, K and V are one linear layer")
     for role in family.roles("activation"):
         node = sites.activation_node(nodes, family, index, role)
         if node is not None:
@@ -135,7 +140,7 @@ def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[
 
 
 def _leads(node: ir.Node, target: ir.Node) -> bool:
-    """Whether all that a node makes ends in another node, with no more than its layout changed on the way."""
+    """Return whether the output of a node is read by `target` only, through nothing but Reshape and Transpose."""
     while True:
         readers = operators.readers(node.outputs[0])
         if len(readers) != 1 or node.outputs[0].is_graph_output():
@@ -146,35 +151,35 @@ def _leads(node: ir.Node, target: ir.Node) -> bool:
 
 
 def _constants(nodes: Nodes, kind: Kind, place: Place) -> list[tuple[ir.Value, ir.Node]]:
-    """The constants that scaling a place changes, each with the node that reads it there."""
-    found = [] if kind == "activation" else _own(nodes, place.source)
+    """Return the constants that scaling a place changes, each with the node that reads it there."""
+    constants = [] if kind == "activation" else _own(nodes, place.source)
     for reader in place.readers:
-        found += _own(nodes, reader) if kind == "scores" else _own(nodes, reader)[:1]
-    return found
+        constants += _own(nodes, reader) if kind == "scores" else _own(nodes, reader)[:1]
+    return constants
 
 
 def _own(nodes: Nodes, path: str) -> list[tuple[ir.Value, ir.Node]]:
-    """The weight and the bias of a linear layer or a norm."""
+    """Return weight and bias of a linear layer or a norm, each with the node that reads it."""
     last, first = nodes[path], nodes.get(f"{path}.matmul") or nodes.get(f"{path}.mul")
     both = [(node.inputs[i], node) for node in (first, last) if node is not None for i in range(1, len(node.inputs))]
     return [(value, node) for value, node in both if value is not None]
 
 
 def weight_of(graph: ir.Graph, module: str) -> np.ndarray:
-    """The weight [in, out] of a linear layer."""
+    """Return the weight [in, out] of a linear layer."""
     node = sites.linear_node({str(n.name): n for n in graph}, module)
-    return node.inputs[1].const_value.numpy()
+    return operators.constant_of(node.inputs[1])
 
 
 def scale_(model: ir.Model, group: Group, scales: np.ndarray) -> None:
-    """Divide the channels of a group by `scales` [C], and multiply on the other side.
+    """Divide the channels of a group by `scales` [C] and multiply the other side by them, in place.
 
-    Works in place; the model computes the same, to float32 rounding.
+    The outputs of the model stay the same, except for float32 rounding.
     """
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     up, down = scales.astype(np.float64), 1.0 / scales.astype(np.float64)
-    # What layers share is changed once.
+    # Constants that layers share are changed once.
     changed: set[ir.Value] = set()
 
     def edit_(path: str, change: Callable[[np.ndarray], np.ndarray], *, bias: bool) -> None:
@@ -198,7 +203,7 @@ def scale_(model: ir.Model, group: Group, scales: np.ndarray) -> None:
 
 
 def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray) -> None:
-    """What else reads the norm reads it times the scales."""
+    """Multiply the norm by the scales again for all readers outside the group."""
     norm = nodes[place.source]
     inside = {sites.linear_node(nodes, reader) for reader in place.readers}
     output = norm.outputs[0]
@@ -211,14 +216,14 @@ def _divide_norm_(graph: ir.Graph, nodes: Nodes, place: Place, down: np.ndarray)
     for node, index in others:
         node.replace_input_with(index, mul.outputs[0])
     if output.is_graph_output():
-        # The output keeps its name and its values; what the linear layers read takes another name.
+        # The graph output keeps its name and values; the scaled norm gets another name.
         name, position = str(output.name), list(graph.outputs).index(output)
         output.name, mul.outputs[0].name = f"{name}.smoothed", name
         graph.outputs[position] = mul.outputs[0]
 
 
 def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> None:
-    """One Mul behind the activation; it takes the activation's name, which is where readers and planners look."""
+    """Write a Mul after the activation; it takes over the name, by which readers and planners refer to the value."""
     output, name = node.outputs[0], str(node.name)
     scale = operators.initializer(graph, f"{name}.smoothing", down.astype(np.float32))
     readers = list(output.uses())
@@ -230,6 +235,6 @@ def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> Non
 
 
 def _edit_(value: ir.Value, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Replace a constant by a changed one of the same name; products are taken in float64 and rounded once."""
-    array = change(value.const_value.numpy().astype(np.float64)).astype(np.float32)
+    """Replace a constant by a changed one of the same name, computed in float64 and rounded once."""
+    array = change(operators.constant_of(value).astype(np.float64)).astype(np.float32)
     value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)

@@ -42,7 +42,7 @@ def xml(captured, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ir")
     operators.save(captured("bert", "sequence-classification").model, folder / "dynamic.onnx")
     model = ir.load(folder / "dynamic.onnx")
-    static_shapes.fix_shapes_(model, batch=SIZE[0], sequence=SIZE[1])
+    static_shapes.make_static_(model, batch=SIZE[0], sequence=SIZE[1])
     operators.save(model, folder / "fixed.onnx")
     for name in ("dynamic", "fixed"):
         found = openvino.Core().read_model(str(folder / f"{name}.onnx"))
@@ -52,7 +52,7 @@ def xml(captured, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def written(xml, tmp_path) -> Path:
-    epcontext.encapsulate(xml, tmp_path / "model.onnx", device="NPU", sdk_version="2025.4.1")
+    epcontext.write(xml, tmp_path / "model.onnx", device="NPU", sdk_version="2025.4.1")
     return tmp_path / "model.onnx"
 
 
@@ -100,19 +100,19 @@ def test_the_ir_lies_beside_the_file_under_its_name(written, xml) -> None:
 
 def test_an_ir_that_is_beside_the_file_already_is_not_copied(written) -> None:
     before = written.with_suffix(".bin").stat().st_mtime_ns
-    epcontext.encapsulate(written.with_suffix(".xml"), written, device="CPU")
+    epcontext.write(written.with_suffix(".xml"), written, device="CPU")
     assert written.with_suffix(".bin").stat().st_mtime_ns == before
     epcontext.check(written)
 
 
 def test_the_version_is_that_of_the_ir(xml, tmp_path) -> None:
-    epcontext.encapsulate(xml, tmp_path / "model.onnx", device="CPU")
+    epcontext.write(xml, tmp_path / "model.onnx", device="CPU")
     attribute = ir.load(tmp_path / "model.onnx").graph[0].attributes["ep_sdk_version"]
     assert attribute.value == openvino.__version__.split("-")[0]
 
 
 def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
-    epcontext.encapsulate(xml.with_name("dynamic.xml"), tmp_path / "model.onnx", device="CPU")
+    epcontext.write(xml.with_name("dynamic.xml"), tmp_path / "model.onnx", device="CPU")
     epcontext.check(tmp_path / "model.onnx")
     (value, *_) = onnx.load(tmp_path / "model.onnx").graph.input
     assert [d.HasField("dim_value") for d in value.type.tensor_type.shape.dim] == [False, False]
@@ -123,21 +123,21 @@ def test_a_missing_side_file_is_an_error(written) -> None:
     with pytest.raises(ModelError, match=r"model\.bin: a file of the IR is missing; keep \.xml and \.bin together\.$"):
         epcontext.check(written)
     with pytest.raises(ModelError, match=r"absent\.xml: a file of the IR is missing"):
-        epcontext.encapsulate(written.with_name("absent.xml"), written, device="CPU")
+        epcontext.write(written.with_name("absent.xml"), written, device="CPU")
 
 
 def test_a_file_that_was_renamed_is_an_error(written) -> None:
     moved = written.rename(written.with_name("other.onnx"))
     with pytest.raises(
         ModelError,
-        match=r"other\.onnx: the provider would refuse the file \(got ep_cache_context = model\.xml, expected other\.xml\); encapsulate again instead of renaming files\.$",
+        match=r"other\.onnx: the provider would reject the EPContext file \(got ep_cache_context = model\.xml, expected other\.xml\); export the model again instead of renaming files\.$",
     ):
         epcontext.check(moved)
 
 
 def test_an_ordinary_model_is_no_encapsulated_one(xml) -> None:
     with pytest.raises(
-        ModelError, match=r"the file is not an encapsulated model \(got \d+ nodes: .*, expected one EPContext node\)"
+        ModelError, match=r"the file is not an EPContext file \(got \d+ nodes: .*, expected one EPContext node\)"
     ):
         epcontext.check(xml.with_suffix(".onnx"))
 
@@ -151,9 +151,9 @@ def changed(path: Path, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("embed_mode", 1, r"got embed_mode = 1, expected 0\); encapsulate again\.$"),
+        ("embed_mode", 1, r"got embed_mode = 1, expected 0\); export the model again\.$"),
         ("source", "QNNExecutionProvider", r"got source = QNN.*, expected OpenVINOExecutionProvider"),
-        ("DeviceClass", "TPU", r"the file is for an unknown device \(got TPU, expected CPU, GPU, NPU\)"),
+        ("DeviceClass", "TPU", r"the EPContext file is for an unknown device \(got TPU, expected CPU, GPU, NPU\)"),
     ],
 )
 def test_a_changed_attribute_is_an_error(written, name, value, message) -> None:
@@ -166,7 +166,7 @@ def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
     written.with_suffix(".xml").write_bytes(xml.with_name("dynamic.xml").read_bytes())
     with pytest.raises(
         ModelError,
-        match=r"differ in inputs or outputs \(got input_ids int64 \[2, 16\], .*, expected input_ids int64 \[-1, -1\], .*; encapsulate again",
+        match=r"have different inputs or outputs \(got input_ids int64 \[2, 16\], .*, expected input_ids int64 \[-1, -1\], .*; export the model again",
     ):
         epcontext.check(written)
 
@@ -174,11 +174,11 @@ def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<net", "the IR is not whole"),
+        ("<net", "the IR is incomplete"),
         ("<project/>", r"the file is not an IR \(got <project>, expected <net> with layers\)"),
         (
             '<net><layers><layer name="x" type="Parameter"><output><port precision="U4"/></output></layer></layers></net>',
-            r"model\.xml, layer x: an input or output of the IR has no type that encoders have \(got U4, expected I64, I32",
+            r"model\.xml, layer x: an input or output of the IR has an unsupported type \(got U4, expected I64, I32",
         ),
     ],
 )

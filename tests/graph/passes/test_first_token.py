@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
 
 from octobert.core import plugins
@@ -18,36 +15,18 @@ from octobert.graph.passes import first_token
 from octobert.models.heads import HEADS
 from octobert.models.pooling import Pooling
 from octobert.quantization.methods import dynamic, static
-from tests.graph.test_qdq import capabilities, plain_session, ranges_for
-from tests.support.checkpoints import batch, exact_options, pad_of
+from tests.support.checkpoints import exact_options, pad_of
+from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 FAMILIES = plugins.names("families")
-# Relative to the largest output: float32 sums of the same numbers, of which a kernel may take one row in another order (measured up to 2.7e-6).
-SAME = 5e-6
 # Products of the last layer that one row is enough for: the query's, scores, context, output projection and feed-forward.
 # DeBERTa compares the query with positions as well; ModernBERT's query comes out of one product with keys and
 # values. MobileBERT has a bottleneck on either side and two feed-forwards more.
 WHOLE_LAYER = 6
 PRODUCTS = {"deberta-v2": WHOLE_LAYER + 1, "mobilebert": WHOLE_LAYER + 2 + 2 * 2, "modernbert": WHOLE_LAYER - 1}
-LENGTHS = ((1,), (7,), (16, 9, 2))
 
 
-def sliced(model: ir.Model) -> tuple[ir.Model, int]:
-    copy = model.clone()
-    return copy, first_token.slice_first_token_(copy)
-
-
-def outputs(model: ir.Model, folder: Path, pad_id: int) -> list[np.ndarray]:
-    path = folder / "model.onnx"
-    operators.save(model, path)
-    onnx.checker.check_model(str(path))
-    session = plain_session(path)
-    names = [one.name for one in session.get_inputs()]
-    feeds = [batch(list(lengths), pad_id=pad_id) for lengths in LENGTHS]
-    return [one for each in feeds for one in session.run(None, {name: each[name] for name in names})]
-
-
-def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float = SAME) -> None:
+def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float = REORDERED) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert one.shape == other.shape
         assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
@@ -60,7 +39,7 @@ def test_float_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, 
     ours, count = sliced(model)
     assert count == (PRODUCTS.get(name, WHOLE_LAYER) if head == "sequence-classification" else 0)
     pad_id = pad_of(checkpoint(name, head))
-    assert_same(outputs(ours, tmp_path, pad_id), outputs(model, tmp_path, pad_id))
+    assert_same(outputs_on_batches(ours, tmp_path, pad_id), outputs_on_batches(model, tmp_path, pad_id))
 
 
 @pytest.mark.parametrize("placement", ["matmul-attention", "qdqbert", "tensorrt"])
@@ -73,7 +52,7 @@ def test_8_bit_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, 
     ours, count = sliced(model)
     assert count == PRODUCTS.get(name, WHOLE_LAYER)
     pad_id = pad_of(checkpoint(name))
-    assert_same(outputs(ours, tmp_path, pad_id), outputs(model, tmp_path, pad_id))
+    assert_same(outputs_on_batches(ours, tmp_path, pad_id), outputs_on_batches(model, tmp_path, pad_id))
 
 
 def test_operators_still_read_pairs(captured) -> None:
@@ -97,9 +76,9 @@ def test_dynamic_scales_are_those_of_the_row(captured, tmp_path) -> None:
     qdq.write(model, dynamic.plan(found, None, capabilities("ort-cpu"), exact_options(dynamic)))
     ours, count = sliced(model)
     assert count == WHOLE_LAYER
-    exact = outputs(one.model, tmp_path, 0)
+    exact = outputs_on_batches(one.model, tmp_path, 0)
     errors = [
-        max(float(np.abs(a - b).max()) for a, b in zip(outputs(each, tmp_path, 0), exact, strict=True))
+        max(float(np.abs(a - b).max()) for a, b in zip(outputs_on_batches(each, tmp_path, 0), exact, strict=True))
         for each in (ours, model)
     ]
     # Finer scales, not coarser ones: the error does not grow beyond chance.
@@ -115,7 +94,7 @@ def test_an_embedding_of_the_first_token_is_sliced_and_a_mean_is_not(captured, t
         shapes.annotate_(model)
         ours, count = sliced(model)
         assert count == expected
-        assert_same(outputs(ours, tmp_path, 0), outputs(model, tmp_path, 0))
+        assert_same(outputs_on_batches(ours, tmp_path, 0), outputs_on_batches(model, tmp_path, 0))
 
 
 def test_a_state_that_is_an_output_too_is_left_whole(captured, tmp_path) -> None:
@@ -124,7 +103,7 @@ def test_a_state_that_is_an_output_too_is_left_whole(captured, tmp_path) -> None
     model.graph.outputs.append(first.inputs[0])
     ours, count = sliced(model)
     assert count == 0
-    assert_same(outputs(ours, tmp_path, 0), outputs(model, tmp_path, 0))
+    assert_same(outputs_on_batches(ours, tmp_path, 0), outputs_on_batches(model, tmp_path, 0))
 
 
 def test_it_is_done_once(captured) -> None:

@@ -21,8 +21,8 @@ from octobert.graph.capture import capture
 from octobert.graph.passes import float16
 from octobert.models.source import resolve
 from octobert.quantization.methods import dynamic, static
-from tests.graph.test_qdq import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
 from tests.support.checkpoints import batch, exact_options
+from tests.support.graphs import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
 
 # Relative error of a float graph's outputs: 11 digits, a few dozen roundings in a row. The worst here has 0.0015.
 HALF = 3e-3
@@ -91,7 +91,7 @@ def measured(classifier, found):
 def write_(model: ir.Model, plan: QuantPlan) -> None:
     """A plan written and its float parts in their type, as the files of targets are."""
     qdq.write(model, plan)
-    float16.halve_(model, plan.float_parts)
+    float16.convert_(model, plan.float_parts)
 
 
 def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -103,7 +103,7 @@ def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def halved(source: Path, path: Path) -> ir.Model:
     model = ir.load(source)
-    float16.halve_(model)
+    float16.convert_(model)
     return checked(model, path)
 
 
@@ -241,7 +241,7 @@ def test_a_norm_does_not_overflow(tmp_path) -> None:
     constants = {"ones": ones, "zeros": zeros, "eye": np.eye(64, dtype=np.float32)}
     model = make_model(nodes, [("x", [2, 64])], [("y", [2, 64])], constants)
     operators.save(model, tmp_path / "full.onnx")
-    float16.halve_(model)
+    float16.convert_(model)
     checked(model, tmp_path / "half.onnx")
     norm = next(n for n in model.graph if n.op_type == "LayerNormalization")
     assert {v.dtype for v in (*norm.inputs, *norm.outputs)} == {ir.DataType.FLOAT}
@@ -258,9 +258,9 @@ def test_a_constant_beyond_float16_is_an_error(value) -> None:
     node = helper.make_node("Mul", ["x", "the.weight"], ["y"])
     model = make_model([node], [("x", [1, 2])], [("y", [1, 2])], {"the.weight": weight})
     with pytest.raises(
-        ModelError, match=r"the\.weight: a constant does not fit float16 \(got .+, expected at most 65504\); leave"
+        ModelError, match=r"the\.weight: a constant does not fit float16 \(got .+, expected at most 65504\); set float_parts"
     ):
-        float16.halve_(model)
+        float16.convert_(model)
 
 
 def test_small_single_constants_keep_their_operator_in_float32(tmp_path) -> None:
@@ -271,7 +271,7 @@ def test_small_single_constants_keep_their_operator_in_float32(tmp_path) -> None
     ]
     constants = {"half": np.array(0.5, dtype=np.float32), "tiny": np.array(1e-6, dtype=np.float32)}
     model = make_model(nodes, [("x", [1, 2])], [("y", [1, 2])], constants)
-    float16.halve_(model)
+    float16.convert_(model)
     checked(model, tmp_path / "half.onnx")
     types = {n.op_type: n.outputs[0].dtype for n in model.graph if n.op_type != "Cast"}
     assert types == {"Mul": ir.DataType.FLOAT16, "Max": ir.DataType.FLOAT, "Div": ir.DataType.FLOAT16}
@@ -322,6 +322,6 @@ def test_dynamically_quantized_activations_are_refused(classifier, found, measur
     plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options())
     model = ir.load(classifier.path)
     with pytest.raises(
-        ModelError, match=r"the graph cannot be made float16 \(got DynamicQuantizeLinear\); leave its float parts"
+        ModelError, match=r"the graph cannot be converted to float16 \(got DynamicQuantizeLinear\); set float_parts"
     ):
         write_(model, plan.model_copy(update={"float_parts": "float16"}))

@@ -18,8 +18,8 @@ from octobert.graph import operators, parity, qdq, sites
 from octobert.graph.passes import float16, fusion
 from octobert.models import families
 from octobert.quantization.methods import dynamic, static
-from tests.graph.test_qdq import ranges_of, statistics_of
 from tests.support.checkpoints import pad_of, parity_feeds
+from tests.support.graphs import ranges_of, statistics_of
 
 HEAD = "embedding"
 LAYERS = 2
@@ -125,7 +125,7 @@ def test_a_fused_graph_becomes_float16(captured) -> None:
     """The fused norms stay float32, as the plain ones do; ONNX Runtime's CPU provider runs the rest in float16 too."""
     unfused = captured("bert", HEAD).model
     fused = fusion.fuse(unfused).model
-    float16.halve_(fused)
+    float16.convert_(fused)
     feeds = [parity.only(batch, unfused) for batch in FEEDS]
     reference = parity.onnx_outputs(unfused, feeds, ["sentence_embedding"])
     parity.compare(fused, feeds, reference, "the float32 graph", tolerance=5e-3)

@@ -30,8 +30,8 @@ from octobert.models.source import resolve
 from octobert.quantization.methods import static
 from octobert.targets import ort_cuda
 from octobert.targets.runtimes import ort as onnxruntime
-from tests.graph.test_qdq import encoded, outputs_of, ranges_of, statistics_of
 from tests.support.checkpoints import batch, make_checkpoint
+from tests.support.graphs import encoded, outputs_of, ranges_of, statistics_of
 
 # Differences of logits, relative to the largest. None was seen where this was written; but dividing by the root of 32 rounds
 # otherwise than multiplying by one over it, and a probability halfway between two integers can end in the other one.
@@ -300,7 +300,7 @@ def test_other_placements_are_refused(bert) -> None:
     error = refusal(bert, bert.plan(placement="matmul"))
     assert isinstance(error, PlanError)
     assert error.where == "encoder.layer.0.attention.self.probs"
-    assert "no attention whose scores" in error.got
+    assert "no attention with quantized outputs" in error.got
     assert "placement qordered" in error.expected
 
 
@@ -309,7 +309,7 @@ def test_a_rescaled_residual_path_is_refused(bert) -> None:
     group = next(g for g in smoothing.groups(model.graph, bert.captured.family) if g.kind == "norm")
     smoothing.scale_(model, group, np.full(64, 2.0))
     qdq.write(model, bert.plan())
-    with pytest.raises(PlanError, match=r'a residual path that SmoothQuant rescales .*; write "prepare: \[\]"\.'):
+    with pytest.raises(PlanError, match=r"a residual path that SmoothQuant rescales .*; set transforms: \[\] in the recipe\."):
         qordered.rewrite_(model)
 
 

@@ -16,18 +16,24 @@ from octobert.core.errors import ModelError
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.graph.passes.gemm import matmul_add_to_gemm_
-from octobert.graph.passes.static_shapes import fix_shapes_
+from octobert.graph.passes.static_shapes import make_static_
 from octobert.quantization.methods import static
-from tests.graph.test_qdq import capabilities, operators, plain_session, plan_for, ranges_for
 from tests.support.checkpoints import batch, exact_options, pad_of
+from tests.support.graphs import (
+    SAME,
+    assert_static,
+    capabilities,
+    largest_error,
+    operator_counts,
+    outputs_of,
+    plan_for,
+    ranges_for,
+)
 
 # Every family is fixed in test_encoders, where they all are captured; these two have positions of both kinds.
 FAMILIES = ("bert", "deberta-v2")
 LAYERS = 2
 SIZE = (2, 16)
-# Relative to the largest output. The same float32 operators in the same order, but for constants that were computed by
-# fused kernels; in 8 bits such a last digit may move a value to the next of 256 steps, and none here does.
-SAME = 2e-6
 # Gemm adds the bias within its sum.
 GEMM = 5e-6
 FORMS = ("float", "int8")
@@ -55,33 +61,15 @@ def made(captured, checkpoint, tmp_path_factory) -> Callable[[str, str], tuple[P
 
 
 def run(path: Path, pad_id: int, lengths: tuple[int, ...] = (16, 9)) -> np.ndarray:
-    feeds = batch(list(lengths), pad_id=pad_id)
-    session = plain_session(path)
-    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})[0]
+    return outputs_of(path, batch(list(lengths), pad_id=pad_id))
 
 
 def fixed(path: Path, out: Path, size: tuple[int, int] = SIZE) -> ir.Model:
     model = ir.load(path)
-    fix_shapes_(model, batch=size[0], sequence=size[1])
+    make_static_(model, batch=size[0], sequence=size[1])
     ops.save(model, out)
     onnx.checker.check_model(str(out), full_check=True)
     return model
-
-
-def error_of(ours: np.ndarray, theirs: np.ndarray) -> float:
-    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
-
-
-def assert_static(model: ir.Model) -> None:
-    """Every value has a shape of numbers, and no operator asks for or takes a computed one."""
-    graph = model.graph
-    values = [*graph.inputs, *(v for node in graph for v in node.outputs if v.uses() or v in graph.outputs)]
-    assert [v.name for v in values if v.shape is None or not v.shape.is_static()] == []
-    left = {"Shape", "Size", "Range", "ConstantOfShape", "NonZero"} & set(operators(model))
-    assert not left
-    for node in graph:
-        if node.op_type in ("Reshape", "Expand"):
-            assert ops.const_array(node.inputs[1]).min() > 0, node.name
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -91,33 +79,33 @@ def test_a_fixed_graph_is_static_and_computes_the_same(made, tmp_path, name: str
     model = fixed(path, tmp_path / "fixed.onnx")
     assert_static(model)
     assert [tuple(v.shape.numpy()) for v in model.graph.inputs] == [SIZE] * len(model.graph.inputs)
-    assert error_of(run(tmp_path / "fixed.onnx", pad_id), run(path, pad_id)) <= SAME
+    assert largest_error(run(tmp_path / "fixed.onnx", pad_id), run(path, pad_id)) <= SAME
     # Weights stay 8-bit weights.
-    assert operators(model)["DequantizeLinear"] == operators(ir.load(path))["DequantizeLinear"]
+    assert operator_counts(model)["DequantizeLinear"] == operator_counts(ir.load(path))["DequantizeLinear"]
 
 
 def test_one_row_of_one_token_is_a_size_too(made, tmp_path) -> None:
     path, pad_id = made("bert", "float")
     assert_static(fixed(path, tmp_path / "fixed.onnx", (1, 1)))
-    assert error_of(run(tmp_path / "fixed.onnx", pad_id, (1,)), run(path, pad_id, (1,))) <= SAME
+    assert largest_error(run(tmp_path / "fixed.onnx", pad_id, (1,)), run(path, pad_id, (1,))) <= SAME
 
 
 def test_a_fixed_graph_can_be_fixed_to_its_own_size_only(made, tmp_path) -> None:
     path, pad_id = made("bert", "float")
     once = fixed(path, tmp_path / "once.onnx")
     fixed(tmp_path / "once.onnx", tmp_path / "twice.onnx")
-    assert error_of(run(tmp_path / "twice.onnx", pad_id), run(path, pad_id)) <= SAME
+    assert largest_error(run(tmp_path / "twice.onnx", pad_id), run(path, pad_id)) <= SAME
     with pytest.raises(
         ModelError,
-        match=r"^input_ids: an input cannot have the shape that is wanted \(got \[2,16\], expected \[2, 32\], or dynamic axes\); start from the graph with dynamic batch and sequence\.$",
+        match=r"^input_ids: an input cannot have this static shape \(got \[2,16\], expected \[2, 32\], or dynamic axes\); start from the graph with dynamic batch and sequence\.$",
     ):
-        fix_shapes_(once, batch=2, sequence=32)
+        make_static_(once, batch=2, sequence=32)
 
 
 def test_a_length_beyond_the_table_of_positions_is_an_error(made) -> None:
     model = ir.load(made("bert", "float")[0])
     with pytest.raises(ModelError, match=r"the graph does not run on 1 rows of 5000 tokens \(got .*; choose a length within"):
-        fix_shapes_(model, batch=1, sequence=5000)
+        make_static_(model, batch=1, sequence=5000)
 
 
 def make_model(nodes: list, constants: dict[str, np.ndarray] | None = None, output: str = "y", rank: int = 2) -> ir.Model:
@@ -139,9 +127,9 @@ def test_a_size_that_depends_on_numbers_is_an_error_that_names_the_value() -> No
     ]
     with pytest.raises(
         ModelError,
-        match=r"^places: the shape of a value cannot be fixed \(got NonZero → \[.*\], expected a shape that follows from batch and sequence\); leave out the operator",
+        match=r"^places: the shape of a value depends on data \(got NonZero → \[.*\], expected a shape that follows from batch and sequence\); remove the operator",
     ):
-        fix_shapes_(make_model(nodes), batch=1, sequence=4)
+        make_static_(make_model(nodes), batch=1, sequence=4)
 
 
 def test_a_target_of_reshape_made_of_a_shape_becomes_a_constant(tmp_path) -> None:
@@ -152,9 +140,9 @@ def test_a_target_of_reshape_made_of_a_shape_becomes_a_constant(tmp_path) -> Non
         helper.make_node("Reshape", ["x", "sizes"], ["y"]),
     ]
     model = make_model(nodes, {"minus": np.array([-1], dtype=np.int64)})
-    fix_shapes_(model, batch=3, sequence=5)
+    make_static_(model, batch=3, sequence=5)
     assert_static(model)
-    assert operators(model) == {"Cast": 1, "Reshape": 1}
+    assert operator_counts(model) == {"Cast": 1, "Reshape": 1}
     assert model.graph.outputs[0].shape == (5, 3)
 
 
@@ -174,13 +162,13 @@ def test_linear_layers_become_gemm(made, captured, tmp_path, name: str, form: st
     assert_static(model)
     # One Reshape behind each, and one in front for all that read the same value.
     read = {node.inputs[0] for node in model.graph if node.op_type == "Gemm"}
-    before = operators(ir.load(tmp_path / "fixed.onnx"))["Reshape"]
-    assert operators(model)["Reshape"] - before == operators(model)["Gemm"] + len(read)
+    before = operator_counts(ir.load(tmp_path / "fixed.onnx"))["Reshape"]
+    assert operator_counts(model)["Reshape"] - before == operator_counts(model)["Gemm"] + len(read)
     # Four projections of attention and two of the feed-forward in each layer; MatMul is left for activations and positions.
-    assert count == operators(model)["Gemm"] == 6 * LAYERS
+    assert count == operator_counts(model)["Gemm"] == 6 * LAYERS
     constants = [ops.const_array(node.inputs[1]) for node in model.graph if node.op_type == "MatMul"]
     assert [array.shape for array in constants if array is not None and array.ndim == 2] == []
-    assert error_of(run(tmp_path / "gemm.onnx", pad_id), run(path, pad_id)) <= GEMM
+    assert largest_error(run(tmp_path / "gemm.onnx", pad_id), run(path, pad_id)) <= GEMM
     if form != "float":
         gemms = [node for node in model.graph if node.op_type == "Gemm"]
         assert all(ops.producer(v, "DequantizeLinear") for node in gemms for v in node.inputs[:2])
@@ -190,7 +178,7 @@ def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_t
     path, pad_id = made("bert", "float")
     one = captured("bert", "embedding")
     model = ir.load(path)
-    plan = plan_for(model, one, placement="qdqbert-row")
+    plan = plan_for(model, one.family, placement="qdqbert-row")
     qdq.write(model, plan)
     ops.save(model, tmp_path / "rows.onnx")
     model, _ = gemmed(tmp_path / "rows.onnx", tmp_path / "gemm.onnx", tmp_path)
@@ -202,13 +190,13 @@ def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_t
         (again,) = ops.readers(reshape.outputs[0])
         assert (reshape.op_type, again.op_type) == ("Reshape", "QuantizeLinear")
         assert again.inputs[1:] == quantize.inputs[1:]
-    assert error_of(run(tmp_path / "gemm.onnx", pad_id), run(tmp_path / "rows.onnx", pad_id)) <= GEMM
+    assert largest_error(run(tmp_path / "gemm.onnx", pad_id), run(tmp_path / "rows.onnx", pad_id)) <= GEMM
 
 
 def test_gemm_needs_static_shapes(made) -> None:
     with pytest.raises(
         ModelError,
-        match=r"a linear layer of dynamic shape cannot become a Gemm \(got \[batch,sequence,\d+\], expected static shapes\); fix batch and sequence first\.$",
+        match=r"a linear layer with a dynamic shape cannot become a Gemm \(got \[batch,sequence,\d+\], expected static shapes\); set static shapes first\.$",
     ):
         matmul_add_to_gemm_(ir.load(made("bert", "float")[0]))
 
@@ -218,7 +206,7 @@ def test_a_head_of_two_dimensions_becomes_a_gemm_that_keeps_the_name_of_the_outp
     model, _ = gemmed(tmp_path / "float.onnx", tmp_path / "gemm.onnx", tmp_path)
     assert [v.name for v in model.graph.outputs] == ["logits"]
     assert model.graph.outputs[0].producer().op_type == "Gemm"
-    assert error_of(run(tmp_path / "gemm.onnx", 0), run(tmp_path / "float.onnx", 0)) <= GEMM
+    assert largest_error(run(tmp_path / "gemm.onnx", 0), run(tmp_path / "float.onnx", 0)) <= GEMM
 
 
 def test_a_product_that_something_else_reads_stays(tmp_path) -> None:
@@ -229,9 +217,9 @@ def test_a_product_that_something_else_reads_stays(tmp_path) -> None:
         helper.make_node("Mul", ["product", "sum"], ["y"]),
     ]
     model = make_model(nodes, {"w": np.ones((4, 3), np.float32), "b": np.ones(3, np.float32)})
-    fix_shapes_(model, batch=2, sequence=4)
+    make_static_(model, batch=2, sequence=4)
     assert matmul_add_to_gemm_(model) == 0
-    assert "Gemm" not in operators(model)
+    assert "Gemm" not in operator_counts(model)
 
 
 def test_onnxruntime_opens_fixed_graphs_without_a_warning(made, tmp_path, capfd) -> None:

@@ -266,11 +266,11 @@ class _Masks:
 
 def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
     """Raise the constants of a mask to at least `MASK_VALUE`."""
-    for ancestor in operators.ancestors(value):
-        node = ancestor.producer()
-        for index, constant in enumerate(node.inputs if node is not None and operators.follows(ancestor, mask) else ()):
+    ancestors = operators.ancestors(value)
+    for node in [node for node in graph if node.outputs[0] in ancestors and operators.follows(node.outputs[0], mask)]:
+        for index, constant in enumerate(node.inputs):
             array = operators.const_array(constant)
-            if node is not None and array is not None and array.dtype == np.float32 and array.size and array.min() < MASK_VALUE:
+            if array is not None and array.dtype == np.float32 and array.size and array.min() < MASK_VALUE:
                 bounded = np.maximum(array, np.float32(MASK_VALUE))
                 node.replace_input_with(index, operators.shared_initializer(graph, "attention_mask.bound", bounded))
 
@@ -278,11 +278,11 @@ def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
 def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
     """Turn attention_mask [B, S] of ones and zeros into [B, 1, 1, S] of 0 and `MASK_VALUE`."""
     axes = operators.initializer(graph, "attention_mask.axes", np.array([1, 2], dtype=np.int64))
-    one = operators.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
+    unit = operators.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
     bound = operators.initializer(graph, "attention_mask.bound", np.array(MASK_VALUE, dtype=np.float32))
     unsqueeze = operators.make_node("Unsqueeze", [mask, axes], "attention_mask.unsqueezed", dtype=ir.DataType.INT64)
     cast = operators.make_node("Cast", unsqueeze.outputs, "attention_mask.float", {"to": ir.DataType.FLOAT})
-    absent = operators.make_node("Sub", [one, cast.outputs[0]], "attention_mask.absent")
+    absent = operators.make_node("Sub", [unit, cast.outputs[0]], "attention_mask.absent")
     bias = operators.make_node("Mul", [absent.outputs[0], bound], name)
     graph.insert_before(graph[0], [unsqueeze, cast, absent, bias])
     return bias.outputs[0]

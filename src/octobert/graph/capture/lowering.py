@@ -67,14 +67,14 @@ def _lower_gelu_(graph: ir.Graph, node: ir.Node) -> None:
         nodes.append(operators.make_node(op_type, [first, second] if second is not None else [first], f"{name}.{part}"))
         return nodes[-1].outputs[0]
 
-    one, half = constant("one", 1.0), constant("half", 0.5)
+    unit, half = constant("one", 1.0), constant("half", 0.5)
     if _attribute(node, "approximate", "none") == "tanh":
         cubic = add("Mul", add("Pow", x, constant("three", 3.0), "cube"), constant("cubic", 0.044715), "cubic")
         inner = add("Mul", add("Add", x, cubic, "inner"), constant("root", (2.0 / np.pi) ** 0.5), "scaled")
-        add("Mul", add("Mul", x, half, "half"), add("Add", add("Tanh", inner, None, "tanh"), one, "add"), "gelu")
+        add("Mul", add("Mul", x, half, "half"), add("Add", add("Tanh", inner, None, "tanh"), unit, "add"), "gelu")
     else:
         erf = add("Erf", add("Div", x, constant("root_two", 2.0**0.5), "div"), None, "erf")
-        add("Mul", add("Mul", x, add("Add", erf, one, "add"), "double"), half, "gelu")
+        add("Mul", add("Mul", x, add("Add", erf, unit, "add"), "double"), half, "gelu")
     operators.replace_(graph, node, nodes)
 
 

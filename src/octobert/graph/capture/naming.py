@@ -42,7 +42,7 @@ def name_(model: ir.Model, layers: list[structure.EncoderLayer], family: Encoder
         for role, feed_forward in layer.feed_forwards.items():
             named.activation_(feed_forward, family.part(index, role))
         named.heads_(layer.attention, family.part(index, "attention"))
-    first = next(norm for node in graph if (norm := parts.norm_of(node.outputs[0])) is not None)
+    first = next(first for node in graph if (first := parts.norm_of(node.outputs[0])) is not None)
     named.norm_(first, family.embeddings_norm)
     last = parts.norm_behind(layers[-1].output)
     if family.final_norm and last is not None:
@@ -73,8 +73,7 @@ class _Names:
         self.done: set[ir.Node] = set()
         # Name → the initializer that has it.
         self.owned: dict[str, ir.Value] = {}
-        outputs = {v.name for v in graph.outputs}
-        self.taken = outputs | {v.name for v in graph.inputs}
+        self.taken = {str(v.name) for v in (*graph.inputs, *graph.outputs)}
 
     def node_(self, node: ir.Node, name: str) -> None:
         node.name = name

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own operators where ONNX has none: 16-bit pairs before opset 21, and GELU as one operator before 20."""
+"""Write operators for older opsets: 16-bit Q/DQ in ONNX Runtime's domain before opset 21, and GELU as one operator."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import onnx_ir as ir
 
 from octobert.graph import gelu, operators
 
-# The last opset whose operators mean what those of opset 21 mean, and that has no 16-bit pairs.
+# The last opset without 16-bit Quantize/DequantizeLinear; the other operators are the same as in opset 21.
 OPSET = 20
-# ONNX has Gelu from here on.
+# The first opset with Gelu.
 _GELU_OPSET = 20
-_WORDS = {
+_QUANT_TYPES = {
     ir.DataType.INT8: "QInt8",
     ir.DataType.UINT8: "QUInt8",
     ir.DataType.INT16: "QInt16",
@@ -22,14 +22,14 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class PairTypes:
-    """The integer types of a graph's pairs, as onnxruntime's quantizer calls them; "none" where there are none."""
+    """Integer types of the activations and weights of a graph, as onnxruntime's quantizer names them, or "none"."""
 
     activation: str
     weight: str
 
 
 def pairs_(model: ir.Model) -> int:
-    """Write all pairs in ONNX Runtime's domain if one of them has 16 bits, in place; how many nodes changed."""
+    """Move all Q/DQ nodes to ONNX Runtime's domain if one of them has 16 bits, in place; return the number of nodes."""
     graph = model.graph
     if graph.opset_imports[""] <= OPSET:
         return 0
@@ -44,18 +44,19 @@ def pairs_(model: ir.Model) -> int:
 
 
 def pair_types(model: ir.Model) -> PairTypes:
-    """The types of a graph's activations and weights; of several, the one that most have."""
-    found: dict[bool, list[str]] = {True: [], False: []}
+    """Return the types of a graph's activations and weights; the most frequent if there are several."""
+    types: dict[bool, list[str]] = {True: [], False: []}
     for node in model.graph:
-        if node.op_type == "DequantizeLinear" and node.inputs[0].dtype in _WORDS:
-            is_weight = operators.const_array(node.inputs[0]) is not None
-            found[is_weight].append(_WORDS[node.inputs[0].dtype])
-    most = {key: max(words, key=words.count, default="none") for key, words in found.items()}
+        if node.op_type == "DequantizeLinear":
+            integers = operators.input_of(node, 0)
+            if integers.dtype in _QUANT_TYPES:
+                types[operators.const_array(integers) is not None].append(_QUANT_TYPES[integers.dtype])
+    most = {is_weight: max(names, key=names.count, default="none") for is_weight, names in types.items()}
     return PairTypes(activation=most[False], weight=most[True])
 
 
 def fuse_gelu_(model: ir.Model) -> int:
-    """GELU in its parts becomes one operator, ONNX's own from opset 20 on, in place; how many did."""
+    """Replace primitive GELUs by one operator, ONNX's own from opset 20 on, in place; return how many."""
     graph, count = model.graph, 0
     domain = "" if graph.opset_imports[""] >= _GELU_OPSET else operators.MICROSOFT
     for erf in [node for node in graph if node.op_type == "Erf"]:

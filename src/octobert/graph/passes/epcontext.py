@@ -1,9 +1,9 @@
-"""Encapsulation: an ONNX file of one EPContext node that stands for an OpenVINO IR, for ONNX Runtime's OpenVINO provider.
+"""Write an EPContext file: an ONNX file of one node that refers to an OpenVINO IR, for ONNX Runtime's OpenVINO provider.
 
-The provider gives the IR to OpenVINO as it is. Release 1.24 takes the node for an IR only where the file that the node names
-is called as the ONNX file is, and lies beside it: `model.onnx`, `model.xml`, `model.bin`. The IR cannot be embedded in the
-node: there is no place for the weights, and the provider takes what is embedded for a blob that it compiled itself. The
-version of OpenVINO in the node is information; it has to match for compiled blobs only.
+The provider passes the IR to OpenVINO unchanged. Release 1.24 takes the node for an IR only if the IR lies beside the ONNX file
+and has its name: `model.onnx`, `model.xml`, `model.bin`. The IR cannot be embedded in the node, because there is no place for
+the weights and the provider takes embedded data for a compiled blob. The OpenVINO version in the node is information only; it
+has to match for compiled blobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Device = Literal["CPU", "GPU", "NPU"]
 SOURCE = "OpenVINOExecutionProvider"
 _OP_TYPE = "EPContext"
 _IR_VERSION = 10
-# The domains that ONNX Runtime itself writes into such files, in versions that every release with EPContext knows.
+# The opset imports that ONNX Runtime writes into such files, in versions that every release with EPContext accepts.
 _OPSETS = {
     "com.microsoft.nchwc": 1,
     "": 11,
@@ -36,7 +36,7 @@ _OPSETS = {
     "com.microsoft": 1,
     "org.pytorch.aten": 1,
 }
-# Types of inputs and outputs of encoders, as the IR calls them.
+# Element types of inputs and outputs, as an IR names them.
 _TYPES = {
     "I64": ir.DataType.INT64,
     "I32": ir.DataType.INT32,
@@ -48,24 +48,24 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of an IR: -1 in `shape` is a dynamic axis."""
+    """An input or output of an IR; -1 in `shape` is a dynamic axis."""
 
     name: str
     dtype: ir.DataType
     shape: tuple[int, ...]
 
 
-def encapsulate(xml: Path, out: Path, *, device: Device, sdk_version: str | None = None) -> None:
-    """Write an ONNX file that stands for an IR.
+def write(xml: Path, out: Path, *, device: Device, sdk_version: str | None = None) -> None:
+    """Write an ONNX file that refers to an IR.
 
     Args:
-        xml: the IR; its weights lie beside it in the `.bin`.
-        out: the `.onnx` to write; the IR is copied beside it under its name, unless it is there already.
-        device: what the file is for. The provider is told by its own options where it runs.
-        sdk_version: OpenVINO's; by default the one that is written in the IR.
+        xml: the IR; the `.bin` with its weights lies beside it.
+        out: the `.onnx` file to write; the IR is copied beside it under the same name, unless it is there already.
+        device: device that the file is meant for; where it runs is decided by the provider's options.
+        sdk_version: OpenVINO version to record; by default the one in the IR.
 
     Raises:
-        ModelError: the IR is not whole, or has inputs that ONNX has no types for.
+        ModelError: the IR is incomplete, or an input or output has an unsupported type.
     """
     inputs, outputs, version = read_ports(xml)
     beside = out.with_suffix(".xml")
@@ -73,10 +73,11 @@ def encapsulate(xml: Path, out: Path, *, device: Device, sdk_version: str | None
     if beside.resolve() != xml.resolve():
         shutil.copyfile(xml, beside)
         shutil.copyfile(xml.with_suffix(".bin"), beside.with_suffix(".bin"))
+    values = [_value(port) for port in inputs]
     node = ir.Node(
         operators.MICROSOFT,
         _OP_TYPE,
-        [_value(port) for port in inputs],
+        values,
         [
             ir.AttrInt64("embed_mode", 0),
             ir.AttrString("ep_cache_context", beside.name),
@@ -89,33 +90,33 @@ def encapsulate(xml: Path, out: Path, *, device: Device, sdk_version: str | None
         outputs=[_value(port) for port in outputs],
         name="ContextNode",
     )
-    graph = ir.Graph(node.inputs, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model")
+    graph = ir.Graph(values, node.outputs, nodes=[node], opset_imports=_OPSETS, name="EP_Context_Model")
     operators.save(ir.Model(graph, ir_version=_IR_VERSION), out)
 
 
 def check(path: Path) -> None:
-    """Hold an encapsulated file against what the provider asks of it.
+    """Check that ONNX Runtime's OpenVINO provider will accept an EPContext file.
 
     Raises:
-        ModelError: it is no such file, the IR is not beside it, or the two have other inputs or outputs.
+        ModelError: it is not an EPContext file, the IR is missing, or the inputs or outputs of the two differ.
     """
     graph = ir.load(path).graph
     nodes = [f"{node.domain}.{node.op_type}" for node in graph]
     if nodes != [f"{operators.MICROSOFT}.{_OP_TYPE}"]:
         raise ModelError(
-            "the file is not an encapsulated model",
+            "the file is not an EPContext file",
             where=str(path),
             got=f"{len(nodes)} nodes: {', '.join(nodes[:3])}",
             expected="one EPContext node",
         )
     attributes = {a.name: a.value for a in graph[0].attributes.values()}
     xml = path.with_suffix(".xml")
-    wanted: dict[str, object] = {"embed_mode": 0, "ep_cache_context": xml.name, "main_context": 1, "source": SOURCE}
-    for name, value in wanted.items():
+    required: dict[str, object] = {"embed_mode": 0, "ep_cache_context": xml.name, "main_context": 1, "source": SOURCE}
+    for name, value in required.items():
         if attributes.get(name) != value:
-            fix = "encapsulate again instead of renaming files" if name == "ep_cache_context" else "encapsulate again"
+            fix = "export the model again instead of renaming files" if name == "ep_cache_context" else "export the model again"
             raise ModelError(
-                "the provider would refuse the file",
+                "the provider would reject the EPContext file",
                 where=str(path),
                 got=f"{name} = {attributes.get(name)}",
                 expected=str(value),
@@ -123,7 +124,7 @@ def check(path: Path) -> None:
             )
     if attributes.get("DeviceClass") not in get_args(Device):
         raise ModelError(
-            "the file is for an unknown device",
+            "the EPContext file is for an unknown device",
             where=str(path),
             got=str(attributes.get("DeviceClass")),
             expected=", ".join(get_args(Device)),
@@ -133,19 +134,19 @@ def check(path: Path) -> None:
         got = [_port(value) for value in ours]
         if got != theirs:
             raise ModelError(
-                "the file and its IR differ in inputs or outputs",
+                "the EPContext file and its IR have different inputs or outputs",
                 where=str(path),
                 got=_described(got),
                 expected=_described(theirs),
-                fix="encapsulate again",
+                fix="export the model again",
             )
 
 
 def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:
-    """Inputs, outputs and OpenVINO's version of an IR, from its `.xml` alone.
+    """Read inputs, outputs and the OpenVINO version of an IR from its `.xml` file.
 
     Raises:
-        ModelError: a file is missing, is no IR, or has ports that ONNX has no types for.
+        ModelError: a file is missing or not an IR, or an input or output has an unsupported type.
     """
     for path in (xml, xml.with_suffix(".bin")):
         if not path.is_file():
@@ -153,7 +154,7 @@ def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:
     try:
         root = ElementTree.parse(xml).getroot()
     except ElementTree.ParseError as error:
-        raise ModelError("the IR is not whole", where=str(xml), got=str(error), fix="convert the model again") from error
+        raise ModelError("the IR is incomplete", where=str(xml), got=str(error), fix="convert the model again") from error
     layers = root.findall("layers/layer")
     if root.tag != "net" or not layers:
         raise ModelError("the file is not an IR", where=str(xml), got=f"<{root.tag}>", expected="<net> with layers")
@@ -164,11 +165,11 @@ def read_ports(xml: Path) -> tuple[list[Port], list[Port], str]:
 
 
 def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | None) -> Port:
-    """A port of the IR; its name is the first of its tensor's names, which a Result has by itself."""
+    """Read an input or output; its name is the first name of its tensor."""
     dtype = _TYPES.get(port.get("precision") or "") if port is not None else None
     if port is None or dtype is None:
         raise ModelError(
-            "an input or output of the IR has no type that encoders have",
+            "an input or output of the IR has an unsupported type",
             where=f"{xml}, layer {layer.get('name')}",
             got=str(port.get("precision") if port is not None else None),
             expected=", ".join(_TYPES),
@@ -178,7 +179,7 @@ def _read(xml: Path, layer: ElementTree.Element, port: ElementTree.Element | Non
 
 
 def _short(version: str) -> str:
-    """2026.4.1 of 2026.4.1-20426-87b1d5b5d3e-releases/2026/4."""
+    """Return 2026.4.1 for 2026.4.1-20426-87b1d5b5d3e-releases/2026/4."""
     return version.split("-")[0]
 
 
@@ -189,7 +190,7 @@ def _value(port: Port) -> ir.Value:
 
 def _port(value: ir.Value) -> Port:
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape) if value.shape is not None else ()
-    return Port(str(value.name), value.dtype, shape)
+    return Port(str(value.name), value.dtype or ir.DataType.UNDEFINED, shape)
 
 
 def _described(ports: list[Port]) -> str:

@@ -1,14 +1,12 @@
-"""Compute the first token only, where a head reads nothing else of the last layer.
+"""Compute only the first token in the last layer, if the head reads no other.
 
-A classification head, or an embedding taken from the first token, reads one row of the last hidden state. In the last layer
-that leaves one query, one row of scores, one row of every linear layer but those of keys and values: the other rows are
-never read. Nothing is approximated; what is left is computed as before.
+A classification head, or an embedding taken from the first token, reads one row of the last hidden state. The last layer then
+needs one query, one row of scores, and one row of every linear layer except keys and values. The result is exact.
 
-The graph is read backwards from where the first token is taken: an operator all of whose readers want its first row only is
-*thin*, and where a thin operator reads a value that others want whole, a Slice goes in between. What operators do with rows
-is known for those of encoders; any other ends the region, and is computed whole. In: a canonical graph with dynamic shapes,
-float or with its 8-bit operators written, before anything is fused. Scales that are computed as the model runs
-(DynamicQuantizeLinear) are then those of the one row.
+The graph is read backwards from where the first token is taken. An operator is *thin* if all its readers need only its first
+row; where a thin operator reads a value that others need in full, a Slice is inserted. The rules per operator are in `_RULES`;
+an operator without a rule is computed in full. Input: a canonical graph with dynamic shapes, float or quantized, before any
+fusion. With DynamicQuantizeLinear, scales become those of the one row.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import onnx_ir as ir
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 
-# Axis of each input on which one row is enough; None where it is wanted whole.
+# Per input: the axis on which one row is enough; None if the whole input is needed.
 Needs = list[int | None]
 Layout = tuple[int | str, ...]
 
@@ -52,10 +50,10 @@ _ELEMENTWISE = frozenset(
 
 
 def slice_first_token_(model: ir.Model) -> int:
-    """Leave out what heads that read the first token never read, in place.
+    """Remove the rows that no head reads, in place.
 
     Returns:
-        how many matrix products have one row a text left; 0 where the graph reads all tokens.
+        The number of matrix products that now compute one row per text; 0 if the head reads all tokens.
     """
     graph = model.graph
     starts = [node for node in graph if _takes_first(node)]
@@ -70,14 +68,15 @@ def slice_first_token_(model: ir.Model) -> int:
 
 
 def _takes_first(node: ir.Node) -> bool:
-    """Whether a node reads the first entry of axis 1 alone: `x[:, 0]`."""
+    """Return whether a node is `x[:, 0]`."""
     if node.op_type == "Gather":
         return node.attributes.get_int("axis", 0) == 1 and operators.const_scalar(node.inputs[1]) == 0
     if node.op_type == "Slice":
         bounds = [operators.const_array(v) for v in node.inputs[1:]]
-        wanted = ([0], [1], [1], [1])
+        # Start, end, axis and, optionally, step.
+        expected = ([0], [1], [1], [1])
         return len(bounds) >= 3 and all(
-            b is not None and b.reshape(-1).tolist() == w for b, w in zip(bounds, wanted, strict=False)
+            b is not None and b.reshape(-1).tolist() == e for b, e in zip(bounds, expected, strict=False)
         )
     return False
 
@@ -86,7 +85,7 @@ class _Region:
     """The part of a graph of which only first rows are read.
 
     Attributes:
-        thin: its operators, and of each the axes of its inputs.
+        thin: its operators, each with the axes of its inputs.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -94,14 +93,14 @@ class _Region:
         moving = _moving(model.graph)
         self._layouts = shapes.measure(model, moving)
         self.thin: dict[ir.Node, Needs] = {}
-        asked: dict[ir.Value, list[int | None]] = defaultdict(list)
+        needed: dict[ir.Value, list[int | None]] = defaultdict(list)
         for value in model.graph.outputs:
-            asked[value].append(None)
+            needed[value].append(None)
         for node in reversed(list(model.graph)):
             needs: Needs | None = None
             # The scale of a DynamicQuantizeLinear has no rows.
             made = node.outputs[:1] if node.op_type == "DynamicQuantizeLinear" else node.outputs
-            axes = {axis for value in made for axis in asked[value]}
+            axes = {axis for value in made for axis in needed[value]}
             axis = axes.pop() if len(axes) == 1 else None
             if _takes_first(node) and self.layout(node.inputs[0])[1:2] == ("sequence",):
                 needs = self._first_input(node, 1)
@@ -111,10 +110,10 @@ class _Region:
                     self.thin[node] = needs
             for read, need in zip(node.inputs, needs or [None] * len(node.inputs), strict=True):
                 if read is not None:
-                    asked[read].append(need)
+                    needed[read].append(need)
 
     def layout(self, value: ir.Value | None) -> Layout:
-        """A value's measured shape; of a constant, its own."""
+        """Return the measured shape of a value, or the shape of a constant."""
         if value is None:
             return ()
         if str(value.name) in self._layouts:
@@ -125,7 +124,7 @@ class _Region:
         return tuple(s if isinstance(s, int) else "unknown" for s in value.shape) if value.shape is not None else ()
 
     def cut_(self) -> None:
-        """Put a Slice where a thin operator reads a value that is made whole, and adapt what says sizes."""
+        """Insert a Slice where a thin operator reads a value that is computed in full, and adapt the targets of Reshape."""
         cuts: dict[tuple[ir.Value, int], ir.Value] = {}
         for node, needs in reversed(self.thin.items()):
             if node.op_type == "Reshape":
@@ -136,14 +135,14 @@ class _Region:
                     node.replace_input_with(index, self._first_row(value, axis, cuts))
 
     def _first_row(self, value: ir.Value, axis: int, cuts: dict[tuple[ir.Value, int], ir.Value]) -> ir.Value:
-        """The first row of a value. It is cut before a pair, so that operators still read a DequantizeLinear."""
+        """Return the first row of a value. The Slice goes before a Q/DQ pair, which stays next to the operator."""
         if (value, axis) in cuts:
             return cuts[value, axis]
         producer = value.producer()
         name = f"{value.name}.first"
         new: ir.Node
         if producer is not None and producer.op_type in operators.PAIR and operators.const_array(producer.inputs[0]) is None:
-            inputs = [self._first_row(producer.inputs[0], axis, cuts), *producer.inputs[1:]]
+            inputs = [self._first_row(operators.input_of(producer, 0), axis, cuts), *producer.inputs[1:]]
             attributes = dict(producer.attributes)
             new = ir.Node(producer.domain, producer.op_type, inputs, attributes.values(), num_outputs=1, name=name)
         else:
@@ -155,23 +154,24 @@ class _Region:
         new.outputs[0].name, new.outputs[0].type = name, value.type
         layout = self.layout(value)
         new.outputs[0].shape = ir.Shape([1 if i == axis else size for i, size in enumerate(layout)])
-        if producer is None:
+        before = producer if new.op_type == "Slice" else operators.producer(new.inputs[0])
+        if before is None:
             self._graph.insert_before(self._graph[0], new)
         else:
-            self._graph.insert_after(producer if new.op_type == "Slice" else new.inputs[0].producer(), new)  # type: ignore[arg-type]
+            self._graph.insert_after(before, new)
         cuts[value, axis] = new.outputs[0]
         return new.outputs[0]
 
     def _resize_(self, node: ir.Node, axis: int | None) -> None:
-        """Say one row where a Reshape's target says how many."""
+        """Set the number of rows to one in the target of a Reshape."""
         before, after = self.layout(node.inputs[0]), self.layout(node.outputs[0])
         row = next(i for i in range(len(after)) if axis is not None and _same_axis(before, axis, after, i))
         sizes = operators.const_array(node.inputs[1])
         if sizes is None:
-            concat = node.inputs[1].producer()  # type: ignore[union-attr]
+            concat = operators.producer(node.inputs[1])
             assert concat is not None
-            one = operators.shared_initializer(self._graph, "first.end", np.array([1], dtype=np.int64))
-            inputs = [one if i == row else value for i, value in enumerate(concat.inputs)]
+            single = operators.shared_initializer(self._graph, "first.end", np.array([1], dtype=np.int64))
+            inputs = [single if i == row else value for i, value in enumerate(concat.inputs)]
             new = operators.make_node("Concat", inputs, f"{node.name}.first_sizes", {"axis": 0}, dtype=ir.DataType.INT64)
             self._graph.insert_before(node, new)
             node.replace_input_with(1, new.outputs[0])
@@ -181,7 +181,7 @@ class _Region:
             node.replace_input_with(1, operators.shared_initializer(self._graph, name, np.array(target, dtype=np.int64)))
 
     def _needs(self, node: ir.Node, axis: int) -> Needs | None:
-        """What one row of a node's output takes of its inputs; None where that is not known."""
+        """Return what one row of a node's output needs of its inputs, or None if that is unknown."""
         if node.op_type in _ELEMENTWISE:
             rank = len(self.layout(node.outputs[0]))
             return [self._aligned(value, axis, rank) for value in node.inputs]
@@ -189,7 +189,7 @@ class _Region:
         return rule(self, node, axis) if rule is not None else None
 
     def _aligned(self, value: ir.Value | None, axis: int, rank: int) -> int | None:
-        """The axis of an input that becomes `axis` of an output of that rank when it is broadcast."""
+        """Return the axis of an input that broadcasting maps to `axis` of an output of that rank, or None."""
         layout = self.layout(value)
         own = axis - (rank - len(layout))
         return own if own >= 0 and layout[own] != 1 else None
@@ -202,14 +202,14 @@ class _Region:
         return [first, None if axis == rank - 2 else second, *rest]
 
     def _along_last(self, node: ir.Node, axis: int) -> Needs | None:
-        """Operators that work along the last axis, which is then not that of rows."""
+        """Rule of operators along the last axis, which must not be the axis of rows."""
         rank = len(self.layout(node.outputs[0]))
         if node.attributes.get_int("axis", -1) % rank != rank - 1 or axis == rank - 1:
             return None
         return self._first_input(node, axis)
 
     def _first_input(self, node: ir.Node, axis: int) -> Needs:
-        """Operators whose other inputs are numbers or names of channels."""
+        """Rule of operators whose other inputs have no rows."""
         return [axis, *[None] * (len(node.inputs) - 1)]
 
     def _transposed(self, node: ir.Node, axis: int) -> Needs | None:
@@ -228,12 +228,12 @@ class _Region:
     def _sliced(self, node: ir.Node, axis: int) -> Needs | None:
         axes = operators.const_array(node.inputs[3]) if len(node.inputs) > 3 else None
         rank = len(self.layout(node.outputs[0]))
-        if axes is None or axis in {int(one) % rank for one in axes}:
+        if axes is None or axis in {int(sliced) % rank for sliced in axes}:
             return None
         return self._first_input(node, axis)
 
     def _along_another(self, node: ir.Node, axis: int) -> Needs | None:
-        """Concat, GatherElements and Split along another axis: a row is a row of everything that is put together or apart."""
+        """Rule of Concat, GatherElements and Split along another axis than that of rows."""
         along = node.attributes.get_int("axis", 0) % len(self.layout(node.outputs[0]))
         if along == axis:
             return None
@@ -252,7 +252,7 @@ _RULES: dict[str, Callable[[_Region, ir.Node, int], Needs | None]] = {
 
 
 def _moving(graph: ir.Graph) -> list[ir.Value]:
-    """The values that depend on an input; others are constants, weights among them."""
+    """Return the values that depend on an input of the graph."""
     moving = set(graph.inputs)
     for node in graph:
         if any(v in moving for v in node.inputs):
@@ -261,7 +261,7 @@ def _moving(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _same_axis(before: Layout, i: int, after: Layout, j: int) -> bool:
-    """Whether a Reshape carries axis `i` over into axis `j` whole: equally much stands in front of them, or behind."""
+    """Return whether a Reshape maps axis `i` to axis `j`: the sizes before both are equal, or the sizes after both."""
     if before[i] != "sequence" or after[j] != "sequence":
         return False
     return _size(before[:i]) == _size(after[:j]) or _size(before[i + 1 :]) == _size(after[j + 1 :])

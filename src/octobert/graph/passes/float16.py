@@ -1,21 +1,20 @@
-"""What is float in a graph, made float16 or bfloat16: for GPUs, whose matrix units halve time and memory of what is left.
+"""Convert the float32 operators of a graph to float16 or bfloat16, for GPUs, where this halves time and memory.
 
-Callers see no difference: ids go in, float32 comes out, and what has 16 bits lies between. The opset becomes 19, the first
-whose Quantize/DequantizeLinear take both types. Four things stay float32, with Casts around them:
+Inputs and outputs of the graph keep their types. The opset becomes 19, the first whose Quantize/DequantizeLinear take both
+types. These stay float32, with Casts around them:
 
-    LayerNormalization      its first stage squares deviations from the mean, and float16 ends at 65,504 = 256². In
-                            all-MiniLM-L6-v2 one channel deviates by 222 from its row's mean. ONNX asks for float32 inside
-                            (`stash_type`), but not every runtime listens: in a graph that says it outright, none can overflow.
-                            The price is two vectors a norm. (Softmax needs no such care: it subtracts the maximum first.)
-    what follows the last   pooling and its L2 norm, unless a weight follows too: a sum over all tokens has more digits than
-    norm                    float16, and the bounds of the divisors, 1e-9 and 1e-12, would be zero
-    single constants below  6.1e-5 in magnitude: float16 has fewer digits there, and nothing at all below 3e-8
-    scales below that       the whole Quantize/Dequantize pair, or the table of rows
+    norms                   LayerNormalization squares deviations from the mean, and float16 ends at 65,504 < 256². In
+                            all-MiniLM-L6-v2 one channel deviates by 222 from the mean of its row. ONNX asks for float32 inside
+                            (`stash_type`), but not every runtime complies. Softmax subtracts the maximum first and is safe.
+    operators after the     pooling and its L2 norm, unless a weight follows too: a sum over all tokens needs more digits than
+    last norm               float16 has, and the lower bounds of the divisors, 1e-9 and 1e-12, would become zero
+    small constants         single numbers below 6.1e-5: float16 has fewer digits there, and none below 3e-8
+    small scales            below 6.1e-5: the whole Q/DQ pair, or the table of embedding rows
 
-bfloat16 has float32's range, so that nothing overflows or vanishes, and the last two do not apply; but 8 binary digits, too
-few for the first two. Scales are rounded to the type, and `qdq` rounds weights with the scales that are in the file. In a graph
-that has its integers already they stay: 127 steps become longer by 0.06 of one at most in float16, by half of one in bfloat16.
-Whether activations fit, no constant tells; the largest value of all-MiniLM-L6-v2 is a score of 553, a hundredth of the limit.
+The last two do not apply to bfloat16, which has the range of float32, but only 8 binary digits. Scales are rounded to the type;
+`qdq` rounds weights with these scales. In a graph that is quantized already, 127 steps become longer by at most 0.06 steps in
+float16 and by half a step in bfloat16. Whether activations fit float16 cannot be read from the graph; the largest value in
+all-MiniLM-L6-v2 is a score of 553, 1 % of the limit.
 """
 
 from __future__ import annotations
@@ -30,41 +29,48 @@ from octobert.core.plan import FloatType
 from octobert.graph import operators
 
 OPSET = 19
-# The IR version that came with it.
+# The IR version of that opset.
 _IR_VERSION = 9
 LARGEST = float(np.finfo(np.float16).max)
-# The smallest number that has all 11 binary digits.
+# The smallest float16 number with full precision, 11 binary digits.
 SMALLEST = float(np.finfo(np.float16).tiny)
 _FULL = ir.DataType.FLOAT
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _NUMPY = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
-# The plain norm, and ONNX Runtime's that hold one (`fusing`).
+# The plain norm, and ONNX Runtime's fused operators that contain one.
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization")
 _REFUSED = ("DynamicQuantizeLinear", "MatMulInteger", "If", "Loop", "Scan")
 
 
 def rounded_scale(scale: np.ndarray, to: FloatType) -> np.ndarray:
-    """Scales, still float32, that a type can hold.
+    """Round scales to numbers that a type can represent; the result is float32.
 
-    Those too small for float16 stay as they are, and keep their pair in float32; but the scale of a channel of zeros, which is
-    the smallest there is, means nothing, and becomes one that float16 has.
+    Scales too small for float16 stay as they are, and their pair stays float32. The scale of a channel of zeros is arbitrary
+    and becomes the smallest full-precision float16 number.
+
+    Args:
+        scale: float32 scales of any shape.
+        to: type of the float parts of the graph.
+
+    Example:
+        >>> rounded_scale(np.array([0.1], dtype=np.float32), "bfloat16").tolist()
+        [0.10009765625]
     """
     if to != "float16":
         return scale if to == "float32" else scale.astype(ml_dtypes.bfloat16).astype(np.float32)
-    near = scale.astype(np.float16).astype(np.float32)
-    kept = np.where(scale < SMALLEST, scale, near)
-    return np.where(scale <= np.finfo(np.float32).tiny, np.float32(SMALLEST), kept).astype(np.float32)
+    rounded = np.where(scale < SMALLEST, scale, scale.astype(np.float16).astype(np.float32))
+    return np.where(scale <= np.finfo(np.float32).tiny, np.float32(SMALLEST), rounded).astype(np.float32)
 
 
-def halve_(model: ir.Model, to: FloatType = "float16") -> None:
-    """Give all that is float32 another type, in place, but for what the module's text lists.
+def convert_(model: ir.Model, to: FloatType = "float16") -> None:
+    """Convert the float32 operators of a graph, in place, with the exceptions in the module's docstring.
 
     Args:
         model: a float graph, or one with Quantize/DequantizeLinear.
-        to: float32 leaves the model as it is.
+        to: the new type; float32 leaves the model as it is.
 
     Raises:
-        ModelError: a constant beyond float16's ±65504, dynamically quantized activations, or a value of unknown type.
+        ModelError: a constant exceeds float16's ±65504, activations are dynamically quantized, or a type is unknown.
     """
     if to == "float32":
         return
@@ -72,32 +78,32 @@ def halve_(model: ir.Model, to: FloatType = "float16") -> None:
     refused = next((node for node in graph if node.op_type in _REFUSED), None)
     if refused is not None:
         raise ModelError(
-            f"the graph cannot be made {to}",
+            f"the graph cannot be converted to {to}",
             where=f"node {refused.name}",
             got=refused.op_type,
-            fix="leave its float parts float32, or quantize its activations statically",
+            fix="set float_parts to float32, or quantize activations statically",
         )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.TopologicalSortPass()(model)
     if any(value.dtype is None for node in graph for value in node.outputs):
         common.ShapeInferencePass()(model)
-    kept = _kept(graph, short)
-    _halve_constants_(graph, kept, short)
+    unconverted = _unconverted(graph, short)
+    _convert_constants_(graph, unconverted, short)
     casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
     for node in list(graph):
-        wanted = _FULL if node in kept else short
+        dtype = _FULL if node in unconverted else short
         for index, value in enumerate(node.inputs):
-            if value is not None and value.dtype in (_FULL, short) and value.dtype != wanted:
-                if (value, wanted) not in casts:
-                    cast = operators.make_node("Cast", [value], f"{value.name}.{_word(wanted)}", {"to": wanted}, dtype=wanted)
+            if value is not None and value.dtype in (_FULL, short) and value.dtype != dtype:
+                if (value, dtype) not in casts:
+                    cast = operators.make_node("Cast", [value], f"{value.name}.{_word(dtype)}", {"to": dtype}, dtype=dtype)
                     graph.insert_before(node, [cast])
-                    casts[value, wanted] = cast.outputs[0]
-                node.replace_input_with(index, casts[value, wanted])
-        if wanted is short:
-            _halve_node_(node, short)
+                    casts[value, dtype] = cast.outputs[0]
+                node.replace_input_with(index, casts[value, dtype])
+        if dtype is short:
+            _convert_node_(node, short)
     _restore_outputs_(graph, short)
     if model.opset_imports[""] < OPSET:
-        # Between 18 and 19 the operators of encoders differ in accepted types alone.
+        # Between opsets 18 and 19 the operators of encoders differ only in accepted types.
         model.opset_imports[""] = OPSET
         for node in graph:
             node.version = None
@@ -105,8 +111,8 @@ def halve_(model: ir.Model, to: FloatType = "float16") -> None:
     operators.clean_(model)
 
 
-def _kept(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
-    """The nodes that stay float32."""
+def _unconverted(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
+    """Return the nodes that stay float32."""
     norms = [node for node in graph if node.op_type in _NORMS]
     small = {node for node in graph if short == ir.DataType.FLOAT16 and _reads_small(node)}
     rows = {reader for node in small if node.op_type == "Gather" for reader in operators.consumers(node.outputs[0])}
@@ -114,7 +120,7 @@ def _kept(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
 
 
 def _reads_small(node: ir.Node) -> bool:
-    """Whether a node reads a number that float16 would lose: a single constant, or one scale of many."""
+    """Return whether a node reads a single constant or a scale that is too small for float16."""
     for index, value in enumerate(node.inputs):
         array = operators.const_array(value)
         if array is None or array.dtype != np.float32 or not array.size:
@@ -128,32 +134,32 @@ def _reads_small(node: ir.Node) -> bool:
 
 
 def _tail(norm: ir.Node) -> set[ir.Node]:
-    """What follows a norm, and what that alone reads; nothing where a product with a weight follows too."""
-    found: set[ir.Node] = set()
+    """Return the nodes after a norm, and the nodes that only these read; none if a product with a weight follows the norm."""
+    tail: set[ir.Node] = set()
     stack = [norm]
     while stack:
         for reader in operators.consumers(stack.pop().outputs[0]):
-            if reader not in found:
-                found.add(reader)
+            if reader not in tail:
+                tail.add(reader)
                 stack.append(reader)
-    if any(node.op_type == "MatMul" for node in found):
+    if any(node.op_type == "MatMul" for node in tail):
         return set()
-    stack = list(found)
+    stack = list(tail)
     while stack:
         for value in stack.pop().inputs:
-            node = value.producer() if value is not None else None
-            if node is None or node in found or node is norm:
+            node = operators.producer(value)
+            if node is None or node in tail or node is norm:
                 continue
-            if all(reader in found for output in node.outputs for reader, _ in output.uses()):
-                found.add(node)
+            if all(reader in tail for output in node.outputs for reader, _ in output.uses()):
+                tail.add(node)
                 stack.append(node)
-    return found
+    return tail
 
 
-def _halve_constants_(graph: ir.Graph, kept: set[ir.Node], short: ir.DataType) -> None:
-    """A short form of every float32 constant that a short node reads; a copy where a float32 node reads it too."""
+def _convert_constants_(graph: ir.Graph, unconverted: set[ir.Node], short: ir.DataType) -> None:
+    """Convert every float32 constant that a converted node reads; it becomes a copy if a float32 node reads it too."""
     for name, value in list(graph.initializers.items()):
-        readers = [(node, index) for node, index in value.uses() if node not in kept]
+        readers = [(node, index) for node, index in value.uses() if node not in unconverted]
         array = operators.const_array(value)
         if array is None or array.dtype != np.float32 or not readers:
             continue
@@ -161,25 +167,25 @@ def _halve_constants_(graph: ir.Graph, kept: set[ir.Node], short: ir.DataType) -
         if short == ir.DataType.FLOAT16 and not largest <= LARGEST:
             raise ModelError(
                 "a constant does not fit float16",
-                where=str(name),
+                where=name,
                 got=f"{largest:g}",
                 expected=f"at most {LARGEST:g}",
-                fix="leave the float parts float32",
+                fix="set float_parts to float32 or bfloat16",
             )
-        half = array.astype(_NUMPY[short])
+        converted = array.astype(_NUMPY[short])
         if len(readers) == len(value.uses()):
-            value.const_value, value.type = ir.tensor(half, name=name), ir.TensorType(short)
+            value.const_value, value.type = ir.tensor(converted, name=name), ir.TensorType(short)
             continue
-        copy = operators.initializer(graph, f"{name}.{_word(short)}", half)
+        copy = operators.initializer(graph, f"{name}.{_word(short)}", converted)
         for node, index in readers:
             node.replace_input_with(index, copy)
 
 
-def _halve_node_(node: ir.Node, short: ir.DataType) -> None:
-    """The short type where a node's outputs or attributes say float32.
+def _convert_node_(node: ir.Node, short: ir.DataType) -> None:
+    """Convert the float32 outputs and attributes of a node.
 
     Raises:
-        ModelError: an output of unknown type.
+        ModelError: the type of an output is unknown.
     """
     if node.op_type == "Cast" and node.attributes["to"].value == _FULL:
         node.attributes["to"] = ir.AttrInt64("to", short)
@@ -196,7 +202,7 @@ def _halve_node_(node: ir.Node, short: ir.DataType) -> None:
 
 
 def _restore_outputs_(graph: ir.Graph, short: ir.DataType) -> None:
-    """Outputs of the graph are float32 as before, under their names."""
+    """Convert the outputs of the graph back to float32, under their names."""
     for index, value in enumerate(graph.outputs):
         if value.dtype == short:
             name = str(value.name)

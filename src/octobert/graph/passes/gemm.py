@@ -1,9 +1,8 @@
-"""Linear layers as Gemm: MatMul over [in, out] and the Add of a bias become Reshape, Gemm, Reshape.
+"""Write linear layers as Gemm: MatMul over [in, out] and the Add of a bias become Reshape, Gemm, Reshape.
 
-For compilers that know linear layers as Gemm only (QNN). Needs static shapes (`fixing`). In a graph with its 8-bit operators
-written, a Reshape stands between two pairs of one scale, as around any operator that only moves data: each operator still
-reads a DequantizeLinear and is read by a QuantizeLinear, which is what such compilers look for, and the second rounding finds
-nothing left to round.
+For compilers that support linear layers only as Gemm (QNN). Needs static shapes (`static_shapes`). In a quantized graph a
+Reshape stands between two Q/DQ pairs with the same scale: every operator still reads a DequantizeLinear and is read by a
+QuantizeLinear, as such compilers require. The second rounding changes nothing.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from octobert.graph import operators
 
 
 def matmul_add_to_gemm_(model: ir.Model) -> int:
-    """Write linear layers with a bias as Gemm, in place; those without one stay MatMul.
+    """Write linear layers with a bias as Gemm, in place; those without a bias stay MatMul.
 
     Returns:
-        how many.
+        The number of Gemms.
 
     Raises:
-        ModelError: the shapes of a linear layer are not static.
+        ModelError: a linear layer has a dynamic shape.
     """
     graph = model.graph
-    # What several linear layers read is brought into rows once.
+    # Value → its two-dimensional form, written once for all linear layers that read it.
     flat: dict[ir.Value, ir.Value] = {}
     count = 0
     for matmul in [node for node in graph if node.op_type == "MatMul"]:
@@ -39,11 +38,11 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
         y, name = add.outputs[0], str(add.outputs[0].name)
         if x.shape is None or not x.shape.is_static():
             raise ModelError(
-                "a linear layer of dynamic shape cannot become a Gemm",
+                "a linear layer with a dynamic shape cannot become a Gemm",
                 where=str(matmul.name),
                 got=str(x.shape),
                 expected="static shapes",
-                fix="fix batch and sequence first",
+                fix="set static shapes first",
             )
         outer = x.shape.numpy()[:-1]
         rows = math.prod(outer)
@@ -62,7 +61,7 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
 
 
 def _in_rows(graph: ir.Graph, x: ir.Value, sizes: tuple[int, int]) -> list[ir.Node]:
-    """[B, S, D] → [B·S, D]; what is quantized is quantized again behind the Reshape."""
+    """Reshape [B, S, D] to [B·S, D]; a quantized value gets a second pair after the Reshape."""
     nodes = [_reshape(graph, x, sizes, f"{x.name}.rows")]
     dequantize = operators.producer(x, "DequantizeLinear")
     quantize = operators.producer(dequantize.inputs[0], "QuantizeLinear") if dequantize is not None else None
@@ -70,7 +69,7 @@ def _in_rows(graph: ir.Graph, x: ir.Value, sizes: tuple[int, int]) -> list[ir.No
 
 
 def _out_of_rows(graph: ir.Graph, rows: ir.Value, y: ir.Value, sizes: tuple[int, ...]) -> list[ir.Node]:
-    """[B·S, D] → [B, S, D]; what is then quantized is quantized before the Reshape too."""
+    """Reshape [B·S, D] to [B, S, D]; a value that is quantized next gets another pair before the Reshape."""
     readers = operators.readers(y)
     quantized = len(readers) == 1 and readers[0].op_type == "QuantizeLinear"
     nodes = _pair(rows, readers[0]) if quantized else []
@@ -78,7 +77,7 @@ def _out_of_rows(graph: ir.Graph, rows: ir.Value, y: ir.Value, sizes: tuple[int,
 
 
 def _bias_add(matmul: ir.Node, channels: int) -> ir.Node | None:
-    """The Add of a bias, where nothing else reads the product."""
+    """Return the Add of a bias if nothing else reads the product, else None."""
     product = matmul.outputs[0]
     readers = operators.readers(product)
     if len(readers) != 1 or readers[0].op_type != "Add" or product.is_graph_output():
@@ -92,7 +91,7 @@ def _bias_add(matmul: ir.Node, channels: int) -> ir.Node | None:
 
 
 def _weight_shape(value: ir.Value | None) -> tuple[int, int] | None:
-    """The shape of a constant [in, out], float or behind the operators of 8-bit weights."""
+    """Return the shape of a weight [in, out], float or quantized, or None if the value is not constant."""
     for op_type in ("DequantizeLinear", "QuantizeLinear"):
         node = operators.producer(value, op_type)
         value = node.inputs[0] if node is not None else value
@@ -106,8 +105,8 @@ def _reshape(graph: ir.Graph, x: ir.Value, sizes: tuple[int, ...], name: str) ->
 
 
 def _pair(x: ir.Value, like: ir.Node) -> list[ir.Node]:
-    """A pair with the scale and zero point of another QuantizeLinear."""
-    integer, shape = like.outputs[0].dtype, x.shape.numpy()
+    """Make a pair with the scale and zero point of the QuantizeLinear `like`."""
+    integer, shape = like.outputs[0].dtype, x.shape
     quantize = operators.make_node("QuantizeLinear", [x, *like.inputs[1:]], f"{x.name}.quantized", dtype=integer, shape=shape)
     inputs = [quantize.outputs[0], *like.inputs[1:]]
     return [quantize, operators.make_node("DequantizeLinear", inputs, f"{x.name}.dequantized", dtype=x.dtype, shape=shape)]

@@ -1,31 +1,31 @@
-"""ONNX Runtime's own int8 operators for CUDA: the one form of a quantized graph that its optimizer fuses, and the fusion.
+"""ONNX Runtime's int8 operators for CUDA: bring a quantized graph into the one form that its optimizer fuses, and fuse it.
 
-The optimizer (`onnxruntime.transformers`) knows one form of Q/DQ: every output quantized, as placement `qordered` does, all of
-it symmetric int8 with zero point 0. A layer whose parts are all quantized becomes
+The optimizer (`onnxruntime.transformers`) fuses one form of Q/DQ: every output is quantized, as placement `qordered` does, to
+symmetric int8 with zero point 0. An encoder layer whose parts are all quantized becomes
 
     1 QOrderedAttention            Q, K and V with their biases, Q·Kᵀ, scale, mask, softmax, probs·V
     3 QOrderedMatMul               the output projection and the second feed-forward layer, each with bias and residual add;
                                    the first feed-forward layer with its bias
-    1 QOrderedGelu                 (none where the activation is no GELU)
-    2 QOrderedLayerNormalization   the one behind the last layer only if all that reads it reads it quantized
+    1 QOrderedGelu                 (none if the activation is not GELU)
+    2 QOrderedLayerNormalization   the one after the last layer only if all its readers read the quantized value
 
-and nothing but int8 flows between them. Embeddings and their norm, whose sum no placement quantizes, and the heads stay float.
-`rewrite_` changes what `qdq` writes where the form differs; the graph computes the same, to the rounding of one division:
+with only int8 values between them. Embeddings, their norm and the heads stay float. `rewrite_` changes the form that `qdq`
+writes; the graph computes the same, except for the rounding of one division:
 
     scale       scores × s            → scores ÷ (1 / s)
-    mask        Unsqueeze by two axes → two of one axis each
+    mask        Unsqueeze by two axes → two Unsqueezes by one axis
     context     merged heads → Q → DQ → Q → DQ → merged heads: the same integers
     residual    skip + branch         → branch + skip
-    weights     one of several layers → one for each, since the optimizer transposes a weight wherever it is read
+    weights     one for several layers → one per layer, since the optimizer transposes a weight at each reader
 
-`fuse` then runs the optimizer, and mends three things that it gets wrong (seen in onnxruntime 1.31):
+`fuse` runs the optimizer and corrects three errors of it (onnxruntime 1.31):
 
-    mask        by default it makes [B] lengths of the mask, where the CUDA kernel of QOrderedAttention reads [B, S] of int32
-    epsilon     it leaves out that of the norms, which would be 1e-5 whatever the model has
-    types       it keeps the context's value, now int8, annotated as float, which no runtime loads; nothing stays annotated
+    mask        by default it computes [B] lengths from the mask, but the CUDA kernel of QOrderedAttention reads [B, S] int32
+    epsilon     it drops the epsilon of norms, which would then be 1e-5
+    types       it leaves the context, now int8, annotated as float, which no runtime loads; all annotations are removed
 
-What the kernels take for granted and the optimizer does not look at is refused here: scores scaled by anything but
-1/sqrt(head size), and heads that are no multiple of 16. Sequences have to be a multiple of 16 too, and at most 2048.
+The optimizer does not check two requirements of the kernels; they are checked here: scores scaled by 1/sqrt(head size), and a
+head size that is a multiple of 16. Sequence lengths must be multiples of 16 too, and at most 2048.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from octobert.core.errors import ModelError, PlanError, TargetError
 from octobert.graph import operators, parts, smoothing
 
 KINDS = ("QOrderedAttention", "QOrderedMatMul", "QOrderedGelu", "QOrderedLayerNormalization")
-# The kernel of QOrderedAttention takes lengths of sequences, and heads, of this or a multiple of it.
+# The kernel of QOrderedAttention requires sequence lengths and head sizes that are multiples of this.
 MULTIPLE = 16
 _ABOVE = ("Add", "Mul", "DequantizeLinear", "QuantizeLinear", "MatMul")
 _BELOW = (*operators.PAIR, "MatMul", "Transpose", "Reshape", *operators.PAIR)
 
 
 def rewrite_(model: ir.Model) -> None:
-    """Bring a quantized canonical graph into the form that `fuse` takes, in place; it stays plain ONNX and computes the same.
+    """Bring a quantized canonical graph into the form that `fuse` expects, in place; it stays plain ONNX.
 
     Raises:
-        PlanError: quantized otherwise than symmetric int8, or no attention with all its outputs quantized, or a residual path
-            that SmoothQuant rescales.
-        ModelError: an attention that the fused operator would compute otherwise.
+        PlanError: quantization is not symmetric int8, no attention has all outputs quantized, or SmoothQuant rescales a
+            residual path.
+        ModelError: the fused operator would compute an attention differently.
     """
     graph = model.graph
     _check_integers(graph)
@@ -59,11 +59,11 @@ def rewrite_(model: ir.Model) -> None:
     softmaxes = [node for node in graph if node.op_type == "Softmax"]
     if not any([_rewrite_attention_(graph, softmax) for softmax in softmaxes]):
         raise PlanError(
-            "the plan does not fit the fused operators",
+            "the plan does not match the fused operators",
             where=str(softmaxes[0].name) if softmaxes else None,
-            got="no attention whose scores, probabilities and context are all quantized where they are made",
-            expected="placement qordered, and an attention whose scores hold nothing but Q·Kᵀ and a mask",
-            fix="set the placement to auto, or leave this target out",
+            got="no attention with quantized outputs of scores, probabilities and context",
+            expected="placement qordered, and attention scores of Q·Kᵀ and a mask only",
+            fix="set the placement to auto, or remove this target",
         )
     _split_mask_(graph)
     _order_residuals_(graph)
@@ -72,7 +72,7 @@ def rewrite_(model: ir.Model) -> None:
 
 
 def fuse(model: ir.Model) -> ir.Model:
-    """The graph of `rewrite_` with the fused operators, which only ONNX Runtime's CUDA provider runs.
+    """Fuse a graph that `rewrite_` prepared; only ONNX Runtime's CUDA provider runs the result.
 
     Raises:
         TargetError: the optimizer fused no attention.
@@ -81,20 +81,20 @@ def fuse(model: ir.Model) -> ir.Model:
 
     options = fusion_options.FusionOptions("bert")
     options.use_raw_attention_mask()
-    # What is float stays as it is, for the runtime to fuse when it opens the file; shapes are needed for nothing else.
+    # The runtime fuses the float parts when it opens the file; shapes are needed for nothing else.
     options.enable_skip_layer_norm = options.enable_embed_layer_norm = options.enable_shape_inference = False
     proto = ir.to_proto(model)
     del proto.graph.value_info[:]
-    # The optimizer warns of producers that it does not know.
+    # The optimizer warns of unknown producers.
     proto.producer_name = ""
-    fused = ir.from_proto(optimizer.optimize_by_fusion(proto, "bert", optimization_options=options).model)
-    found = counts(fused)
-    if not found["QOrderedAttention"]:
+    fused: ir.Model = ir.from_proto(optimizer.optimize_by_fusion(proto, "bert", optimization_options=options).model)
+    fused_counts = counts(fused)
+    if not fused_counts["QOrderedAttention"]:
         raise TargetError(
             "the optimizer of onnxruntime fused no attention",
-            got=", ".join(f"{count} {kind}" for kind, count in found.items()),
+            got=", ".join(f"{count} {kind}" for kind, count in fused_counts.items()),
             expected="a QOrderedAttention for each layer, between LayerNormalizations",
-            fix="quantize whole layers, with weights as integers and float32 parts, or leave this target out",
+            fix="quantize whole layers, with integer weights and float32 parts, or remove this target",
         )
     _restore_epsilons_(fused.graph, model.graph)
     fused.opset_imports.setdefault(operators.MICROSOFT, 1)
@@ -102,18 +102,18 @@ def fuse(model: ir.Model) -> ir.Model:
 
 
 def counts(model: ir.Model) -> dict[str, int]:
-    """Kind of fused operator → how many there are."""
-    found = Counter(node.op_type for node in model.graph if node.domain == operators.MICROSOFT)
-    return {kind: found[kind] for kind in KINDS}
+    """Return how many of each fused operator a graph has."""
+    counter = Counter(node.op_type for node in model.graph if node.domain == operators.MICROSOFT)
+    return {kind: counter[kind] for kind in KINDS}
 
 
 def _check_integers(graph: ir.Graph) -> None:
-    """Zero points of int8, all 0."""
+    """Require that all zero points are int8 and 0."""
     for node in graph:
         zero = operators.const_array(node.inputs[2]) if node.op_type in operators.PAIR and len(node.inputs) > 2 else None
         if zero is not None and (zero.dtype != np.int8 or zero.any()):
             raise PlanError(
-                "the plan does not fit the fused operators",
+                "the plan does not match the fused operators",
                 where=str(node.name),
                 got=f"{zero.dtype} with zero point {int(zero.reshape(-1)[0])}",
                 expected="symmetric int8, whose zero point is 0",
@@ -122,43 +122,40 @@ def _check_integers(graph: ir.Graph) -> None:
 
 
 def _check_residuals(graph: ir.Graph) -> None:
-    """No Mul between a quantized norm and the residual add that reads it: the fused operators have one scale for all of it."""
+    """Require that no Mul of SmoothQuant stands before a residual add: the fused operators have one scale per tensor."""
     for add in _residuals(graph):
-        found = next((mul for mul in (operators.producer(v, "Mul") for v in add.inputs) if _rescales(mul)), None)
-        if found is not None:
+        factors = [operators.producer(value, "Mul") for value in add.inputs]
+        mul = next((mul for mul in factors if mul is not None and str(mul.name).endswith(f".{smoothing.UNSMOOTHED}")), None)
+        if mul is not None:
             raise PlanError(
-                "the model does not fit the fused operators",
+                "the model does not match the fused operators",
                 where=str(add.name),
-                got=f"a residual path that SmoothQuant rescales ({found.name})",
-                expected="one that reads the quantized norm",
-                fix='write "prepare: []"',
+                got=f"a residual path that SmoothQuant rescales ({mul.name})",
+                expected="a residual path that reads the quantized norm",
+                fix="set transforms: [] in the recipe",
             )
 
 
-def _rescales(mul: ir.Node | None) -> bool:
-    return mul is not None and str(mul.name).endswith(f".{smoothing.UNSMOOTHED}")
-
-
 def _residuals(graph: ir.Graph) -> list[ir.Node]:
-    """The adds of two computed values that are quantized next."""
+    """Return the Adds of two computed values whose sum is quantized."""
     adds = [n for n in graph if n.op_type == "Add" and all(operators.const_array(v) is None for v in n.inputs)]
     return [add for add in adds if _below(add.outputs[0], "QuantizeLinear")]
 
 
-def _above(value: ir.Value, *op_types: str) -> list[ir.Node]:
-    """The nodes above a value, along first inputs, if they are of these types; else none."""
+def _above(value: ir.Value | None, *op_types: str) -> list[ir.Node]:
+    """Return the nodes above a value, along first inputs, if they have these types; else an empty list."""
     nodes: list[ir.Node] = []
     for op_type in op_types:
         node = operators.producer(value, op_type)
         if node is None:
             return []
         nodes.append(node)
-        value = node.inputs[0]  # type: ignore[assignment]
+        value = node.inputs[0]
     return nodes
 
 
 def _below(value: ir.Value, *op_types: str) -> list[ir.Node]:
-    """The nodes below a value, each the only reader of the one before, if they are of these types; else none."""
+    """Return the nodes below a value, each the only reader of the one before, if they have these types; else an empty list."""
     nodes: list[ir.Node] = []
     for op_type in op_types:
         readers = operators.readers(value)
@@ -170,7 +167,7 @@ def _below(value: ir.Value, *op_types: str) -> list[ir.Node]:
 
 
 def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
-    """Divide by the scale, and quantize the context before its heads are merged; False where it is not quantized like that."""
+    """Divide by the scale and quantize the context before its heads are merged; return False if the form does not match."""
     above, below = _above(softmax.inputs[0], *_ABOVE), _below(softmax.outputs[0], *_BELOW)
     split = _above(above[-1].inputs[0], "Transpose", "Reshape") if above else []
     if not split or not below:
@@ -189,30 +186,29 @@ def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
 
 
 def _divisor(softmax: ir.Node, scale: float | None, split: np.ndarray | None) -> np.ndarray:
-    """What the scores are divided by: the root of the head size, which the fused operator takes from its shapes."""
+    """Return the root of the head size, by which QOrderedAttention divides the scores."""
     size = int(split[-1]) if split is not None else 0
     root = np.array(np.sqrt(size), dtype=np.float32)
+    got, expected = None, ""
     if scale is None or not np.isclose(scale * root, 1.0, atol=1e-5):
+        got = f"scores times {scale:g}" if scale is not None else "scores times a vector"
+        expected = f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}"
+    elif size % MULTIPLE:
+        got, expected = f"heads of {size} channels", f"a multiple of {MULTIPLE}"
+    if got is not None:
         raise ModelError(
-            "the attention is not what QOrderedAttention computes",
+            "QOrderedAttention cannot compute the attention",
             where=str(softmax.name),
-            got=f"scores times {scale:g}" if scale is not None else "scores times a vector",
-            expected=f"times {1.0 / root if size else 0.0:g}, one over the root of the head size {size}",
-            fix="leave this target out",
-        )
-    if size % MULTIPLE:
-        raise ModelError(
-            "the attention is not what QOrderedAttention computes",
-            where=str(softmax.name),
-            got=f"heads of {size} channels",
-            expected=f"a multiple of {MULTIPLE}",
-            fix="leave this target out",
+            got=got,
+            expected=expected,
+            fix="remove this target",
         )
     return root
 
 
 def _split_mask_(graph: ir.Graph) -> None:
-    for node in [n for n in graph if n.op_type == "Unsqueeze" and n.inputs[0].name == "attention_mask"]:
+    """Unsqueeze the mask by one axis after the other."""
+    for node in [n for n in graph if n.op_type == "Unsqueeze" and operators.input_of(n, 0).name == "attention_mask"]:
         axes = operators.const_array(node.inputs[1])
         if axes is not None and axes.tolist() == [1, 2]:
             first, second = (
@@ -225,7 +221,7 @@ def _split_mask_(graph: ir.Graph) -> None:
 
 
 def _order_residuals_(graph: ir.Graph) -> None:
-    """The branch first; the skip connection, which reads a quantized norm, second."""
+    """Put the branch first and the skip connection, which reads a quantized norm, second."""
     for add in _residuals(graph):
         first, second = add.inputs
         if operators.producer(first, "DequantizeLinear") and not operators.producer(second, "DequantizeLinear"):
@@ -234,10 +230,11 @@ def _order_residuals_(graph: ir.Graph) -> None:
 
 
 def _unshare_weights_(graph: ir.Graph) -> None:
+    """Give every layer its own copy of a weight."""
     for node in [n for n in graph if n.op_type == "DequantizeLinear" and parts.is_weight(n.inputs[0])]:
         for reader, index in list(node.outputs[0].uses())[1:]:
             name = f"{str(reader.name).removesuffix('.matmul')}.weight"
-            own = operators.initializer(graph, f"{name}.quantized", node.inputs[0].const_value.numpy())
+            own = operators.initializer(graph, f"{name}.quantized", operators.constant_of(node.inputs[0]))
             attributes = {key: attribute.value for key, attribute in node.attributes.items()}
             copy = operators.make_node("DequantizeLinear", [own, *node.inputs[1:]], f"{name}.dequantized", attributes)
             graph.insert_before(reader, [copy])
@@ -245,8 +242,8 @@ def _unshare_weights_(graph: ir.Graph) -> None:
 
 
 def _restore_epsilons_(fused: ir.Graph, graph: ir.Graph) -> None:
-    """The epsilon of every fused norm, by the name of the weight that it multiplies with."""
-    epsilons = {n.inputs[1].name: n.attributes["epsilon"] for n in graph if "epsilon" in n.attributes}
+    """Set the epsilon of every fused norm, found by the name of its weight."""
+    epsilons = {operators.input_of(n, 1).name: n.attributes["epsilon"] for n in graph if "epsilon" in n.attributes}
     for node in fused:
-        if node.op_type == "QOrderedLayerNormalization" and node.inputs[2].name in epsilons:
-            node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilons[node.inputs[2].name].value)
+        if node.op_type == "QOrderedLayerNormalization" and (name := operators.input_of(node, 2).name) in epsilons:
+            node.attributes["epsilon"] = ir.AttrFloat32("epsilon", epsilons[name].value)

@@ -1,9 +1,9 @@
-"""Make a graph static: one batch size, one length, and nothing left that is computed from a shape.
+"""Give a graph static shapes: one batch size, one sequence length, and nothing that is computed from a shape.
 
-Compilers for NPUs (OpenVINO's, QNN's) take graphs of fixed shapes only. In: a canonical graph, float or with its 8-bit
-operators written, whose axes are dynamic. Out: the same function at one size. What depends on shapes alone (positions, masks
-of windows, targets of Reshape and Expand) is computed once and becomes a constant; every value's shape is noted. 8-bit weights
-stay 8-bit weights: nothing is folded through a Quantize- or DequantizeLinear.
+Compilers for NPUs (OpenVINO's, QNN's) accept static shapes only. Input: a canonical graph with dynamic axes, float or
+quantized. Output: the same function at one size, with the shape of every value. Values that depend on shapes alone (positions,
+masks of windows, targets of Reshape and Expand) become constants. Quantized weights stay quantized: nothing is folded through
+QuantizeLinear or DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -19,55 +19,54 @@ from octobert.graph.capture import folding
 _SHAPES = ("Shape", "Size")
 
 
-def fix_shapes_(model: ir.Model, *, batch: int, sequence: int) -> None:
-    """Fix a graph to `batch` rows of `sequence` tokens, in place.
+def make_static_(model: ir.Model, *, batch: int, sequence: int) -> None:
+    """Give a graph the static shape of `batch` rows of `sequence` tokens, in place.
 
     Raises:
-        ModelError: an input has another shape already, the graph does not run at that size, or a shape depends on numbers.
+        ModelError: an input has another static shape, the graph does not run at that size, or a shape depends on data.
     """
     graph = model.graph
-    _fix_inputs_(graph, batch, sequence)
+    _set_inputs_(graph, batch, sequence)
     for node in graph:
         for value in node.outputs:
             value.shape = None
     _fold_(model, batch, sequence)
-    # Weights are not needed for it, and the pass leaves large ones out; what it cannot infer is found below.
+    # The pass omits large weights, which shape inference does not need. `_require_shapes` checks the result.
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     _require_shapes(graph)
-    _spell_out_reshapes_(graph)
+    _write_reshape_targets_(graph)
     operators.clean_(model)
 
 
-def _fix_inputs_(graph: ir.Graph, batch: int, sequence: int) -> None:
-    wanted = (batch, sequence)
+def _set_inputs_(graph: ir.Graph, batch: int, sequence: int) -> None:
+    static = (batch, sequence)
     for value in graph.inputs:
         shape = value.shape
-        fits = shape is not None and len(shape) == len(wanted)
-        if not fits or any(isinstance(own, int) and own != one for own, one in zip(shape, wanted, strict=True)):
+        if shape is None or len(shape) != 2 or any(isinstance(a, int) and a != b for a, b in zip(shape, static, strict=True)):
             raise ModelError(
-                "an input cannot have the shape that is wanted",
+                "an input cannot have this static shape",
                 where=str(value.name),
                 got=str(shape),
                 expected=f"[{batch}, {sequence}], or dynamic axes",
                 fix="start from the graph with dynamic batch and sequence",
             )
-        value.shape = ir.Shape(wanted)
+        value.shape = ir.Shape(static)
 
 
 def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
-    """Constants in the place of all that depends on shapes and constants alone."""
+    """Replace all values that depend on shapes and constants alone by constants."""
     graph = model.graph
-    fixed: dict[ir.Value, None] = {}
+    static: dict[ir.Value, None] = {}
     for node in graph:
-        known = all(v is None or v in fixed or v.const_value is not None for v in node.inputs)
+        known = all(v is None or v in static or v.const_value is not None for v in node.inputs)
         if node.op_type in _SHAPES or (known and node.op_type not in operators.PAIR):
-            fixed.update(dict.fromkeys(node.outputs))
-    ends = [v for v in fixed if any(reader.outputs[0] not in fixed for reader in operators.readers(v))]
+            static.update(dict.fromkeys(node.outputs))
+    ends = [v for v in static if any(reader.outputs[0] not in static for reader in operators.readers(v))]
     if not ends:
         return
     try:
         arrays = folding.computed(model, ends, (batch, sequence))
-    except Exception as error:  # onnxruntime raises plain Exceptions of its own for every failure
+    except Exception as error:  # onnxruntime has no base class for its errors
         raise ModelError(
             f"the graph does not run on {batch} rows of {sequence} tokens",
             got=str(error).strip().splitlines()[-1][:300],
@@ -84,19 +83,23 @@ def _require_shapes(graph: ir.Graph) -> None:
             known = value.shape is not None and value.shape.is_static()
             if not known and (value.uses() or value in graph.outputs):
                 raise ModelError(
-                    "the shape of a value cannot be fixed",
+                    "the shape of a value depends on data",
                     where=str(value.name),
                     got=f"{node.op_type} → {value.shape if value.shape is not None else 'no shape'}",
                     expected="a shape that follows from batch and sequence",
-                    fix="leave out the operator, whose output's size depends on numbers",
+                    fix="remove the operator, whose output size depends on data",
                 )
 
 
-def _spell_out_reshapes_(graph: ir.Graph) -> None:
-    """Targets of Reshape without 0 and -1, which not every compiler reads."""
+def _write_reshape_targets_(graph: ir.Graph) -> None:
+    """Write the targets of Reshape without 0 and -1, which not every compiler supports."""
     for node in graph:
         if node.op_type == "Reshape":
-            sizes = node.outputs[0].shape.numpy()
+            sizes = _shape_of(node.outputs[0])
             name = f"shape.{'x'.join(map(str, sizes))}"
             node.replace_input_with(1, operators.shared_initializer(graph, name, np.array(sizes, dtype=np.int64)))
             node.attributes.pop("allowzero", None)
+
+
+def _shape_of(value: ir.Value) -> tuple[int, ...]:
+    return value.shape.numpy() if value.shape is not None else ()

@@ -1,7 +1,7 @@
-"""A float graph in which every quantizer of a plan can be switched on and off while it runs.
+"""Write a float graph in which every quantizer of a plan can be switched on and off at run time.
 
-Each quantized value goes through an `If`: its 8-bit form where the switch is on, the value itself where it is off. One session
-then measures what each quantizer costs by itself; a branch that is not taken costs nothing.
+Each quantized value passes through an `If`: its quantized form if the switch is on, the float value if it is off. One session
+can then measure the error of each quantizer alone; a branch that is off costs no time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ Key = tuple[str, Quantizer]
 
 
 def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -> list[list[Site]]:
-    """Put a switch at every quantized value, in place; the sites behind each, in order of the input `switches` [N] bool."""
+    """Write a switch for every quantized value, in place.
+
+    Returns:
+        The sites of each switch, in the order of the new graph input `switches` [N] bool.
+    """
     graph = model.graph
     nodes = {str(node.name): node for node in graph}
     scales = {**qdq.shared_scales(nodes, plan), **(scales or {})}
@@ -26,8 +30,8 @@ def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -
     order: dict[Key, int] = {}
     sites: list[list[Site]] = []
     forms: dict[Key, ir.Value] = {}
-    # Outputs last, as in `qdq.write`: until then every reader still reads the value by its own name.
-    for site, quantizer in sorted(plan.quantized, key=lambda one: one[0].input == OUTPUT):
+    # Outputs last, as in `qdq.write`: until then all readers refer to the value by its own name.
+    for site, quantizer in sorted(plan.quantized, key=lambda item: item[0].input == OUTPUT):
         node = nodes[site.node]
         key = (site.value, quantizer)
         if key in forms:
@@ -36,8 +40,7 @@ def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -
             continue
         order[key] = len(sites)
         sites.append([site])
-        value = node.outputs[0] if site.input == OUTPUT else node.inputs[site.input]
-        assert value is not None
+        value = node.outputs[0] if site.input == OUTPUT else operators.input_of(node, site.input)
         readers = list(value.uses()) if site.input == OUTPUT else [(node, site.input)]
         scale = scales.get(site.value)
         added = _switch(graph, switches, order[key], value, quantizer, scale, is_weight=site.is_weight)
@@ -60,14 +63,13 @@ def _switch(
     *,
     is_weight: bool,
 ) -> list[ir.Node]:
-    """switches[number] → If → the 8-bit form of a value, or the value."""
+    """Make the nodes switches[number] → If → the quantized form of a value, or the value."""
     name = f"switch.{number}"
     index = operators.initializer(graph, f"{name}.index", np.array(number, dtype=np.int64))
     pick = operators.make_node("Gather", [switches, index], f"{name}.on", {"axis": 0}, dtype=ir.DataType.BOOL)
     same = operators.make_node("Identity", [value], f"{name}.same")
     if is_weight:
-        array = value.const_value.numpy()  # type: ignore[union-attr]
-        rounded = qdq.dequantized_weight(array, quantizer, scale).astype(np.float32)
+        rounded = qdq.dequantized_weight(operators.constant_of(value), quantizer, scale).astype(np.float32)
         nodes = [operators.make_node("Identity", [operators.initializer(graph, f"{name}.weight", rounded)], f"{name}.rounded")]
     else:
         nodes = _fake_quantized(graph, name, value, quantizer)
