@@ -20,7 +20,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import html, terminal
 from octobert.targets import runtimes
-from tests.conftest import warmed
+from tests.support.runs import warmed
 
 RUNTIME = '''
 """A runtime of another package: ONNX Runtime under another name."""
@@ -42,7 +42,7 @@ def session(path, options, precision):
     session.precision = options.precision or precision
     return session
 '''
-TARGET = '''
+TARGET = """
 from octobert.targets import ort_cpu
 
 import mirror_runtime
@@ -54,7 +54,7 @@ probe, export, model_file = ort_cpu.probe, ort_cpu.export, ort_cpu.model_file
 
 def open_session(path, options):
     return mirror_runtime.session(path, options, {precision!r})
-'''
+"""
 TARGETS = {
     "mirror-cpu": ({"device": "CPU", "float_precisions": ("f32",)}, "f32"),
     "mirror-gpu": ({"device": "Mirror GPU", "float_precisions": ("f32", "f16")}, "f16"),
@@ -114,7 +114,7 @@ def test_every_runtime_has_a_cpu_target_that_runs_float(name: str) -> None:
     capabilities = targets.load(runtime.CPU_TARGET).CAPABILITIES
     assert (capabilities.runtime, capabilities.device) == (name, "CPU")
     assert capabilities.float_precisions[0] == "f32"
-    assert runtime.TITLE and runtime.PACKAGES and runtime.SUFFIXES
+    assert all((runtime.TITLE, runtime.PACKAGES, runtime.SUFFIXES))
 
 
 def test_the_baselines_of_a_run() -> None:
@@ -188,4 +188,4 @@ def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -
     assert sentence in shown.getvalue()
     assert sentence in html.page(report)
     assert "baseline of mirror-gpu ran" not in shown.getvalue()
-    assert "speed against mirror-f32 (mirror-f32 ran on the CPU, mirror-npu on the Mirror NPU)" in html.page(report)
+    assert "speed compared with mirror-f32 (mirror-f32 ran on the CPU, mirror-npu on the Mirror NPU)" in html.page(report)

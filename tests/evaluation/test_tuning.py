@@ -18,7 +18,7 @@ from octobert.core.settings import GOALS, Goal, Setting, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import candidates, tuning
 from octobert.inference import tuned_file
-from tests.cli.test_cli import octobert as octobert_cli
+from tests.support.cli import octobert as octobert_cli
 
 ROWS = [Encoded(np.arange(3, 3 + n), np.zeros(n, dtype=np.int64), False) for n in (4, 9, 12, 5, 7, 20)]
 
