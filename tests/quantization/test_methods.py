@@ -10,32 +10,20 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from octobert import targets
 from octobert.core import capability, plugins
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Collector, Interval, Ranges
 from octobert.data.tokenization import feeds_of
-from octobert.graph import operators, qdq, sites
-from octobert.graph.capture import capture, shapes
-from octobert.models.source import resolve
-from octobert.quantization import apply_corrections, sensitivity
+from octobert.graph import operators, qdq
+from octobert.graph.capture import shapes
+from octobert.quantization import apply_corrections, placements, sensitivity
 from octobert.quantization.layers import LinearLayer, Moments, MomentsCollector
 from octobert.quantization.methods import dynamic, static
-from tests.graph.test_qdq import (
-    INTEGERS,
-    PLACEMENTS,
-    TARGETS,
-    capabilities,
-    constant,
-    encoded,
-    outputs_of,
-    ranges,
-    ranges_for,
-    ranges_of,
-    statistics_of,
-)
-from tests.support.checkpoints import batch
+from tests.support.graphs import capabilities, constant, encoded, outputs_of, ranges, ranges_for
 
+INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
 REFINERS = plugins.names("corrections")
 # A value read from the histogram is off by half a bin of 1/128 of it: 0.07 dB of a signal, and as much of the noise.
 BINS_DB = 0.14
@@ -45,35 +33,8 @@ FUSED = 1e-2
 SUMS = 1e-5
 
 
-@pytest.fixture(scope="module")
-def captured(checkpoint):
-    return capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
-
-
-@pytest.fixture(scope="module")
-def found(captured) -> tuple[Site, ...]:
-    return sites.find_sites(captured.model.graph, captured.family)
-
-
-@pytest.fixture(scope="module")
-def float_path(captured, tmp_path_factory):
-    path = tmp_path_factory.mktemp("float") / "float.onnx"
-    operators.save(captured.model, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def statistics(float_path, found):
-    return statistics_of(float_path, found)
-
-
-@pytest.fixture(scope="module")
-def measured(statistics) -> Ranges:
-    return ranges_of(statistics)
-
-
-def plan_of(found: tuple[Site, ...], chosen: Ranges, target: str = "ort-cpu", **options: object) -> QuantPlan:
-    return static.plan(found, chosen, capabilities(target), static.Options(**options))
+def plan_of(placed: tuple[Site, ...], chosen: Ranges, target: str = "ort-cpu", **options: object) -> QuantPlan:
+    return static.plan(placed, chosen, capabilities(target), static.Options(**options))
 
 
 def linear(module: str, role: str = "linear.input", layer: int | None = 0) -> Site:
@@ -91,9 +52,9 @@ def kinds(plan: QuantPlan, layer: int | None) -> Counter[str]:
     return Counter(site.kind for site, _ in plan.quantized if site.layer == layer)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_qdqbert_has_20_quantizers_a_layer(found, target) -> None:
-    plan = plan_of(found, ranges_for(found), target, placement="qdqbert")
+@pytest.mark.parametrize("target", targets.names())
+def test_qdqbert_has_20_quantizers_a_layer(bert_sites, target) -> None:
+    plan = plan_of(bert_sites, ranges_for(bert_sites), target, placement="qdqbert")
     linears = ("query", "key", "value", "attention_output", "ffn_up", "ffn_down")
     expected = {f"linear.{what}@{part}": 1 for what in ("input", "weight") for part in linears}
     expected |= dict.fromkeys(("scores.query@attention", "scores.key@attention"), 1)
@@ -105,8 +66,8 @@ def test_qdqbert_has_20_quantizers_a_layer(found, target) -> None:
     assert kinds(plan, None) == ({"embedding.weight@embeddings": 1} if "embedding.weight" in capabilities(target).roles else {})
 
 
-def test_tensorrt_is_qdqbert_with_heads(found) -> None:
-    qdqbert, tensorrt = (plan_of(found, ranges_for(found), placement=name) for name in ("qdqbert", "tensorrt"))
+def test_tensorrt_is_qdqbert_with_heads(bert_sites) -> None:
+    qdqbert, tensorrt = (plan_of(bert_sites, ranges_for(bert_sites), placement=name) for name in ("qdqbert", "tensorrt"))
     more = {s for s, _ in tensorrt.quantized} - {s for s, _ in qdqbert.quantized}
     assert {s for s, _ in qdqbert.quantized} < {s for s, _ in tensorrt.quantized}
     assert sorted((s.module, s.role) for s in more) == [
@@ -117,15 +78,15 @@ def test_tensorrt_is_qdqbert_with_heads(found) -> None:
     ]
 
 
-def test_ffn_takes_feed_forward_layers_only(found) -> None:
-    plan = plan_of(found, ranges_for(found), placement="ffn", embeddings="float")
+def test_ffn_takes_feed_forward_layers_only(bert_sites) -> None:
+    plan = plan_of(bert_sites, ranges_for(bert_sites), placement="ffn", embeddings="float")
     wanted = [f"linear.{what}@{part}" for part in ("ffn_up", "ffn_down") for what in ("input", "weight")]
     assert kinds(plan, 0) == kinds(plan, 1) == dict.fromkeys(wanted, 1)
     assert kinds(plan, None) == {}
 
 
-def test_qdqbert_row_quantizes_where_values_are_made(found) -> None:
-    plan = plan_of(found, ranges_for(found), placement="qdqbert-row")
+def test_qdqbert_row_quantizes_where_values_are_made(bert_sites) -> None:
+    plan = plan_of(bert_sites, ranges_for(bert_sites), placement="qdqbert-row")
     expected = {f"linear.output@{part}": 1 for part in ("query", "key", "value", "ffn_up")}
     expected |= {f"{what}.output@attention": 1 for what in ("scores", "probs", "context")}
     expected |= {"activation.output@activation": 1}
@@ -139,14 +100,14 @@ def test_qdqbert_row_quantizes_where_values_are_made(found) -> None:
     assert reasons["linear.input"] == reasons["scores.key"] == "quantized at the operator that outputs it"
 
 
-def test_a_placement_may_be_written_out(found) -> None:
-    plan = plan_of(found, ranges_for(found), placement=["linear.*@ffn_*", "scores.key"])
+def test_a_placement_may_be_written_out(bert_sites) -> None:
+    plan = plan_of(bert_sites, ranges_for(bert_sites), placement=["linear.*@ffn_*", "scores.key"])
     taken = {s for s, _ in plan.quantized if s.role != "embedding.weight"}
-    expected = {s for s in found if fnmatchcase(s.kind, "linear.*@ffn_*") or s.role == "scores.key"}
+    expected = {s for s in bert_sites if fnmatchcase(s.kind, "linear.*@ffn_*") or s.role == "scores.key"}
     # The output of the first layer is quantized where it is made; GELU is between it and the second.
     assert taken == expected
     assert (plan.placement, len(taken)) == ("custom", 2 * 7)
-    both = plan_of(found, ranges_for(found), placement=("linear.input", "norm.output"))
+    both = plan_of(bert_sites, ranges_for(bert_sites), placement=("linear.input", "norm.output"))
     reasons = {d.site.kind: d.reason for d in both.decisions if d.site.layer == 1}
     assert reasons["linear.input@query"] == "quantized at the operator that outputs it"
     assert reasons["linear.input@ffn_down"] == "placement custom"
@@ -171,23 +132,23 @@ def test_unknown_placements_and_kinds_are_refused(placement, words) -> None:
 
 
 @pytest.mark.parametrize("enable", [(), ("classifier",)])
-@pytest.mark.parametrize("placement", ["auto", *PLACEMENTS, ("linear.*@ffn_*",)], ids=str)
-def test_what_is_observed_is_enough_for_every_plan(found, measured, placement, enable) -> None:
+@pytest.mark.parametrize("placement", ["auto", *placements.names(), ("linear.*@ffn_*",)], ids=str)
+def test_what_is_observed_is_enough_for_every_plan(bert_sites, bert_ranges, placement, enable) -> None:
     options = static.Options(placement=placement, enable=enable)
-    targets = [capabilities(name) for name in TARGETS]
+    targets = [capabilities(name) for name in targets.names()]
     wanted = static.observed_kinds(options, targets)
-    seen = {s.value for s in found if any(fnmatchcase(s.kind, k) or fnmatchcase(s.role, k) for k in wanted)}
-    few = measured.model_copy(update={"intervals": {k: v for k, v in measured.intervals.items() if k in seen}})
+    seen = {s.value for s in bert_sites if any(fnmatchcase(s.kind, k) or fnmatchcase(s.role, k) for k in wanted)}
+    few = bert_ranges.model_copy(update={"intervals": {k: v for k, v in bert_ranges.intervals.items() if k in seen}})
     for target in targets:
-        assert static.plan(found, few, target, options) == static.plan(found, measured, target, options)
+        assert static.plan(bert_sites, few, target, options) == static.plan(bert_sites, bert_ranges, target, options)
     assert dynamic.observed_kinds(dynamic.Options(enable=enable), targets) == ()
 
 
 # --- disable and enable
 
 
-def disabled(found: tuple[Site, ...], *patterns: str) -> set[str]:
-    plan = plan_of(found, ranges_for(found), placement="matmul", disable=patterns)
+def disabled(placed: tuple[Site, ...], *patterns: str) -> set[str]:
+    plan = plan_of(placed, ranges_for(placed), placement="matmul", disable=patterns)
     return {f"{d.site.module}:{d.site.role}" for d in plan.decisions if d.reason.startswith("disabled by")}
 
 
@@ -212,9 +173,9 @@ def test_patterns_are_words_wildcards_and_roles() -> None:
             disabled(by_hand, nothing)
 
 
-def test_enable_beats_the_placement_and_disable(found) -> None:
+def test_enable_beats_the_placement_and_disable(bert_sites) -> None:
     options = {"placement": "ffn", "disable": ("layer.0",), "enable": ("*.query:linear.*t", "classifier")}
-    decisions = {d.site: d for d in plan_of(found, ranges_for(found), **options).decisions}
+    decisions = {d.site: d for d in plan_of(bert_sites, ranges_for(bert_sites), **options).decisions}
     reasons = {f"{s.module}:{s.role}": d.reason for s, d in decisions.items()}
     for layer in (0, 1):
         assert reasons[f"encoder.layer.{layer}.attention.self.query:linear.weight"] == 'enabled by "*.query:linear.*t"'
@@ -246,9 +207,9 @@ def test_enable_beats_the_placement_and_disable(found) -> None:
         ),
     ],
 )
-def test_patterns_that_cannot_be_meant_are_errors(found, method, disable, enable, words) -> None:
+def test_patterns_that_cannot_be_meant_are_errors(bert_sites, method, disable, enable, words) -> None:
     with pytest.raises(PlanError, match=words):
-        method.plan(found, ranges_for(found), capabilities("ort-cpu"), method.Options(disable=disable, enable=enable))
+        method.plan(bert_sites, ranges_for(bert_sites), capabilities("ort-cpu"), method.Options(disable=disable, enable=enable))
 
 
 # --- options of the static method
@@ -261,10 +222,10 @@ def held(quantizer: Quantizer) -> tuple[float, float]:
     return quantizer.low, quantizer.high
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_fused_q_k_and_v_have_one_range_a_layer(found, measured, target) -> None:
-    alone = {s: q for s, q in plan_of(found, measured, target, placement="matmul-attention").quantized}
-    fused = dict(plan_of(found, measured, target, placement="matmul-attention", fuse_qkv=True).quantized)
+@pytest.mark.parametrize("target", targets.names())
+def test_fused_q_k_and_v_have_one_range_a_layer(bert_sites, bert_ranges, target) -> None:
+    alone = {s: q for s, q in plan_of(bert_sites, bert_ranges, target, placement="matmul-attention").quantized}
+    fused = dict(plan_of(bert_sites, bert_ranges, target, placement="matmul-attention", fuse_qkv=True).quantized)
     groups = []
     for layer in range(2):
         inside = [s for s in fused if s.layer == layer and s.role in QKV]
@@ -283,13 +244,15 @@ def test_fused_q_k_and_v_have_one_range_a_layer(found, measured, target) -> None
     assert {s: fused[s] for s in rest} == {s: alone[s] for s in rest}
 
 
-def test_a_wide_value_stays_symmetric_where_q_and_k_are(found) -> None:
+def test_a_wide_value_stays_symmetric_where_q_and_k_are(bert_sites) -> None:
     """OpenVINO's symmetric Q and K hold twice the wider side of an asymmetric V, and V holds what they hold."""
     given = {"scores.query": (-2.0, 1.0), "scores.key": (-1.0, 1.0), "context.value": (-1.0, 5.0)}
     chosen = {
-        s.value: Interval(low=low, high=high, bound=max(-low, high)) for s in found for low, high in [given.get(s.role, (0, 1))]
+        s.value: Interval(low=low, high=high, bound=max(-low, high))
+        for s in bert_sites
+        for low, high in [given.get(s.role, (0, 1))]
     }
-    plan = plan_of(found, ranges(chosen), "openvino-cpu", placement="matmul-attention", fuse_qkv=True)
+    plan = plan_of(bert_sites, ranges(chosen), "openvino-cpu", placement="matmul-attention", fuse_qkv=True)
     assert {s.role: held(q) for s, q in plan.quantized if s.role in QKV and s.layer == 1} == {
         "scores.query": (-5.0, 5.0),
         "scores.key": (-5.0, 5.0),
@@ -297,8 +260,8 @@ def test_a_wide_value_stays_symmetric_where_q_and_k_are(found) -> None:
     }
 
 
-def test_fused_q_k_and_v_have_one_range_where_they_are_made(found, measured) -> None:
-    plan = plan_of(found, measured, placement="qdqbert-row", fuse_qkv=True)
+def test_fused_q_k_and_v_have_one_range_where_they_are_made(bert_sites, bert_ranges) -> None:
+    plan = plan_of(bert_sites, bert_ranges, placement="qdqbert-row", fuse_qkv=True)
     parts = [f"linear.output@{part}" for part in ("query", "key", "value")]
     assert len({held(q) for s, q in plan.quantized if s.kind in parts and s.layer == 0}) == 1
 
@@ -307,9 +270,11 @@ def test_fused_q_k_and_v_have_one_range_where_they_are_made(found, measured) -> 
     ("placement", "kind"), [("matmul", "linear.input@ffn_down"), ("qdqbert-row", "activation.output@activation")]
 )
 @pytest.mark.parametrize("activations", ["auto", "int16"])
-def test_clip_gelu_bounds_the_range_of_gelu_alone(found, measured, placement, kind, activations) -> None:
+def test_clip_gelu_bounds_the_range_of_gelu_alone(bert_sites, bert_ranges, placement, kind, activations) -> None:
     options = {"placement": placement, "activations": activations}
-    plain, clipped, wide = (dict(plan_of(found, measured, clip_gelu=clip, **options).quantized) for clip in (None, 2.0, 1000.0))
+    plain, clipped, wide = (
+        dict(plan_of(bert_sites, bert_ranges, clip_gelu=clip, **options).quantized) for clip in (None, 2.0, 1000.0)
+    )
     # The bound is kept for ranges that are observed or learned later.
     assert {site: quantizer.model_copy(update={"ceiling": None}) for site, quantizer in wide.items()} == plain
     changed = {s for s in plain if clipped[s] != plain[s]}
@@ -334,9 +299,10 @@ def test_clip_gelu_is_positive() -> None:
     ],
 )
 @pytest.mark.parametrize("method", [static, dynamic])
-def test_options_of_weights_change_weights_alone(found, measured, method, options, update) -> None:
+def test_options_of_weights_change_weights_alone(bert_sites, bert_ranges, method, options, update) -> None:
     plain, changed = (
-        dict(method.plan(found, measured, capabilities("ort-cpu"), method.Options(**one)).quantized) for one in ({}, options)
+        dict(method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), method.Options(**one)).quantized)
+        for one in ({}, options)
     )
     assert set(plain) == set(changed)
     for site, quantizer in plain.items():
@@ -344,15 +310,15 @@ def test_options_of_weights_change_weights_alone(found, measured, method, option
         assert changed[site] == expected, site.kind
 
 
-def test_q_and_k_are_like_any_other_activation_where_products_saturate(found, measured) -> None:
+def test_q_and_k_are_like_any_other_activation_where_products_saturate(bert_sites, bert_ranges) -> None:
     """OpenVINO multiplies symmetric Q and K in integers, with no weight to take a bit from; asymmetric ones in float."""
     kinds = {}
     for reduced in ("auto", False, True):
-        plan = plan_of(found, measured, "openvino-cpu", reduce_range=reduced)
+        plan = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=reduced)
         capability.check(plan, capabilities("openvino-cpu"))
         kinds[reduced] = {(q.dtype, q.symmetric) for s, q in plan.quantized if s.role in ("scores.query", "scores.key")}
     assert kinds == {"auto": {("int8", True)}, False: {("int8", True)}, True: {("uint8", False)}}
-    asked = plan_of(found, measured, "openvino-cpu", reduce_range=True, activations="int8", symmetric=True)
+    asked = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=True, activations="int8", symmetric=True)
     assert {(q.dtype, q.symmetric) for s, q in asked.quantized if not s.is_weight} == {("int8", True)}
 
 
@@ -373,10 +339,10 @@ def test_8_bit_products_saturate_on_x86_without_vnni(features, expected) -> None
     assert not capability.saturates(capabilities("ort-cuda"), features)
 
 
-def test_embeddings_may_stay_float(found, measured) -> None:
+def test_embeddings_may_stay_float(bert_sites, bert_ranges) -> None:
     for method in (static, dynamic):
         options = method.Options(embeddings="float")
-        plan = method.plan(found, measured, capabilities("ort-cpu"), options)
+        plan = method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options)
         (decision,) = (d for d in plan.decisions if d.site.role == "embedding.weight")
         assert (decision.quantizer, decision.reason) == (None, "option embeddings is float")
 
@@ -384,9 +350,9 @@ def test_embeddings_may_stay_float(found, measured) -> None:
 # --- the dynamic method
 
 
-def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(found, measured) -> None:
+def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(bert_sites, bert_ranges) -> None:
     def taken(**options: object) -> Counter[str]:
-        plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options(**options))
+        plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options(**options))
         assert all(q.dynamic != s.is_weight for s, q in plan.quantized)
         return Counter(s.role for s, _ in plan.quantized)
 
@@ -398,8 +364,8 @@ def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(found, measured
     assert taken(disable=("layer.1",)) == plain | {"linear.input": 6, "linear.weight": 6}
 
 
-def test_dynamic_activations_are_refused_where_they_would_be_float(found, measured) -> None:
-    plan = dynamic.plan(found, measured, capabilities("openvino-cpu"), dynamic.Options())
+def test_dynamic_activations_are_refused_where_they_would_be_float(bert_sites, bert_ranges) -> None:
+    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("openvino-cpu"), dynamic.Options())
     words = r"openvino-cpu: the plan breaks 8 rules .*openvino-cpu computes dynamically quantized activations in float.* 3 more"
     with pytest.raises(PlanError, match=words):
         capability.check(plan, capabilities("openvino-cpu"))
@@ -416,16 +382,16 @@ def silent(*_: object) -> None:
 @pytest.mark.parametrize(
     "value", ["embeddings.LayerNorm", "encoder.layer.0.attention.self.probs", "encoder.layer.1.output.dense"]
 )
-def test_a_ruined_value_is_the_most_harmful(float_path, found, measured, statistics, value) -> None:
-    interval = measured.intervals[value]
+def test_a_ruined_value_is_the_most_harmful(float_path, bert_sites, bert_ranges, bert_statistics, value) -> None:
+    interval = bert_ranges.intervals[value]
     wide = interval.model_copy(update={k: 20 * getattr(interval, k) for k in ("low", "high", "bound")})
-    ruined = measured.model_copy(update={"intervals": {**measured.intervals, value: wide}})
+    ruined = bert_ranges.model_copy(update={"intervals": {**bert_ranges.intervals, value: wide}})
     steps: list[tuple[int, int]] = []
     results = []
-    for chosen, progress in ((measured, silent), (ruined, lambda done, of: steps.append((done, of)))):
-        plan = plan_of(found, chosen, placement="qdqbert")
+    for chosen, progress in ((bert_ranges, silent), (ruined, lambda done, of: steps.append((done, of)))):
+        plan = plan_of(bert_sites, chosen, placement="qdqbert")
         model = ir.load(float_path)
-        results.append(sensitivity.measure(model, plan, encoded(), 0, statistics, progress))
+        results.append(sensitivity.measure(model, plan, encoded(), 0, bert_statistics, progress))
     healthy, ill = results
     count = len({(s.value, q) for s, q in plan.quantized})
     assert steps == [(i + 1, count) for i in range(count)]
@@ -443,8 +409,10 @@ def test_a_ruined_value_is_the_most_harmful(float_path, found, measured, statist
 
 
 @pytest.mark.parametrize("refined", [False, pytest.param(True)])
-def test_all_values_together_are_the_written_graph(float_path, found, measured, statistics, tmp_path, refined) -> None:
-    plan = plan_of(found, measured, placement="matmul")
+def test_all_values_together_are_the_written_graph(
+    float_path, bert_sites, bert_ranges, bert_statistics, tmp_path, refined
+) -> None:
+    plan = plan_of(bert_sites, bert_ranges, placement="matmul")
     refiner = plugins.load("corrections", "weight-rounding")
     layers = (
         apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
@@ -454,7 +422,7 @@ def test_all_values_together_are_the_written_graph(float_path, found, measured, 
     model = ir.load(float_path)
     scales = apply_corrections.apply_(model, layers, plan)
     operators.save(model, tmp_path / "refined.onnx")
-    result = sensitivity.measure(ir.load(tmp_path / "refined.onnx"), plan, encoded(), 0, statistics, silent, scales)
+    result = sensitivity.measure(ir.load(tmp_path / "refined.onnx"), plan, encoded(), 0, bert_statistics, silent, scales)
     qdq.write(model, plan, scales)
     operators.save(model, tmp_path / "written.onnx")
     feeds = feeds_of(encoded(), 0)
@@ -477,9 +445,9 @@ def test_the_noise_of_an_activation_equals_numpy(dtype, symmetric, low, high) ->
     assert sensitivity.activation_snr(collector.statistics(), quantizer) == pytest.approx(expected, abs=BINS_DB)
 
 
-def test_the_noise_of_weights_and_of_dynamic_values(float_path, found, measured, statistics) -> None:
-    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options())
-    result = sensitivity.measure(ir.load(float_path), plan, encoded(), 0, statistics, silent)
+def test_the_noise_of_weights_and_of_dynamic_values(float_path, bert_sites, bert_ranges, bert_statistics) -> None:
+    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options())
+    result = sensitivity.measure(ir.load(float_path), plan, encoded(), 0, bert_statistics, silent)
     unit_errors = {h.value: h for h in result.values}
     assert unit_errors["embeddings.LayerNorm"].signal_to_noise_db is None
     name = "encoder.layer.1.output.dense.weight"
@@ -651,8 +619,8 @@ def test_refiners_one_after_another_are_as_good_as_the_best(order) -> None:
 
 
 @pytest.mark.parametrize("module", ["encoder.layer.1.intermediate.dense", pytest.param("pooler.dense")])
-def test_refined_layers_of_a_model_equal_numpy(float_path, found, measured, tmp_path, module) -> None:
-    plan = plan_of(found, measured, placement="tensorrt")
+def test_refined_layers_of_a_model_equal_numpy(float_path, bert_sites, bert_ranges, tmp_path, module) -> None:
+    plan = plan_of(bert_sites, bert_ranges, placement="tensorrt")
     refiner = plugins.load("corrections", "bias-correction")
     layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
     assert len(layers) == 14
@@ -676,22 +644,22 @@ def test_refined_layers_of_a_model_equal_numpy(float_path, found, measured, tmp_
     ("placement", "count"),
     [
         (name, 4 if name == "ffn" else 14 if name in ("tensorrt", "whole") else 12)
-        for name in PLACEMENTS
+        for name in placements.names()
         if name != "qdqbert-row"
     ]
     + [pytest.param("qdqbert-row", 12)],
 )
-def test_every_linear_layer_in_8_bits_is_refined(float_path, found, measured, placement, count) -> None:
+def test_every_linear_layer_in_8_bits_is_refined(float_path, bert_sites, bert_ranges, placement, count) -> None:
     refiner = plugins.load("corrections", "bias-correction")
-    plan = plan_of(found, measured, placement=placement)
+    plan = plan_of(bert_sites, bert_ranges, placement=placement)
     assert (
         len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)) == count
     )
 
 
 @pytest.mark.parametrize("name", REFINERS)
-def test_refined_q_k_and_v_still_share_one_scale(float_path, found, measured, name) -> None:
-    plan = plan_of(found, measured, placement="matmul-attention", fuse_qkv=True, per_channel=False)
+def test_refined_q_k_and_v_still_share_one_scale(float_path, bert_sites, bert_ranges, name) -> None:
+    plan = plan_of(bert_sites, bert_ranges, placement="matmul-attention", fuse_qkv=True, per_channel=False)
     refiner = plugins.load("corrections", name)
     layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
     model = ir.load(float_path)

@@ -21,7 +21,7 @@ from octobert.graph.passes import float16
 from octobert.pipeline.planner import steps_of
 from octobert.quantization.methods import float as float_method
 from octobert.quantization.methods import static, weight_only
-from tests.graph.test_qdq import captured, encoded, float_path, found, measured, outputs_of, relative_error  # noqa: F401
+from tests.support.graphs import encoded, outputs_of, relative_error
 
 # Two float32 computations of the same products.
 FLOAT = 1e-5
@@ -31,7 +31,7 @@ FP8 = ml_dtypes.float8_e4m3fn
 def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
     model = ir.load(source)
     qdq.write(model, plan)
-    float16.halve_(model, plan.float_parts)
+    float16.convert_(model, plan.float_parts)
     operators.save(model, path)
     onnx.checker.check_model(str(path), full_check=True)
     return ir.load(path)
@@ -45,8 +45,8 @@ def table(name: str) -> capability.Capabilities:
 
 
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu", "qnn"])
-def test_weights_only_equals_rounded_weights_in_float(float_path, found, measured, tmp_path, target) -> None:
-    plan = weight_only.plan(found, measured, table(target), weight_only.Options(embeddings="float"))
+def test_weights_only_equals_rounded_weights_in_float(float_path, bert_sites, bert_ranges, tmp_path, target) -> None:
+    plan = weight_only.plan(bert_sites, bert_ranges, table(target), weight_only.Options(embeddings="float"))
     capability.check(plan, table(target))
     quantized = {site.value: quantizer for site, quantizer in plan.quantized}
     assert len(quantized) == 12
@@ -72,29 +72,29 @@ def test_unsigned_weights_are_the_signed_ones_shifted() -> None:
 # --- float
 
 
-def test_the_float_method_leaves_the_graph_as_it_is(float_path, found, measured, tmp_path) -> None:
-    plan = float_method.plan(found, measured, table("ort-cpu"), float_method.Options())
+def test_the_float_method_leaves_the_graph_as_it_is(float_path, bert_sites, bert_ranges, tmp_path) -> None:
+    plan = float_method.plan(bert_sites, bert_ranges, table("ort-cpu"), float_method.Options())
     assert plan.quantized == ()
     written(float_path, plan, tmp_path / "float.onnx")
     feeds = feeds_of(encoded(), 0)
     np.testing.assert_array_equal(outputs_of(tmp_path / "float.onnx", feeds), outputs_of(float_path, feeds))
 
 
-def test_a_target_has_its_own_type_of_float_parts(found, measured) -> None:
+def test_a_target_has_its_own_type_of_float_parts(bert_sites, bert_ranges) -> None:
     parts = {
-        name: float_method.plan(found, measured, table(name), float_method.Options()).float_parts
+        name: float_method.plan(bert_sites, bert_ranges, table(name), float_method.Options()).float_parts
         for name in ("ort-cpu", "tensorrt", "migraphx")
     }
     assert parts == {"ort-cpu": "float32", "tensorrt": "float16", "migraphx": "float16"}
-    wrong = float_method.plan(found, measured, table("openvino-cpu"), float_method.Options(float_parts="bfloat16"))
+    wrong = float_method.plan(bert_sites, bert_ranges, table("openvino-cpu"), float_method.Options(float_parts="bfloat16"))
     assert capability.violations(wrong, table("openvino-cpu")) == [
         "openvino-cpu takes float parts of type float32 or float16, not bfloat16"
     ]
 
 
-def test_bfloat16_follows_float32_and_keeps_norms(float_path, found, measured, tmp_path) -> None:
+def test_bfloat16_follows_float32_and_keeps_norms(float_path, bert_sites, bert_ranges, tmp_path) -> None:
     """ONNX Runtime has no bfloat16 on CPUs; ONNX's reference implementation has."""
-    plan = float_method.plan(found, measured, table("tensorrt"), float_method.Options(float_parts="bfloat16"))
+    plan = float_method.plan(bert_sites, bert_ranges, table("tensorrt"), float_method.Options(float_parts="bfloat16"))
     model = written(float_path, plan, tmp_path / "short.onnx")
     for node in model.graph:
         if node.op_type == "LayerNormalization":
@@ -128,9 +128,9 @@ def test_fp8_activations_are_rounded_as_the_type_rounds(low: float, high: float)
     np.testing.assert_array_equal(qdq.rounded_activation(values, quantizer), expected)
 
 
-def test_fp8_weights_and_activations_follow_the_float_model(float_path, found, measured, tmp_path) -> None:
+def test_fp8_weights_and_activations_follow_the_float_model(float_path, bert_sites, bert_ranges, tmp_path) -> None:
     options = static.Options(activations="float8e4m3", placement="tensorrt", float_parts="float32")
-    plan = static.plan(found, measured, table("tensorrt"), options)
+    plan = static.plan(bert_sites, bert_ranges, table("tensorrt"), options)
     capability.check(plan, table("tensorrt"))
     model = written(float_path, plan, tmp_path / "fp8.onnx")
     pairs = [node for node in model.graph if node.op_type == "QuantizeLinear"]

@@ -17,7 +17,7 @@ from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.results import Sensitivity, SiteSensitivity, Trial
 from octobert.pipeline import runner
 from octobert.quantization import search
-from tests.conftest import warmed, write_pairs
+from tests.support.runs import warmed, write_pairs
 
 SAVING = {"qkv": 2.0, "ffn_up": 4.0, "ffn_down": 4.0}
 SYMMETRIC = Quantizer(dtype="int8", symmetric=True, axis=1)
@@ -40,24 +40,24 @@ UNITS = search.units_of(plan_of())
 
 
 class World:
-    """A model whose drop is the sum of the harms of its 8-bit units."""
+    """A model whose drop is the sum of the errors of its 8-bit units."""
 
-    def __init__(self, harm: dict[str, float], allowed: float, seconds: float = 0.01) -> None:
-        self.harm, self.allowed, self.seconds = harm, allowed, seconds
+    def __init__(self, errors: dict[str, float], allowed: float, seconds: float = 0.01) -> None:
+        self.errors, self.allowed, self.seconds = errors, allowed, seconds
         self.tried: list[tuple[str, ...]] = []
 
     def attempt(self, names: tuple[str, ...]) -> Trial:
         self.tried.append(names)
-        drop = sum(h for name, h in self.harm.items() if name not in names)
+        drop = sum(error for name, error in self.errors.items() if name not in names)
         saved = sum(SAVING[u.kind] for u in UNITS if u.name not in names)
         met = drop <= self.allowed
         return Trial(fallback=names, rows=10, value=1 - drop, drop=drop, met=met, saved_ms=saved, seconds=self.seconds)
 
-    def search(self, known: tuple[Trial, ...] = (), seconds: float = 60.0) -> search.Outcome:
-        order = search.ordered(UNITS, {u.name: self.harm.get(u.name, 0.0) for u in UNITS}, SAVING)
-        kept: list[Trial] = []
-        outcome = search.search(order, SAVING, self.attempt, known, most=len(UNITS) - 1, seconds=seconds, on_trial=kept.append)
-        assert [t.fallback for t in kept] == self.tried
+    def search(self, done: tuple[Trial, ...] = (), seconds: float = 60.0) -> search.Outcome:
+        order = search.fallback_order(UNITS, {u.name: self.errors.get(u.name, 0.0) for u in UNITS}, SAVING)
+        trials: list[Trial] = []
+        outcome = search.search(order, SAVING, self.attempt, done, most=len(UNITS) - 1, seconds=seconds, on_trial=trials.append)
+        assert [t.fallback for t in trials] == self.tried
         return outcome
 
 
@@ -67,7 +67,7 @@ def test_units_are_what_a_runtime_feeds_from_one_value() -> None:
     assert {len(u.sites) for u in UNITS if u.kind == "qkv"} == {2}
 
 
-def test_nothing_steps_back_where_nothing_has_to() -> None:
+def test_nothing_falls_back_where_nothing_has_to() -> None:
     world = World({"layer 1 ffn_up": 0.001}, allowed=0.01)
     outcome = world.search()
     assert (outcome.met, outcome.taken.fallback) == (True, ())
@@ -75,7 +75,7 @@ def test_nothing_steps_back_where_nothing_has_to() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 11])
-def test_exactly_the_harmful_units_step_back(count: int) -> None:
+def test_exactly_the_harmful_units_fall_back(count: int) -> None:
     harmful = {u.name for u in UNITS[:count]}
     world = World(dict.fromkeys(harmful, 0.1), allowed=0.05)
     outcome = world.search()
@@ -84,15 +84,15 @@ def test_exactly_the_harmful_units_step_back(count: int) -> None:
     assert len(set(map(frozenset, world.tried))) == len(world.tried), "a plan was tried twice"
 
 
-def test_what_saves_nothing_goes_first_and_what_saves_much_is_put_back() -> None:
-    order = search.ordered(UNITS, {u.name: 0.1 for u in UNITS}, {"qkv": -1.0, "ffn_up": 1.0, "ffn_down": 9.0})
+def test_units_that_save_nothing_come_first_and_units_that_save_much_return_to_8_bits() -> None:
+    order = search.fallback_order(UNITS, {u.name: 0.1 for u in UNITS}, {"qkv": -1.0, "ffn_up": 1.0, "ffn_down": 9.0})
     assert [u.kind for u in order] == ["qkv"] * 4 + ["ffn_up"] * 4 + ["ffn_down"] * 4
     # The ranking is wrong about one unit: it looks harmful and is not.
-    harm = {"layer 0 ffn_up": 0.2, "layer 2 ffn_down": 0.1}
+    errors = {"layer 0 ffn_up": 0.2, "layer 2 ffn_down": 0.1}
     world = World({"layer 2 ffn_down": 0.1}, allowed=0.05)
-    kept: list[Trial] = []
-    order = search.ordered(UNITS, {u.name: harm.get(u.name, 0.0) for u in UNITS}, SAVING)
-    outcome = search.search(order, SAVING, world.attempt, (), most=11, seconds=60, on_trial=kept.append)
+    trials: list[Trial] = []
+    order = search.fallback_order(UNITS, {u.name: errors.get(u.name, 0.0) for u in UNITS}, SAVING)
+    outcome = search.search(order, SAVING, world.attempt, (), most=11, seconds=60, on_trial=trials.append)
     assert outcome.taken.fallback == ("layer 2 ffn_down",)
 
 
@@ -100,37 +100,37 @@ def test_out_of_time_gives_the_best_so_far_and_says_so() -> None:
     world = World({u.name: 0.1 for u in UNITS}, allowed=0.05, seconds=10.0)
     outcome = world.search(seconds=5.0)
     assert len(world.tried) == 1
-    assert (outcome.met, outcome.ended) == (False, "the time was up")
-    assert World({u.name: 0.1 for u in UNITS}, allowed=0.05).search().ended == "no plan that was tried meets it"
+    assert (outcome.met, outcome.ended) == (False, "time limit reached")
+    assert World({u.name: 0.1 for u in UNITS}, allowed=0.05).search().ended == "no plan meets the criterion"
 
 
 def test_trials_of_an_interrupted_search_are_not_made_again() -> None:
-    harm = {u.name: 0.1 for u in UNITS[3:8]}
-    whole = World(harm, allowed=0.05)
+    errors = {u.name: 0.1 for u in UNITS[3:8]}
+    whole = World(errors, allowed=0.05)
     expected = whole.search()
-    half = [World(harm, 0.05).attempt(names) for names in whole.tried[:3]]
-    resumed = World(harm, allowed=0.05)
-    assert resumed.search(known=tuple(half)).taken == expected.taken
+    half = [World(errors, 0.05).attempt(names) for names in whole.tried[:3]]
+    resumed = World(errors, allowed=0.05)
+    assert resumed.search(done=tuple(half)).taken == expected.taken
     assert resumed.tried == whole.tried[3:]
     spent = [t.model_copy(update={"seconds": 100.0}) for t in half]
-    late = World(harm, allowed=0.05)
-    assert late.search(known=tuple(spent), seconds=200.0).ended == "the time was up"
+    late = World(errors, allowed=0.05)
+    assert late.search(done=tuple(spent), seconds=200.0).ended == "time limit reached"
     assert late.tried == []
 
 
-def test_the_harm_of_a_shared_value_is_shared() -> None:
+def test_the_error_of_a_shared_value_is_divided() -> None:
     shared = SiteSensitivity(
         value="v", role="linear.input", part="query", module="m", layer=0, signal_to_noise_db=1.0, output_error=0.4
     )
     first, second = (
         search.Unit(name, "qkv", (site(0, "query").model_copy(update={"value": "v"}),)) for name in ("first", "second")
     )
-    found = search.unit_errors([first, second], Sensitivity(rows=1, together=1.0, values=(shared,)))
-    assert found == {"first": 0.2, "second": 0.2}
+    divided = search.unit_errors([first, second], Sensitivity(rows=1, together=1.0, values=(shared,)))
+    assert divided == {"first": 0.2, "second": 0.2}
 
 
 @pytest.mark.parametrize("dtype", [None, "int16", "uint16"])
-def test_stepping_back_edits_the_plan_and_says_why(dtype) -> None:
+def test_fallback_edits_the_plan_and_says_why(dtype) -> None:
     plan = plan_of(1)
     activation = Quantizer(dtype="uint8", symmetric=False, low=-1.0, high=2.0)
     wide = site(0, "query", "linear.input")
@@ -180,12 +180,12 @@ def begun(searched, tmp_path) -> Path:
 
 def test_a_whole_search(searched) -> None:
     _, out, report = searched
-    found = report.searches["ort-cpu"]
-    assert found.met
-    assert (found.rows, found.taken.rows, found.taken.fallback) == (60, 60, ())
-    assert set(found.unit_saving_ms) == {"qkv", "attention_output", "ffn_up", "ffn_down", "embeddings"}
-    harm = report.sensitivities["ort-cpu"]
-    assert harm.values[0].output_error == max(one.output_error for one in harm.values)
+    result = report.searches["ort-cpu"]
+    assert result.met
+    assert (result.rows, result.taken.rows, result.taken.fallback) == (60, 60, ())
+    assert set(result.unit_saving_ms) == {"qkv", "attention_output", "ffn_up", "ffn_down", "embeddings"}
+    sensitivity = report.sensitivities["ort-cpu"]
+    assert sensitivity.values[0].output_error == max(value.output_error for value in sensitivity.values)
     page = (out / "report.html").read_text()
     assert "accuracy drops by at most 1" in page
     assert "value by value" in page
@@ -215,7 +215,7 @@ def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(che
     met = report["searches"]["ort-cpu"]["met"]
     assert not met, "50 % of the values clipped change no answer: choose another seed"
     assert done.returncode == 9
-    assert "misses the criterion: the time was up" in done.stderr
+    assert "misses the criterion: time limit reached" in done.stderr
     assert (out / "ort-cpu" / "onnx" / "model_quantized.onnx").is_file()
 
 

@@ -1,9 +1,8 @@
-"""Stream batches through the float graph and keep what planners need of chosen values.
+"""Run calibration rows through the float graph and observe activations.
 
-In: a graph on disk, and batches of token ids with their mask. Out: one `TensorStatistics` a value, or whatever else is gathered
-row by row with `stream`. Padding never counts: every sequence axis of a value is restricted to the row's real tokens, so padded
-token rows, and padded rows and columns of attention, are left out. Memory is one batch of activations, whatever the number of
-samples; batches may differ in size and length.
+In: a graph on disk, and rows of token ids. Out: one `TensorStatistics` per value, or whatever a caller of `stream` collects.
+Padding is left out: each sequence axis of a value is restricted to the tokens of the row, which removes padded tokens, and
+padded rows and columns of attention scores. Memory holds the activations of one batch, whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph.capture import shapes
 
 Layout = tuple[int | str, ...]
-# A batch of so many tokens bounds the activations in memory: about 0.26 GB for all linear inputs of a BERT-base.
+# Most tokens of a batch. The inputs of all linear layers of a BERT-base then take about 0.26 GB.
 TOKENS_PER_BATCH = 1024
 
 
@@ -36,16 +35,21 @@ def observe(
     name_of: Callable[[int], str] = "row {}".format,
     on_rows: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStatistics]:
-    """Statistics of `values` over `rows`.
+    """Observe values over rows.
 
     Args:
         model_path: a canonical float graph.
-        values: names of values in the graph.
-        name_of: what a row is called in errors.
-        on_rows: called with the number of rows done after each batch, for progress.
+        rows: calibration rows.
+        pad_id: id of the padding token.
+        values: names of values of the graph.
+        name_of: index of a row → its name in errors.
+        on_rows: called after each batch with the number of rows done.
+
+    Returns:
+        Name of a value → its statistics.
 
     Raises:
-        ModelError: a value is not in the graph, or became NaN or infinite.
+        ModelError: a value is not in the graph, or contains NaN or infinity.
     """
     collectors = {name: Collector(len(rows)) for name in values}
 
@@ -53,14 +57,14 @@ def observe(
         bad = collectors[name].add(indices, parts)
         if bad is not None:
             raise ModelError(
-                f'the activation "{name}" became NaN or infinite',
+                f'the activation "{name}" contains NaN or infinity',
                 where=str(model_path),
                 got=name_of(bad),
                 fix="check the model's weights",
             )
 
     stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
-    return {name: one.statistics() for name, one in collectors.items()}
+    return {name: collector.statistics() for name, collector in collectors.items()}
 
 
 def sample(
@@ -73,28 +77,37 @@ def sample(
     seed: int,
     on_rows: Callable[[int], None] | None = None,
 ) -> dict[str, Sample]:
-    """About `tokens` tokens of each value, drawn at random, the same ones of all; and the largest of each channel over all.
+    """Sample tokens of values at random. All values get the same tokens.
 
     Args:
-        values: names of values whose last axis is the channels: [B, S, C].
+        model_path: a canonical float graph.
+        rows: calibration rows.
+        pad_id: id of the padding token.
+        values: names of values of shape [B, S, C].
+        tokens: expected number of sampled tokens.
+        seed: of the random choice.
+        on_rows: called after each batch with the number of rows done.
+
+    Returns:
+        Name of a value → its sample, with the largest magnitude of each channel over all tokens.
 
     Raises:
         ModelError: a value is not in the graph.
     """
     generator = np.random.default_rng(seed)
     share = min(1.0, tokens / max(sum(map(len, rows)), 1))
-    picked = [np.flatnonzero(generator.random(len(row)) < share) for row in rows]
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in values}
+    chosen = [np.flatnonzero(generator.random(len(row)) < share) for row in rows]
+    samples: dict[str, list[np.ndarray]] = {name: [] for name in values}
     largest: dict[str, np.ndarray] = {}
 
     def take(name: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         for index, part in zip(indices, parts, strict=True):
             highest = np.maximum(part.max(axis=0), -part.min(axis=0))
             largest[name] = np.maximum(largest[name], highest) if name in largest else highest
-            kept[name].append(part[picked[index]])
+            samples[name].append(part[chosen[index]])
 
     stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
-    return {name: Sample(largest[name], np.concatenate(kept[name])) for name in values}
+    return {name: Sample(largest[name], np.concatenate(samples[name])) for name in values}
 
 
 def stream(
@@ -106,18 +119,23 @@ def stream(
     *,
     on_rows: Callable[[int], None] | None = None,
 ) -> None:
-    """Run the graph over all rows, similar lengths together, and hand over the real part of each value, row by row.
+    """Run the graph over all rows, in batches of similar length, and pass on the values without padding.
 
     Args:
-        take: called with (value, indices of rows, one array a row).
+        model_path: a canonical float graph.
+        rows: token ids.
+        pad_id: id of the padding token.
+        values: names of values of the graph.
+        take: called once per batch and value with (name of the value, indices of the rows, one array per row).
+        on_rows: called after each batch with the number of rows done.
 
     Raises:
-        ModelError: a value is not in the graph, or its axes are not known.
+        ModelError: a value is not in the graph, or its axes are unknown.
     """
     if not values:
         return
     session, layouts = open_with_outputs(model_path, values)
-    names = {one.name for one in session.get_inputs()}
+    names = {value.name for value in session.get_inputs()}
     done = 0
     for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
         feeds = feeds_of([rows[i] for i in group], pad_id)
@@ -130,7 +148,10 @@ def stream(
 
 
 def open_with_outputs(model_path: Path, values: Sequence[str]) -> tuple[Any, dict[str, Layout]]:
-    """A session of a graph that gives these values, and which of their axes are batch and sequence.
+    """Open a session whose outputs are these values.
+
+    Returns:
+        The session; and name of a value → its axes, with "batch" and "sequence" marked.
 
     Raises:
         ModelError: a value is not in the graph.
@@ -138,43 +159,43 @@ def open_with_outputs(model_path: Path, values: Sequence[str]) -> tuple[Any, dic
     import onnxruntime as ort
 
     model = ir.load(model_path)
-    found = {str(v.name): v for node in model.graph for v in node.outputs}
-    missing = [name for name in values if name not in found]
+    by_name = {str(v.name): v for node in model.graph for v in node.outputs}
+    missing = [name for name in values if name not in by_name]
     if missing:
         raise ModelError(f'the graph has no value "{missing[0]}"', where=str(model_path), fix="capture the model again")
-    wanted = [found[name] for name in values]
-    layouts = shapes.measure(model, wanted)
+    outputs = [by_name[name] for name in values]
+    layouts = shapes.measure(model, outputs)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "observed.onnx"
-        shapes.save_with_outputs(model, wanted, path)
-        del model, found, wanted
+        shapes.save_with_outputs(model, outputs, path)
+        del model, by_name, outputs
         options = ort.SessionOptions()
         options.enable_cpu_mem_arena = False
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), layouts
 
 
 def real_rows(output: np.ndarray, layout: Layout, feeds: Feeds) -> Iterator[np.ndarray]:
-    """The part of an activation that belongs to real tokens, row by row.
+    """Yield an activation without padding, row by row.
 
     Args:
-        output: of any shape.
-        layout: its measured shape, with "batch" and "sequence" axes marked.
-        feeds: with `attention_mask` [B, S] of ones and zeros.
+        output: the activation of a batch.
+        layout: its axes, with "batch" and "sequence" marked.
+        feeds: of the batch; `attention_mask` [B, S] is 1 for tokens and 0 for padding.
 
     Raises:
-        ModelError: an axis is neither fixed, nor batch, nor sequence.
+        ModelError: an axis is unknown.
     """
     mask = feeds["attention_mask"].astype(bool)
     axes = [axis for axis, size in enumerate(layout) if size == "sequence"]
     if layout[0] == "tokens":
         output, axes = output.reshape(*mask.shape, *output.shape[1:]), [1]
     elif "unknown" in layout or layout[0] != "batch":
-        raise ModelError("the axes of an activation are not known, so padding cannot be left out", got=str(layout))
-    for row, kept in zip(output, mask, strict=True):
-        length = int(kept.sum())
+        raise ModelError("the axes of an activation are unknown, so padding cannot be removed", got=str(layout))
+    for row, real in zip(output, mask, strict=True):
+        length = int(real.sum())
         for axis in axes:
-            # Padding is at the end as a rule, and a slice costs nothing; elsewhere the tokens have to be picked.
-            row = _first(row, axis - 1, length) if kept[:length].all() else np.compress(kept, row, axis=axis - 1)
+            # With padding at the end a slice is enough, which copies nothing.
+            row = _first(row, axis - 1, length) if real[:length].all() else np.compress(real, row, axis=axis - 1)
         yield row
 
 
@@ -195,7 +216,7 @@ def save(statistics: Mapping[str, TensorStatistics], path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, TensorStatistics]:
-    """Read what `save` wrote."""
+    """Read what `save` has written."""
     statistics: dict[str, TensorStatistics] = {}
     with np.load(path) as arrays:
         for key in arrays.files:

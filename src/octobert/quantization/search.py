@@ -1,9 +1,9 @@
-"""Accuracy-aware search: the fastest plan that meets a criterion on the user's metric, within a time budget.
+"""Accuracy-aware search: the fastest plan that meets a criterion on the task's metric, within a time limit.
 
-A plan in 8 bits is divided into units, the Q, K and V projections of one layer, say. Units step back in order of harm per time
-saved: first 1, 2, 4, ... until the criterion is met, then between the last two counts, and then single units that save much
-are put back into 8 bits as long as it stays met. Every trial is handed over as soon as it is done; given back, it is not made
-again.
+A plan is divided into units, such as the Q, K and V projections of one layer. Units fall back to float (or 16 bits) in order of
+output error per time saved. The search tries 1, 2, 4, … units until the criterion is met, bisects between the last two counts,
+and then returns single units to 8 bits, those that save most time first, as long as the criterion is met. Each trial is
+reported as soon as it is complete, so that an interrupted search can continue from its trials.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from octobert.core.family import NORM_PARTS
 from octobert.core.plan import Decision, DType, QuantPlan, Site
 from octobert.core.results import Sensitivity, Trial
 
-# How the parts of a layer make units: what a runtime fuses or feeds from one value steps back together.
+# Parts of a layer that form one unit, because a runtime fuses them or feeds them from one value. Other parts are units alone.
 _UNITS = {
     **dict.fromkeys(("query", "key", "value"), "qkv"),
     **dict.fromkeys((*NORM_PARTS, "final_norm"), "residuals"),
 }
+_OUT_OF_TIME = "time limit reached"
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Sites that step back together.
+    """Sites that fall back together.
 
     Args:
         name: such as `layer 3 ffn_down`.
-        kind: such as `ffn_down`; units of one kind cost the same time.
-        sites: the quantized ones.
+        kind: such as `ffn_down`; units of one kind take the same time.
+        sites: the quantized sites of the unit.
     """
 
     name: str
@@ -40,7 +41,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search took, and why it ended."""
+    """The result of a search.
+
+    Args:
+        taken: the trial whose plan is used.
+        met: whether it meets the criterion.
+        ended: why the search ended.
+    """
 
     taken: Trial
     met: bool
@@ -48,118 +55,133 @@ class Outcome:
 
 
 def units_of(plan: QuantPlan) -> list[Unit]:
-    """The units of a plan."""
-    found: dict[tuple[int | None, str], list[Site]] = {}
+    """Return the units of a plan."""
+    groups: dict[tuple[int | None, str], list[Site]] = {}
     for site, _ in plan.quantized:
-        found.setdefault((site.layer, _UNITS.get(site.part, site.part)), []).append(site)
+        groups.setdefault((site.layer, _UNITS.get(site.part, site.part)), []).append(site)
     return [
-        Unit(kind if layer is None else f"layer {layer} {kind}", kind, tuple(sites)) for (layer, kind), sites in found.items()
+        Unit(kind if layer is None else f"layer {layer} {kind}", kind, tuple(sites)) for (layer, kind), sites in groups.items()
     ]
 
 
 def unit_errors(units: Sequence[Unit], sensitivity: Sensitivity) -> dict[str, float]:
-    """Unit → output error of its values; a value that several units read is shared among them."""
-    cost = {one.value: one.output_error for one in sensitivity.values}
+    """Return unit → sum of the output errors of its values. The error of a value is divided among the units that read it."""
+    errors = {value.value: value.output_error for value in sensitivity.values}
     readers: dict[str, int] = {}
     for unit in units:
         for value in {site.value for site in unit.sites}:
             readers[value] = readers.get(value, 0) + 1
-    return {u.name: sum(cost.get(v, 0.0) / readers[v] for v in {s.value for s in u.sites}) for u in units}
+    return {u.name: sum(errors.get(v, 0.0) / readers[v] for v in {s.value for s in u.sites}) for u in units}
 
 
-def ordered(units: Sequence[Unit], harm: Mapping[str, float], saving: Mapping[str, float]) -> list[Unit]:
-    """Units by harm per time saved, the first to step back first; what saves nothing goes before all others."""
+def fallback_order(units: Sequence[Unit], errors: Mapping[str, float], saving: Mapping[str, float]) -> list[Unit]:
+    """Return units by output error per time saved, in decreasing order. Units that save no time come first.
+
+    Args:
+        errors: name of a unit → output error.
+        saving: kind of unit → time that 8 bits save on one unit.
+    """
     floor = 1e-6 * max([*saving.values(), 1e-9])
-    return sorted(units, key=lambda u: -harm[u.name] / max(saving.get(u.kind, 0.0), floor))
+    return sorted(units, key=lambda u: -errors[u.name] / max(saving.get(u.kind, 0.0), floor))
 
 
 def with_fallback(plan: QuantPlan, units: Iterable[Unit], dtype: DType | None) -> QuantPlan:
-    """The plan with units in float, or with their activations in a 16-bit type."""
-    sites = {site: unit.name for unit in units for site in unit.sites}
-    return plan.model_copy(update={"decisions": tuple(_back(d, sites.get(d.site), dtype) for d in plan.decisions)})
+    """Return a plan whose `units` are in float.
+
+    Args:
+        dtype: a 16-bit type for the activations of the units instead, whose weights stay in 8 bits; None for float.
+    """
+    names = {site: unit.name for unit in units for site in unit.sites}
+    decisions = tuple(_decision_with_fallback(d, names.get(d.site), dtype) for d in plan.decisions)
+    return plan.model_copy(update={"decisions": decisions})
 
 
-def _back(decision: Decision, unit: str | None, dtype: DType | None) -> Decision:
+def _decision_with_fallback(decision: Decision, unit: str | None, dtype: DType | None) -> Decision:
     quantizer = decision.quantizer
     if unit is None or quantizer is None:
         return decision
     if dtype is None:
-        return decision.model_copy(update={"quantizer": None, "reason": f"stepped back by the accuracy search ({unit})"})
+        return decision.model_copy(update={"quantizer": None, "reason": f"fallback to float by the accuracy search ({unit})"})
     if decision.site.is_weight:
         return decision
     wide = quantizer.model_copy(update={"dtype": dtype, "symmetric": dtype == "int16"})
-    return decision.model_copy(update={"quantizer": wide, "reason": f"16 bits by the accuracy search ({unit})"})
+    return decision.model_copy(update={"quantizer": wide, "reason": f"fallback to 16 bits by the accuracy search ({unit})"})
 
 
 def search(
     units: Sequence[Unit],
     saving: Mapping[str, float],
     attempt: Callable[[tuple[str, ...]], Trial],
-    known: Sequence[Trial],
+    done: Sequence[Trial],
     *,
     most: int,
     seconds: float,
     on_trial: Callable[[Trial], None],
 ) -> Outcome:
-    """Find a plan.
+    """Search for the fastest plan that meets the criterion.
 
     Args:
-        units: in the order in which they step back.
-        saving: kind of unit → time that one of them saves in 8 bits.
-        attempt: judge the plan with these units stepped back.
-        known: trials of an interrupted search; their time counts.
-        most: units that may step back together.
-        seconds: budget. A trial that would not end within it is not begun.
+        units: in the order of `fallback_order`.
+        saving: kind of unit → time that 8 bits save on one unit.
+        attempt: evaluates the plan in which the units of these names fall back.
+        done: trials of an interrupted search; their time counts towards the limit.
+        most: largest number of units that may fall back.
+        seconds: time limit. A trial starts only if the longest trial so far would end within it.
         on_trial: called with every new trial.
     """
-    clock = _Clock(attempt, known, seconds, on_trial)
+    trials = _Trials(attempt, done, seconds, on_trial)
     names = [unit.name for unit in units]
+    # The criterion is missed with the first `low` units in float, and met with the first `high`.
     low, high = -1, None
     count = 0
-    while high is None and (trial := clock.run(tuple(names[:count]))) is not None:
+    while high is None and (trial := trials.run(tuple(names[:count]))) is not None:
         if trial.met:
             high = count
         elif count >= most:
             break
         else:
             low, count = count, min(max(1, 2 * count), most)
-    while high is not None and high - low > 1 and (trial := clock.run(tuple(names[: (low + high) // 2]))) is not None:
+    while high is not None and high - low > 1 and (trial := trials.run(tuple(names[: (low + high) // 2]))) is not None:
         low, high = (low, (low + high) // 2) if trial.met else ((low + high) // 2, high)
     if high:
-        kept = names[:high]
-        by_saving = sorted(units[:high], key=lambda u: -saving.get(u.kind, 0.0))
-        for unit in by_saving:
-            if saving.get(unit.kind, 0.0) <= 0 or len(kept) == 1:
-                continue
-            trial = clock.run(tuple(n for n in kept if n != unit.name))
-            if trial is None:
-                break
-            if trial.met:
-                kept.remove(unit.name)
-    return clock.outcome()
+        _return_to_8_bits(units[:high], saving, trials)
+    return trials.outcome()
 
 
-class _Clock:
-    """Trials within a budget; each is made once."""
+def _return_to_8_bits(units: Sequence[Unit], saving: Mapping[str, float], trials: _Trials) -> None:
+    """Try to return single units to 8 bits, those that save most time first. One unit always stays in float."""
+    fallback = [unit.name for unit in units]
+    for unit in sorted(units, key=lambda u: -saving.get(u.kind, 0.0)):
+        if saving.get(unit.kind, 0.0) <= 0 or len(fallback) == 1:
+            continue
+        trial = trials.run(tuple(name for name in fallback if name != unit.name))
+        if trial is None:
+            break
+        if trial.met:
+            fallback.remove(unit.name)
+
+
+class _Trials:
+    """Runs trials within a time limit, each set of units once."""
 
     def __init__(
         self,
         attempt: Callable[[tuple[str, ...]], Trial],
-        known: Sequence[Trial],
+        done: Sequence[Trial],
         seconds: float,
         on_trial: Callable[[Trial], None],
     ) -> None:
         self._attempt, self._on_trial = attempt, on_trial
-        self._trials = {frozenset(t.fallback): t for t in known}
-        self._ends = time.monotonic() + seconds - sum(t.seconds for t in known)
+        self._trials = {frozenset(trial.fallback): trial for trial in done}
+        self._ends = time.monotonic() + seconds - sum(trial.seconds for trial in done)
         self._out_of_time = False
 
     def run(self, names: tuple[str, ...]) -> Trial | None:
-        """The trial with these units stepped back, or None when there is no time left for it. The first one is always made."""
+        """Return the trial in which these units fall back, or None when there is no time left. The first trial always runs."""
         key = frozenset(names)
         if key in self._trials:
             return self._trials[key]
-        longest = max((t.seconds for t in self._trials.values()), default=0.0)
+        longest = max((trial.seconds for trial in self._trials.values()), default=0.0)
         if self._trials and time.monotonic() + longest > self._ends:
             self._out_of_time = True
             return None
@@ -169,12 +191,12 @@ class _Clock:
         return trial
 
     def outcome(self) -> Outcome:
-        """The fastest trial that met the criterion; the one with the least drop where none did."""
+        """Return the fastest trial that meets the criterion, or the trial with the smallest drop if none does."""
         trials = list(self._trials.values())
-        met = [t for t in trials if t.met]
+        met = [trial for trial in trials if trial.met]
         if met:
-            fastest = max(met, key=lambda t: (t.saved_ms, -t.drop))
-            return Outcome(fastest, True, "the time was up" if self._out_of_time else "nothing faster was found that meets it")
-        rows = max(t.rows for t in trials)
-        best = min((t for t in trials if t.rows == rows), key=lambda t: (t.drop, -t.saved_ms))
-        return Outcome(best, False, "the time was up" if self._out_of_time else "no plan that was tried meets it")
+            fastest = max(met, key=lambda trial: (trial.saved_ms, -trial.drop))
+            return Outcome(fastest, True, _OUT_OF_TIME if self._out_of_time else "no faster plan meets the criterion")
+        rows = max(trial.rows for trial in trials)
+        best = min((trial for trial in trials if trial.rows == rows), key=lambda trial: (trial.drop, -trial.saved_ms))
+        return Outcome(best, False, _OUT_OF_TIME if self._out_of_time else "no plan meets the criterion")

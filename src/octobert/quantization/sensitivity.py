@@ -1,7 +1,7 @@
-"""Which quantized values hurt: each alone, in one session whose quantizers are switched on one by one.
+"""Sensitivity: the output error of a model when a single value is quantized, for every quantized value of a plan.
 
-Two figures a value: its own signal-to-noise ratio, and what the model's outputs lose when only this value is quantized. Errors
-of single values add up well enough to rank them, which is what a search needs.
+All measurements run in one session, whose quantizers are switched on one at a time. Each value also gets its own
+signal-to-noise ratio. The errors of single values approximately add up, so that a search can rank them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from octobert.graph import operators, qdq
 from octobert.graph.passes import switches as switched
 
 _TOKENS_PER_BATCH = 1024
+# Signal-to-noise ratio of a value without error, whose ratio would be infinite.
+_EXACT_DB = 200.0
 
 
 def measure(
@@ -33,13 +35,16 @@ def measure(
     progress: Callable[[int, int], None],
     scales: qdq.Scales | None = None,
 ) -> Sensitivity:
-    """Measure every quantized value.
+    """Measure the sensitivity of every quantized value.
 
     Args:
-        model: the float graph; it is edited.
+        model: the float graph. It is edited.
+        plan: of one target.
         rows: calibration rows.
-        statistics: of activations, for their signal-to-noise ratio.
-        scales: of weights, where refiners chose them.
+        pad_id: id of the padding token.
+        statistics: name of an activation → its statistics, for the signal-to-noise ratio.
+        progress: called with (values done, values in all).
+        scales: name of a weight → the scale that a correction or training chose for it.
     """
     import onnxruntime as ort
 
@@ -54,7 +59,7 @@ def measure(
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
         session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    names = {one.name for one in session.get_inputs()}
+    names = {value.name for value in session.get_inputs()}
     feeds = []
     for group in batches(rows, max_tokens=_TOKENS_PER_BATCH):
         batch = feeds_of([rows[i] for i in group], pad_id)
@@ -62,14 +67,13 @@ def measure(
     off = np.zeros(len(sites), dtype=bool)
     reference = _run(session, outputs, feeds, off)
     together = _error(_run(session, outputs, feeds, ~off), reference)
-    unit_errors = []
-    for number, found in enumerate(sites):
+    measured = []
+    for number, (site, *_others) in enumerate(sites):
         on = off.copy()
         on[number] = True
         error = _error(_run(session, outputs, feeds, on), reference)
-        site = found[0]
         noise = _signal_to_noise(site, quantizers[site], statistics, weights)
-        unit_errors.append(
+        measured.append(
             SiteSensitivity(
                 value=site.value,
                 role=site.role,
@@ -81,29 +85,29 @@ def measure(
             )
         )
         progress(number + 1, len(sites))
-    return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(unit_errors, key=lambda h: -h.output_error)))
+    return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(measured, key=lambda value: -value.output_error)))
 
 
 def _run(session: Any, outputs: list[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:
-    """All outputs of real rows, [rows, ...] flattened to two axes; token outputs are taken where there are tokens."""
-    found = []
+    """Return the outputs of all rows as one vector. Per-token outputs of padding are left out."""
+    results = []
     for batch in feeds:
         mask = batch["attention_mask"].astype(bool)
         for output in session.run(outputs, {**batch, switched.SWITCHES: switches}):
             per_token = output.ndim >= 2 and output.shape[:2] == mask.shape
-            found.append((output[mask] if per_token else output).reshape(-1))
-    return np.concatenate(found).astype(np.float64)
+            results.append((output[mask] if per_token else output).reshape(-1))
+    return np.concatenate(results).astype(np.float64)
 
 
 def _error(outputs: np.ndarray, reference: np.ndarray) -> float:
-    """Mean squared error relative to the variance of the reference."""
+    """Return the mean squared error relative to the variance of the reference."""
     return float(np.mean((outputs - reference) ** 2) / max(float(reference.var()), 1e-30))
 
 
 def _signal_to_noise(
     site: Site, quantizer: Quantizer, statistics: Mapping[str, TensorStatistics], weights: Mapping[str, np.ndarray | None]
 ) -> float | None:
-    """In dB, of the value itself."""
+    """Return the signal-to-noise ratio of a value in dB; None for activations that are quantized dynamically."""
     weight = weights.get(site.value)
     if weight is not None:
         noise = float(np.mean((qdq.dequantized_weight(weight, quantizer) - weight) ** 2))
@@ -114,14 +118,19 @@ def _signal_to_noise(
 
 
 def activation_snr(statistics: TensorStatistics, quantizer: Quantizer) -> float:
-    """Signal-to-noise ratio of a quantized activation in dB, from the histogram."""
+    """Return the signal-to-noise ratio of a quantized activation in dB, computed from its histogram."""
     values, counts = statistics.points()
     noise = float(np.dot((values - qdq.rounded_activation(values, quantizer)) ** 2, counts))
     return decibels(float(np.dot(values**2, counts)), noise)
 
 
 def decibels(signal: float, noise: float) -> float:
-    """10 log10 of a ratio of powers, at most 200: a value that is exact has no finite ratio."""
+    """Return a ratio of powers in dB, at most 200.
+
+    Example:
+        >>> decibels(1.0, 0.001)
+        30.0
+    """
     if signal <= 0 or noise <= signal * 1e-20:
-        return 200.0
+        return _EXACT_DB
     return float(10 * np.log10(signal / noise))

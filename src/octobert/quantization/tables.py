@@ -1,15 +1,15 @@
-"""Calibration tables: intervals in the files that other runtimes read, and back.
+"""Calibration tables: write intervals to the files that other runtimes read, and read them back.
 
     calibration.flatbuffers   value → bound                 ONNX Runtime's TensorRT and MIGraphX providers
     calibration.cache         lines of `value bound`        the same as text, for people
     calibration.json          value → lowest and highest    `onnxruntime.quantization.load_tensors_data`
     tensorrt.cache            value → bound / 127           TensorRT itself, and ONNX Runtime's provider as its "native" table
 
-A bound is what the calibrator chose for symmetric int8, which stands for [-bound, bound]: it is never negative, also where all
-values are. The names are those of the float graph, so a table goes with the float model: one with Q/DQ has its ranges inside.
+A bound is the calibrator's bound for symmetric int8, which covers [-bound, bound]; it is never negative. Names are those of the
+float graph, so a table belongs to the float model: a model with Q/DQ contains its ranges.
 
-Numbers are float32 in every form, and are read back to the bit. The exception is `tensorrt.cache`, which holds the bound's
-127th part: one bound in 200 is no float32's 127-fold, and comes back as the float32 beside it.
+Numbers are float32 and are read back exactly. The exception is `tensorrt.cache`, which stores bound / 127: one bound in 200
+comes back as a neighbouring float32.
 """
 
 from __future__ import annotations
@@ -29,24 +29,28 @@ from octobert.core.ranges import Interval
 FLATBUFFERS, JSON, CACHE, TENSORRT = "calibration.flatbuffers", "calibration.json", "calibration.cache", "tensorrt.cache"
 Intervals = Mapping[str, Interval]
 
-# Below this a float32 is subnormal, and C++'s `std::stof`, which the providers read numbers with, throws.
+# The providers read numbers with C++'s `std::stof`, which throws for subnormal float32.
 _TINY, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _INT8_STEPS = np.float32(127)
 _HEADER = "TRT-"
-# Fields of a FlatBuffers table lie behind the vtable's two sizes, two bytes each: KeyValue {key, value}, TrtTable {dict}.
+# Offsets of the fields in a FlatBuffers vtable, behind its two sizes of two bytes: KeyValue {key, value}, TrtTable {dict}.
 _FIRST, _SECOND = 4, 6
 
 
 def write(intervals: Intervals, folder: Path, *, tensorrt: int | None = None) -> list[Path]:
-    """Write the tables; each file appears whole or not at all.
+    """Write all tables. Each file is written atomically.
 
     Args:
-        intervals: of at least one value.
-        tensorrt: the version that shall read `tensorrt.cache`, as its headers give it: 8601 is 8.6.1, 101401 is 10.14.1.
-            TensorRT ignores a table of any other version, silently; without a version that file is not written.
+        intervals: name of a value → interval; at least one.
+        folder: where the files go.
+        tensorrt: version of TensorRT that will read `tensorrt.cache`, as in its headers: 8601 is 8.6.1, 101401 is 10.14.1.
+            TensorRT silently ignores a table of another version. None: that file is not written.
+
+    Returns:
+        The paths of the files.
 
     Raises:
-        DataError: no intervals, one that is not finite or is empty, or a name that a form cannot hold.
+        DataError: there are no intervals, an interval is not finite or empty, or a format cannot hold a name.
         StorageError: the folder cannot be written.
     """
     bounds = _bounds(intervals)
@@ -62,33 +66,36 @@ def write(intervals: Intervals, folder: Path, *, tensorrt: int | None = None) ->
 
 
 def read(path: Path) -> dict[str, Interval]:
-    """The intervals in a table of any of the four forms, recognized by the ending and by the first line.
+    """Read a table in any of the four formats, which the suffix and the first line tell apart.
 
-    Where a form has bounds alone, low and high are -bound and bound.
+    For formats that hold bounds only, low and high are -bound and bound.
+
+    Returns:
+        Name of a value → interval.
 
     Raises:
-        DataError: no such file, not a table, cut short, a name twice, or a number that is not finite.
+        DataError: the file is missing, truncated or not a table, has a name twice, or a number that is not finite.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError("the calibration table cannot be read", where=str(path), got=error.strerror) from error
     try:
-        found = list(_reader(path.suffix, content)(content))
-        if not found:
+        pairs = list(_reader(path.suffix, content)(content))
+        if not pairs:
             raise ValueError("no values")
-        _once(found)
-        for name, interval in found:
+        _once(pairs)
+        for name, interval in pairs:
             _checked(name, interval)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise DataError(
-            "this is not a whole calibration table",
+            "not a valid calibration table",
             where=str(path),
             got=str(error) or type(error).__name__,
             expected=f"{FLATBUFFERS}, {JSON}, {CACHE} or TensorRT's own cache",
-            fix="write it again, or give it the ending of its form",
+            fix="write the table again, or use the suffix of its format",
         ) from error
-    return dict(found)
+    return dict(pairs)
 
 
 def _reader(suffix: str, content: bytes) -> Callable[[bytes], Iterable[tuple[str, Interval]]]:
@@ -100,9 +107,9 @@ def _reader(suffix: str, content: bytes) -> Callable[[bytes], Iterable[tuple[str
 
 
 def _bounds(intervals: Intervals) -> dict[str, np.float32]:
-    """Bounds in order of the names' bytes, which is the order that FlatBuffers look keys up in."""
+    """Return name → bound, sorted by the bytes of the names: FlatBuffers looks keys up in this order."""
     if not intervals:
-        raise DataError("there are no intervals to write", fix="calibrate first")
+        raise DataError("no intervals to write", fix="calibrate first")
     for name, interval in intervals.items():
         try:
             _checked(name, interval)
@@ -114,21 +121,21 @@ def _bounds(intervals: Intervals) -> dict[str, np.float32]:
 
 
 def _checked(name: str, interval: Interval) -> None:
-    """Raises ValueError for an interval that means nothing, or does not fit float32."""
+    """Raise ValueError for an interval that is empty or does not fit float32."""
     numbers = (interval.low, interval.high, interval.bound)
     if not all(abs(number) <= _LARGEST for number in numbers):
         raise ValueError(f'"{name}" is not finite: low {interval.low}, high {interval.high}, bound {interval.bound}')
     if interval.low > interval.high or interval.bound < 0:
-        raise ValueError(f'"{name}" is no interval: low {interval.low}, high {interval.high}, bound {interval.bound}')
+        raise ValueError(f'"{name}" is not an interval: low {interval.low}, high {interval.high}, bound {interval.bound}')
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A dictionary; raises ValueError for a name that is there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Return pairs as a dictionary. Raise ValueError for a name that occurs twice."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f'"{next(n for n in names if names.count(n) > 1)}" twice')
-    return found
+    return table
 
 
 def _normal(number: float) -> np.float32:
@@ -151,7 +158,7 @@ def _to_flatbuffers(bounds: Mapping[str, np.float32]) -> bytes:
         builder.PrependUOffsetTRelativeSlot(1, value, 0)
         pairs.append(builder.EndObject())
     builder.StartVector(4, len(pairs), 4)
-    # A buffer is written from its end.
+    # A buffer is built from its end.
     for pair in reversed(pairs):
         builder.PrependUOffsetTRelative(pair)
     vector = builder.EndVector()
@@ -162,11 +169,11 @@ def _to_flatbuffers(bounds: Mapping[str, np.float32]) -> bytes:
 
 
 def _from_flatbuffers(content: bytes) -> Iterable[tuple[str, Interval]]:
-    """Read with every offset checked, which the generated classes do not do: they make up values from a file cut short."""
+    """Read with bounds checks. The generated classes have none and return wrong values from a truncated file."""
 
     def number(kind: str, at: int) -> int:
         if at < 0:
-            raise ValueError("an offset before the file's beginning")
+            raise ValueError("an offset before the start of the file")
         return int(struct.unpack_from(kind, content, at)[0])
 
     def follow(at: int) -> int:
@@ -182,7 +189,7 @@ def _from_flatbuffers(content: bytes) -> Iterable[tuple[str, Interval]]:
     def text(at: int) -> str:
         end = at + 4 + number("<I", at)
         if end > len(content):
-            raise ValueError("the file is cut short")
+            raise ValueError("the file is truncated")
         return content[at + 4 : end].decode()
 
     entries = field(follow(0), _FIRST)
@@ -192,7 +199,7 @@ def _from_flatbuffers(content: bytes) -> Iterable[tuple[str, Interval]]:
 
 
 def _to_json(intervals: Intervals) -> bytes:
-    """Lowest and highest with their signs, as `TensorsData.to_dict` has them; `bounds` is ours, and is ignored there."""
+    """Write lowest and highest in the form of `TensorsData.to_dict`. The key `bounds` is ours; ONNX Runtime ignores it."""
 
     def array(number: float) -> dict[str, Any]:
         return {"data": float(np.float32(number)), "dtype": "float32", "CLS": "numpy.array"}
@@ -201,7 +208,7 @@ def _to_json(intervals: Intervals) -> bytes:
     table = {
         "CLS": "TensorsData",
         "data": data,
-        # Of ONNX Runtime's methods the one whose tables are an interval and nothing else.
+        # The calibration method of ONNX Runtime whose tables hold intervals only.
         "calibration_method": {"CLS": "CalibrationMethod", "value": "CalibrationMethod.MinMax"},
         "smooth_quant": False,
         "bounds": {name: float(np.float32(interval.bound)) for name, interval in intervals.items()},
@@ -210,20 +217,20 @@ def _to_json(intervals: Intervals) -> bytes:
 
 
 def _from_json(content: bytes) -> Iterable[tuple[str, Interval]]:
-    """Ours, `save_tensors_data`'s, and `write_calibration_table`'s, which has the values without the frame around them."""
+    """Read our form, that of `save_tensors_data`, and that of `write_calibration_table`, which has the values only."""
     table = json.loads(content, object_pairs_hook=_once)
     data = table["data"] if table.get("CLS") == "TensorsData" else table
     bounds = table.get("bounds", {}) if data is not table else {}
     for name, entry in data.items():
-        low, high = _one_number(entry["lowest"]), _one_number(entry["highest"])
+        low, high = _scalar(entry["lowest"]), _scalar(entry["highest"])
         bound = float(np.float32(bounds[name])) if name in bounds else max(abs(low), abs(high))
         yield name, Interval(low=low, high=high, bound=bound)
 
 
-def _one_number(entry: Any) -> float:
+def _scalar(entry: Any) -> float:
     array = np.asarray(entry["data"] if isinstance(entry, dict) else entry, dtype=np.float32)
     if array.size != 1:
-        raise ValueError(f"{array.size} numbers where one interval a value is known")
+        raise ValueError(f"{array.size} numbers per value, expected one")
     return float(array.reshape(-1)[0])
 
 
@@ -234,7 +241,7 @@ def _to_cache(bounds: Mapping[str, np.float32]) -> bytes:
 def _from_cache(content: bytes) -> Iterable[tuple[str, Interval]]:
     for line in content.decode().split("\n"):
         if line.strip():
-            # From the right: a name may have spaces, a number has none.
+            # Split at the last space: names may contain spaces.
             name, _, bound = line.rpartition(" ")
             if not name:
                 raise ValueError(f'the line "{line[:80]}"')
@@ -245,7 +252,7 @@ def _to_tensorrt(bounds: Mapping[str, np.float32], version: int) -> bytes:
     lines = [f"{_HEADER}{version}-EntropyCalibration2"]
     for name, bound in bounds.items():
         if ":" in name:
-            raise DataError("a name with a colon cannot stand in TensorRT's cache", where=f'"{name}"', fix="rename the value")
+            raise DataError("TensorRT's cache cannot hold a name with a colon", where=f'"{name}"', fix="rename the value")
         lines.append(f"{_line_name(name)}: {_pattern(bound):08x}")
     return "\n".join([*lines, ""]).encode()
 
@@ -261,11 +268,11 @@ def _from_tensorrt(content: bytes) -> Iterable[tuple[str, Interval]]:
 
 
 def _pattern(bound: np.float32) -> int:
-    """The bits of the float32 scale whose 127-fold is nearest to a bound; 8 hexadecimal digits, the sign's first."""
+    """Return the bits of the float32 scale closest to bound / 127."""
     return int(np.float32(np.float64(bound) / 127).view(np.uint32))
 
 
 def _line_name(name: str) -> str:
     if "\n" in name or "\r" in name:
-        raise DataError("a name with a line break cannot stand in a table of lines", where=repr(name), fix="rename the value")
+        raise DataError("the table cannot hold a name with a line break", where=repr(name), fix="rename the value")
     return name

@@ -72,7 +72,9 @@ def run(context: Context[Inputs, Options]) -> Summary:
     units = search.units_of(plan)
     sixteen = _sixteen_bits(targets.load(options.target).CAPABILITIES, options.accuracy)
     saving = _savings(context, plan, changes, units, judge.median_tokens, sixteen)
-    order = search.ordered(units, search.unit_errors(units, inputs.sensitivity.read(sensitivity.FACTS, Sensitivity)), saving)
+    order = search.fallback_order(
+        units, search.unit_errors(units, inputs.sensitivity.read(sensitivity.FACTS, Sensitivity)), saving
+    )
     trials = _stored_trials(context.scratch / _TRIALS)
     spent = time.monotonic() - began
 
