@@ -14,11 +14,12 @@ import pytest
 import octobert
 from octobert.config.loading import parse
 from octobert.config.training import Training
+from octobert.core import version
 from octobert.core.frozen import FrozenModel
 from octobert.pipeline import keys, runner, stages
 from octobert.pipeline.contract import StepResult, results_in
 from octobert.pipeline.planner import steps_of
-from tests.conftest import FAST, warmed
+from tests.support.runs import FAST, warmed
 from tests.support.stages import changed, step_of
 
 ROOT = Path(octobert.__file__).parent
@@ -92,7 +93,7 @@ def test_how_a_training_is_carried_out_does_not_count(steps) -> None:
 def test_another_version_of_octobert_or_of_a_package_is_another_key(steps, monkeypatch) -> None:
     step = steps()["capture"]
     before = keys.key_of(step, {})
-    monkeypatch.setattr(octobert, "__version__", "9.9.9")
+    monkeypatch.setattr(version, "__version__", "9.9.9")
     assert keys.key_of(step, {}) != before
     monkeypatch.undo()
     packages = dict(keys.package_versions("capture"))
@@ -148,6 +149,6 @@ def test_what_another_version_made_is_not_served(finished, tmp_path, monkeypatch
     out = warmed(source, tmp_path / "out", "data", "capture")
     step = step_of(recipe, "data")
     assert {v.step: v.action for v in runner.dry_run(recipe, out)}["data"] == "reuse"
-    monkeypatch.setattr(octobert, "__version__", "9.9.9")
+    monkeypatch.setattr(version, "__version__", "9.9.9")
     assert step.stage == "data"
     assert {v.action for v in runner.dry_run(recipe, out)} == {"run"}

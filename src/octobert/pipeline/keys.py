@@ -26,13 +26,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-import octobert
-from octobert.core import plugins
+from octobert.core import plugins, version
 from octobert.core.files import canonical_digest
 from octobert.pipeline.contract import Step
 
 STAGES = "octobert.pipeline.stages"
-_ROOT = Path(octobert.__file__).parent
+_ROOT = Path(__file__).parents[1]
 
 
 def key_of(step: Step, digests: Mapping[str, str]) -> str:
@@ -44,7 +43,7 @@ def key_of(step: Step, digests: Mapping[str, str]) -> str:
     return canonical_digest(
         {
             "stage": step.stage,
-            "octobert": octobert.__version__,
+            "octobert": version.__version__,
             "code": code_digest(step.stage),
             "packages": package_versions(step.stage),
             "options": key_data(step.options),

@@ -11,7 +11,7 @@ from pathlib import Path
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
-from octobert.data.tokenization import TextEncoder, feeds_of, save_tokenizer
+from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.models.source import ModelSource
@@ -58,7 +58,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     stated = source.tokenizer_folder / "config.json"
     config.write_text(stated.read_text(encoding="utf-8") if stated.is_file() else "{}", encoding="utf-8")
     context.progress("capturing", 0, 2)
-    batches = parity_batches(TextEncoder(context.work))
+    batches = parity_batches(Tokenizer(context.work))
     captured = capture.capture(source, head, batches, allow_pickle=context.options.allow_pickle)
     context.progress("capturing", 1, 2)
     captured.model.metadata_props.update(_described(config))
@@ -76,7 +76,7 @@ def _described(config: Path) -> dict[str, str]:
     return {"producer": "octobert", **found}
 
 
-def parity_batches(encoder: TextEncoder) -> list[Feeds]:
+def parity_batches(encoder: Tokenizer) -> list[Feeds]:
     """The batches on which two forms of a model are compared."""
     rows = encoder.encode(PARITY_TEXTS)
     return [feeds_of([rows[i] for i in group], encoder.pad_id) for group in _BATCHES]

@@ -17,7 +17,7 @@ from octobert.config.recipe import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
-from octobert.data import sources
+from octobert.data import readers, sampling
 from octobert.data.rows import Row
 from octobert.data.tokenization import Text
 from octobert.pipeline.contract import Context, Summary, TaskSpec
@@ -79,23 +79,23 @@ def run(context: Context[Inputs, Options]) -> Summary:
     else:
         target, evaluated = _load(options, "evaluate")
     if evaluate.samples:
-        evaluated = [evaluated[i] for i in sources.sample(len(evaluated), evaluate.samples, seed)]
+        evaluated = [evaluated[i] for i in sampling.sample(len(evaluated), evaluate.samples, seed)]
     known = _digests(task, evaluated, target)
     dropped = 0
     if calibrate.drop_evaluated:
-        kept = sources.apart(_digests(task, rows, source), known)
+        kept = sampling.apart(_digests(task, rows, source), known)
         dropped, rows = len(rows) - len(kept), [rows[i] for i in kept]
-    rows = [rows[i] for i in sources.sample(len(rows), samples, seed)]
+    rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     if not rows:
         raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
     chosen = _digests(task, rows, source)
     if not options.allow_leakage:
-        sources.refuse_leakage(chosen, known)
+        sampling.refuse_leakage(chosen, known)
     if tune is not None:
         if not options.alone:
             place, tuning = _load(options, "tune")
-            kept = sources.apart(_digests(task, tuning, place), [*known, *chosen])
-            tuning = [tuning[kept[i]] for i in sources.sample(len(kept), tune.samples or 0, seed)]
+            kept = sampling.apart(_digests(task, tuning, place), [*known, *chosen])
+            tuning = [tuning[kept[i]] for i in sampling.sample(len(kept), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
     trained = _write_training(context, task, known, tuning) if options.finetune else 0
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
@@ -115,7 +115,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
 
 def _held_out(task: Task, rows: list[Row], where: str, samples: int, seed: int) -> tuple[list[Row], list[Row]]:
     """So many rows, and the rest."""
-    first, second = sources.hold_out(_digests(task, rows, where), samples, seed)
+    first, second = sampling.hold_out(_digests(task, rows, where), samples, seed)
     return [rows[i] for i in first], [rows[i] for i in second]
 
 
@@ -144,21 +144,21 @@ def _write_training(context: Context[Inputs, Options], task: Task, evaluated: Se
     place, rows = _load(options, "train")
     foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if wanted.drop_evaluated else [])]
     digests = _digests(task, rows, place)
-    kept = sources.apart(digests, foreign)
+    kept = sampling.apart(digests, foreign)
     if wanted.samples:
-        kept = [kept[i] for i in sources.sample(len(kept), wanted.samples, options.seed)]
+        kept = [kept[i] for i in sampling.sample(len(kept), wanted.samples, options.seed)]
     rows = [rows[i] for i in kept]
     if not rows:
         raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
     if not options.allow_leakage:
-        sources.refuse_leakage([digests[i] for i in kept], evaluated, what="training", where="data.finetune")
+        sampling.refuse_leakage([digests[i] for i in kept], evaluated, what="training", where="data.finetune")
     context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
     return len(rows)
 
 
 def _load(options: Options, part: str) -> tuple[str, list[Row]]:
     """(Where the rows of a part are, the rows)."""
-    return sources.read(
+    return readers.read(
         options.places[part], hub=options.hub, config=options.config, revision=options.revision, columns=options.columns
     )
 
@@ -172,4 +172,4 @@ def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:
     texts: list[Text] = [
         tuple(t for k in range(per_row) for t in task.identity(inputs[k * len(rows) + i])) for i in range(len(rows))
     ]
-    return [sources.row_digest(text) for text in texts]
+    return [sampling.row_digest(text) for text in texts]

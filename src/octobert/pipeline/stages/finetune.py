@@ -14,7 +14,7 @@ from octobert.config.training import Finetune, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import TRAINED
-from octobert.data.tokenization import TextEncoder, save_tokenizer
+from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -91,7 +91,7 @@ def train_(
 ) -> Summary:
     """Train a model in place on the stored rows; how it went, and how many texts and rows there were."""
     options, task = context.options, context.options.task.build()
-    tokenizer = TextEncoder(base.tokenizer_folder, task.max_length)
+    tokenizer = Tokenizer(base.tokenizer_folder, task.max_length)
     stored = data.read_json("training.json")
     encoded = _rows.encoded(stored["inputs"], task, tokenizer)
     teacher_only = settings.distill is not None and settings.distill.share == 1

@@ -1,0 +1,136 @@
+"""What is known of a run before anything runs: the model, the rows, the task, the machine, and what cannot run here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octobert import targets
+from octobert.config.loading import options_of
+from octobert.config.recipe import Benchmark, Choice, Recipe
+from octobert.core import environment
+from octobert.core.capability import Capabilities, saturates
+from octobert.core.files import canonical_digest
+from octobert.core.session import StaticShape
+from octobert.data import readers, sources
+from octobert.evaluation import candidates
+from octobert.evaluation.latency import fit_lengths
+from octobert.models import heads, source
+from octobert.models.source import ModelSource
+from octobert.pipeline import preflight
+from octobert.pipeline.contract import StepResult, TaskSpec
+from octobert.tasks._task import build, files_of
+
+DATA, CAPTURE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "observe"))
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the steps of one recipe have in common.
+
+    Args:
+        model: the user's.
+        absent: candidate → why it cannot run here.
+    """
+
+    recipe: Recipe
+    model: ModelSource
+    places: sources.Places
+    task: TaskSpec
+    head: str
+    max_length: int
+    benchmark: Benchmark
+    candidates: tuple[str, ...]
+    absent: dict[str, str]
+    here: environment.Environment
+    allow_pickle: bool
+
+    @property
+    def machine(self) -> str:
+        """What figures of this machine and its runtimes are keyed by."""
+        return canonical_digest(self.here.model_dump(mode="json"))
+
+    @property
+    def float_graph(self) -> StepResult:
+        """The step whose graph is quantized."""
+        if self.recipe.qat is not None:
+            return StepResult(step="capture/trained")
+        return self.observed_graph
+
+    @property
+    def observed_graph(self) -> StepResult:
+        """The step whose graph is calibrated."""
+        return StepResult(step="transform") if self.recipe.transforms else CAPTURE
+
+    @property
+    def ranges(self) -> StepResult:
+        """The step whose ranges plans are made from."""
+        return StepResult(step="calibrate" if self.recipe.qat is None else "qat")
+
+    @property
+    def trained(self) -> StepResult | None:
+        """The step whose checkpoint takes the place of the user's."""
+        return StepResult(step="finetune") if self.recipe.finetune is not None else None
+
+    def chosen(self, target: str) -> StepResult:
+        """The step whose plan a target gets."""
+        return StepResult(step=f"{'quantize' if self.recipe.accuracy is None else 'search'}/{target}")
+
+    def method(self, target: str) -> Choice:
+        """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
+        choice, capabilities = self.recipe.quantize, targets.load(target).CAPABILITIES
+        options = options_of(choice, "methods")
+        if options.reduce_range == "auto":
+            options = options.model_copy(update={"reduce_range": saturates(capabilities, self.here.features)})
+        return Choice(name=choice.name, options=options.model_dump(mode="json"))
+
+    def shape(self, capabilities: Capabilities) -> StaticShape | None:
+        """The shape that a target's model is made for; None where it is free."""
+        if capabilities.shapes == "dynamic":
+            return None
+        return self.recipe.shape or StaticShape(sequence=self.max_length)
+
+
+def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
+    """What is known before anything runs.
+
+    Raises:
+        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
+    """
+    model = source.resolve(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
+    trains = recipe.finetune is not None or recipe.qat is not None
+    places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
+    labels = _labels(recipe, model, places)
+    task = build(recipe.task.name, recipe.task.options, labels)
+    timed = fit_lengths(recipe.benchmark, model.longest_input)
+    preflight.check(recipe, model, task, timed, places)
+    available = [name for name in recipe.targets if targets.load(name).probe().available]
+    baselines = candidates.baselines_of(available, recipe.baselines)
+    absent = {each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines}
+    absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
+    return RunFacts(
+        recipe=recipe,
+        model=model,
+        places=places,
+        task=TaskSpec(name=recipe.task.name, options=recipe.task.options, labels=labels),
+        head=task.head,
+        max_length=task.max_length or model.longest_input,
+        benchmark=timed,
+        candidates=tuple(name for name, why in absent.items() if why is None),
+        absent={name: why for name, why in absent.items() if why is not None},
+        here=environment.current(),
+        allow_pickle=recipe.allow_pickle,
+    )
+
+
+def _labels(recipe: Recipe, model: ModelSource, places: sources.Places) -> tuple[str, ...]:
+    """Class names: as the model's config states them, or for a model that gets a new head, as the training rows have them."""
+    blank = build(recipe.task.name, recipe.task.options, ())
+    if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
+        return model.labels
+    if blank.labels or places.train is None:
+        return blank.labels
+    settings = recipe.data
+    where, rows = readers.read(
+        places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
+    )
+    return blank.labels_in(rows, where=where)
