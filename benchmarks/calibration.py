@@ -1,12 +1,12 @@
-"""What calibration costs on the shapes of BERT-base: time against the plain forward pass of the same rows, and peak memory.
+"""Cost of calibration for the shapes of BERT-base: time compared with a forward pass of the same rows, and peak memory.
 
     python benchmarks/calibration.py [--out DIR] [--rows 100] [--tokens 384] [--placement matmul|tensorrt] [--peers 16]
 
-One pass observes what a placement quantizes (`tensorrt` is that of the reference workflows for SQuAD: all products and residual
-adds); entropy, percentile and mse ranges are then all taken from what was seen. The
-plain pass opens the same float graph in ONNX Runtime and runs the same batches. Both are run in turn, three times; medians are
-printed. Memory is that of another process, which only calibrates. With --peers, quantize_static of ONNX Runtime
-(percentile) and NNCF's quantize work on the first so many rows, which they hold in memory, and octobert on the same.
+One pass observes the values that a placement quantizes (`tensorrt` is the placement of the reference workflow for SQuAD: all
+products and residual adds). Entropy, percentile and mse ranges are computed from the statistics of that pass. The forward pass
+opens the same float graph in ONNX Runtime and runs the same batches. Both run in turn, three times; the medians are printed.
+Peak memory is measured in another process, which only calibrates. With --peers N, ONNX Runtime's quantize_static (percentile),
+NNCF's quantize and octobert calibrate on the first N rows; the other tools keep them all in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octobert.core import environment, plugins
 from octobert.core.capability import saturates
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.placement import Placement
-from octobert.core.ranges import Ranges
+from octobert.core.ranges import Provenance, Ranges
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
@@ -43,38 +43,38 @@ ROUNDS = 3
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """The duration of a call, in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def main() -> None:
-    """Make, run, print."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--out", type=Path, default=Path("runs/foundation"))
-    arguments.add_argument("--rows", type=int, default=100)
-    arguments.add_argument("--tokens", type=int, default=384)
-    arguments.add_argument("--placement", default="matmul")
-    arguments.add_argument("--peers", type=int, default=0, help="rows that other tools calibrate on too")
-    arguments.add_argument("--memory", action="store_true", help="calibrate once and print the peak memory of this process")
-    given = arguments.parse_args()
-    graph = given.out / "bert-base.onnx"
+    """Create the model, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/foundation"))
+    parser.add_argument("--rows", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=384)
+    parser.add_argument("--placement", default="matmul")
+    parser.add_argument("--peers", type=int, default=0, help="rows for the comparison with other tools")
+    parser.add_argument("--memory", action="store_true", help="calibrate once and print the peak memory of this process")
+    arguments = parser.parse_args()
+    graph = arguments.out / "bert-base.onnx"
     if not graph.is_file():
-        if not (given.out / "bert-base" / "model.safetensors").is_file():
-            given.out.mkdir(parents=True, exist_ok=True)
-            make_model(given.out / "bert-base")
+        if not (arguments.out / "bert-base" / "model.safetensors").is_file():
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            make_model(arguments.out / "bert-base")
         ids = np.ones((1, 8), dtype=np.int64)
         feeds = {"input_ids": ids, "attention_mask": ids, "token_type_ids": ids * 0}
-        operators.save(capture.capture(resolve(given.out / "bert-base"), "sequence-classification", [feeds]).model, graph)
-        print("captured; run again, so that the capture's memory does not count")
+        operators.save(capture.capture(resolve(arguments.out / "bert-base"), "sequence-classification", [feeds]).model, graph)
+        print("captured; run again, so that the memory of the capture does not count")
         return
     generator = np.random.default_rng(0)
-    types = np.zeros(given.tokens, dtype=np.int64)
-    rows = [Encoded(generator.integers(4, VOCABULARY, given.tokens), types, False) for _ in range(given.rows)]
-    found = sites.find_sites(ir.load(graph).graph, plugins.load("families", "bert").FAMILY)
-    placement = plugins.load("placements", given.placement).PLACEMENT
-    values = sorted({site.value for site in found if placement.takes(site) and not site.is_weight})
+    types = np.zeros(arguments.tokens, dtype=np.int64)
+    rows = [Encoded(generator.integers(4, VOCABULARY, arguments.tokens), types, False) for _ in range(arguments.rows)]
+    graph_sites = sites.find_sites(ir.load(graph).graph, plugins.load("families", "bert").FAMILY)
+    placement = plugins.load("placements", arguments.placement).PLACEMENT
+    values = sorted({site.value for site in graph_sites if placement.takes(site) and not site.is_weight})
 
     def plain() -> None:
         session = ort.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
@@ -82,28 +82,28 @@ def main() -> None:
             session.run(None, feeds_of([rows[i] for i in group], 0))
 
     def calibrate() -> None:
-        seen = observer.observe(graph, rows, 0, values)
+        observed = observer.observe(graph, rows, 0, values)
         for name in CALIBRATORS:
             calibrator = plugins.load("calibrators", name)
             for value in values:
-                calibrator.interval(seen[value], calibrator.Options())
+                calibrator.interval(observed[value], calibrator.Options())
 
-    if given.memory:
+    if arguments.memory:
         calibrate()
         print(f"peak memory of a process that only calibrates: {peak_memory_bytes() / 1e9:.2f} GB")
         return
     times = [(seconds(plain), seconds(calibrate)) for _ in range(ROUNDS)]
     forward, whole = (statistics.median(column) for column in zip(*times, strict=True))
-    what = f"{len(values)} values of placement {given.placement}"
-    print(f"{given.rows} rows of {given.tokens} tokens, {what}, {', '.join(CALIBRATORS)}")
-    print(f"plain forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times")
+    what = f"{len(values)} values of placement {arguments.placement}"
+    print(f"{arguments.rows} rows of {arguments.tokens} tokens, {what}, {', '.join(CALIBRATORS)}")
+    print(f"forward pass {forward:.1f} s, observation and all ranges {whole:.1f} s: {whole / forward:.2f} times")
     subprocess.run([sys.executable, *sys.argv, "--memory"], check=True)
-    if given.peers:
-        beside_peers(given.out, graph, rows[: given.peers])
+    if arguments.peers:
+        compare_with_peers(arguments.out, graph, rows[: arguments.peers])
 
 
-def beside_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
-    """Seconds from a float graph and rows to a quantized file, of everybody, in turn."""
+def compare_with_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
+    """Print the seconds that each tool takes from a float graph and rows to a quantized file."""
     from onnxruntime.quantization import CalibrationMethod
 
     percentile = partial(ORT_COPIED, per_channel=True, calibrate_method=CalibrationMethod.Percentile)
@@ -123,18 +123,18 @@ def beside_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
 
 
 def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
-    """What a run does with a float graph, in this process: observe, calibrate, plan, write."""
+    """Quantize a float graph as a run does, in this process: observe, calibrate, plan, write."""
     model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
-    found = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
+    graph_sites = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
     method, calibrator = plugins.load("methods", "static"), plugins.load("calibrators", "percentile")
     options = method.Options(reduce_range=saturates(table, environment.current().features))
-    wanted = Placement(description="", kinds=method.observed_kinds(options, [table]))
-    values = sorted({site.value for site in found if wanted.takes(site) and not site.is_weight})
-    seen = observer.observe(graph, rows, 0, values)
-    intervals = {name: calibrator.interval(seen[name], calibrator.Options()) for name in values}
-    provenance = {"samples": len(rows), "tokens": 0, "data_digest": "", "model_digest": "", "source": "benchmark"}
+    placement = Placement(description="", kinds=method.observed_kinds(options, [table]))
+    values = sorted({site.value for site in graph_sites if placement.takes(site) and not site.is_weight})
+    observed = observer.observe(graph, rows, 0, values)
+    intervals = {name: calibrator.interval(observed[name], calibrator.Options()) for name in values}
+    provenance = Provenance(samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark")
     ranges = Ranges(calibrator="percentile", options={}, intervals=intervals, provenance=provenance)
-    qdq.write(model, method.plan(found, ranges, table, options))
+    qdq.write(model, method.plan(graph_sites, ranges, table, options))
     operators.save(model, folder / "model.onnx")
 
 

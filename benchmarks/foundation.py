@@ -1,9 +1,9 @@
-"""Speed and calibration memory on the shapes of BERT-base, with random weights: no download, one command.
+"""Speed and calibration memory for the shapes of BERT-base with random weights. Nothing is downloaded.
 
     python benchmarks/foundation.py [--out runs/foundation] [--rounds 40]
 
 Prints medians of one interleaved run at batch 1 × 128 tokens, and the peak memory of the process that calibrates with
-percentiles on 64 and on 256 rows of 128 tokens. Random weights are as fast as trained ones; accuracy is not looked at here.
+percentiles on 64 and on 256 rows of 128 tokens. Random weights are as fast as trained ones. Accuracy is not measured here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VOCABULARY, TOKENS = 30522, 128
 
 
 def make_model(folder: Path) -> None:
-    """BERT-base with a classification head of two classes, random weights, and a tokenizer of one token a word."""
+    """Write BERT-base with random weights, a head of two classes, and a tokenizer with one token per word."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertForSequenceClassification
@@ -39,7 +39,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_rows(folder: Path, train: int, validation: int) -> None:
-    """Rows of exactly 128 tokens."""
+    """Write rows of exactly 128 tokens."""
     generator = random.Random(0)
     for name, count in (("train", train), ("validation", validation)):
         texts = [" ".join(f"w{generator.randrange(4, VOCABULARY)}" for _ in range(TOKENS - 2)) for _ in range(count)]
@@ -48,7 +48,7 @@ def make_rows(folder: Path, train: int, validation: int) -> None:
 
 
 def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
-    """Percentile calibration on so many rows, both CPU targets, one shape."""
+    """Percentile calibration on `samples` rows, both CPU targets, one shape."""
     return parse(
         {
             "model": str(folder / "bert-base"),
@@ -62,32 +62,32 @@ def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
 
 
 def show(report: Report, larger: Report) -> None:
-    """The figures as Markdown."""
+    """Print the figures as Markdown."""
     (shape,) = summary.shapes(report.latencies)
     print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
-    for line in summary.lines(report):
-        one, ratio = line.timed.latencies[shape], line.timed.speedup[shape]
-        times = f"{one.percentile_ms(50):.1f} | {one.percentile_ms(90):.1f}"
+    for line in summary.model_results(report):
+        latency, ratio = line.timing.latencies[shape], line.timing.speedup[shape]
+        times = f"{latency.percentile_ms(50):.1f} | {latency.percentile_ms(90):.1f}"
         print(f"| {line.name} | {line.precision} | {times} | {f'{ratio:.2f}' if ratio else ''} |")
     print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
-    for one in (report, larger):
-        stage = one.stages["observe"]
-        print(f"| {one.data.calibration_rows} | {stage.peak_memory_bytes / 1e9:.2f} | {stage.seconds:.1f} |")
+    for run in (report, larger):
+        stage = run.stages["observe"]
+        print(f"| {run.data.calibration_rows} | {stage.peak_memory_bytes / 1e9:.2f} | {stage.seconds:.1f} |")
     here = report.environment
     print(f"\n{here.cpu}, {here.cores} cores, {', '.join(here.features)}; {json.dumps(here.versions)}")
 
 
 def main() -> None:
-    """Make, run, print."""
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--out", type=Path, default=Path("runs/foundation"))
-    arguments.add_argument("--rounds", type=int, default=40)
-    given = arguments.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if not (given.out / "bert-base" / "model.safetensors").is_file():
-        make_model(given.out / "bert-base")
-    make_rows(given.out, train=256, validation=24)
-    reports = [runner.run(recipe_for(given.out, n, given.rounds), given.out / f"rows-{n}") for n in (64, 256)]
+    """Create the model, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/foundation"))
+    parser.add_argument("--rounds", type=int, default=40)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if not (options.out / "bert-base" / "model.safetensors").is_file():
+        make_model(options.out / "bert-base")
+    make_rows(options.out, train=256, validation=24)
+    reports = [runner.run(recipe_for(options.out, n, options.rounds), options.out / f"rows-{n}") for n in (64, 256)]
     show(*reports)
 
 

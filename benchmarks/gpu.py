@@ -1,9 +1,9 @@
-"""Float, 16-bit float and INT8 of one model on the targets of a GPU: accuracy on real rows, latency over batches and lengths.
+"""Float32, float16 and INT8 of one model on GPU targets: accuracy on real rows, latency over batch sizes and lengths.
 
     python benchmarks/gpu.py CHECKPOINT TASK DATA --out runs/gpu
 
-Every table is a recipe; all share a folder, so that capture, data and calibration are made once. `--target` names others, such
-as ort-cpu and torch-cpu, on which the same runs without a GPU.
+Each table is one recipe. All share an output directory, so capture, data and calibration run once. `--target ort-cpu
+torch-cpu` runs the same without a GPU.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ COLUMNS: dict[str, Any] = {
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("checkpoint")
-    arguments.add_argument("task")
-    arguments.add_argument("data")
-    arguments.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    arguments.add_argument("--target", nargs="+", default=["ort-cuda", "torch-cuda"])
-    arguments.add_argument("--batch", nargs="+", type=int, default=[1, 8, 32, 128])
-    arguments.add_argument("--sequence", nargs="+", type=int, default=[128, 384])
-    arguments.add_argument("--repeats", type=int, default=50)
-    given = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint")
+    parser.add_argument("task")
+    parser.add_argument("data")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
+    parser.add_argument("--target", nargs="+", default=["ort-cuda", "torch-cuda"])
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 8, 32, 128])
+    parser.add_argument("--sequence", nargs="+", type=int, default=[128, 384])
+    parser.add_argument("--repeats", type=int, default=50)
+    options = parser.parse_args()
     for name, quantize in COLUMNS.items():
         recipe = parse(
             {
-                "model": given.checkpoint,
-                "task": given.task,
-                "data": given.data,
+                "model": options.checkpoint,
+                "task": options.task,
+                "data": options.data,
                 "transforms": [],
                 "corrections": [],
                 "quantize": quantize,
-                "targets": given.target,
+                "targets": options.target,
                 "baselines": [],
-                "benchmark": {"batch": given.batch, "sequence": given.sequence, "repeats": given.repeats},
+                "benchmark": {"batch": options.batch, "sequence": options.sequence, "repeats": options.repeats},
             }
         )
-        print(f"\n## {name}\n\n{table(runner.run(recipe, given.out), given.target)}", flush=True)
+        print(f"\n## {name}\n\n{table(runner.run(recipe, options.out), options.target)}", flush=True)
 
 
 def table(report: Report, targets: list[str]) -> str:
-    """Scores of each target, and the median of every shape; what was not measured here says why."""
+    """Scores of each target and the median latency of each shape. Targets that did not run show the reason."""
     lines = ["| target | score | " + " | ".join(shapes(report)) + " |", "|---" * (2 + len(shapes(report))) + "|"]
     for target in targets:
         if target not in report.scores:
@@ -69,7 +69,7 @@ def table(report: Report, targets: list[str]) -> str:
 
 
 def shapes(report: Report) -> list[str]:
-    """Batch × sequence, as they were timed."""
+    """The timed shapes, batch × sequence."""
     return list(dict.fromkeys(f"{x.batch} × {x.sequence}" for x in report.latencies))
 
 

