@@ -207,10 +207,10 @@ def test_disabled_modules_stay_float(model, bert) -> None:
 
 
 def test_a_missing_range_is_an_error(model, bert) -> None:
-    found = sites.find_sites(model.graph, bert.family)
-    ranges = ranges_for(found).model_copy(update={"intervals": {}})
+    placed = sites.find_sites(model.graph, bert.family)
+    ranges = ranges_for(placed).model_copy(update={"intervals": {}})
     with pytest.raises(PlanError, match=r'no calibrated range for "embeddings\.LayerNorm"'):
-        static.plan(found, ranges, capabilities("ort-cpu"), static.Options())
+        static.plan(placed, ranges, capabilities("ort-cpu"), static.Options())
 
 
 def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> None:
@@ -330,8 +330,8 @@ def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> in
     settings = ort.SessionOptions()
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session, feeds = ort.InferenceSession(model.SerializeToString(), settings), feeds_of(encoded(), 0)
-    found = session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})
-    for name, theirs in zip(names, found, strict=True):
+    results = session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})
+    for name, theirs in zip(names, results, strict=True):
         assert theirs.dtype == np.int8
         np.testing.assert_array_equal(theirs, constant(integers, name), err_msg=name)
     return len(names)
@@ -518,8 +518,8 @@ def test_a_dynamic_head_without_bias_may_be_the_output(model, bert, bert_ranges)
     model.graph.outputs[:] = [product]
     model.graph.remove(nodes["classifier"], safe=True)
     product.name = "logits"
-    found = sites.find_sites(model.graph, bert.family)
-    qdq.write(model, dynamic.plan(found, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
+    placed = sites.find_sites(model.graph, bert.family)
+    qdq.write(model, dynamic.plan(placed, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
     assert [v.name for v in model.graph.outputs] == ["logits"]
 
 
@@ -545,7 +545,7 @@ def test_switches_go_from_the_float_graph_to_the_written_one(
 ) -> None:
     plan = plan_named(name, bert_sites, bert_ranges)
     run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
-    assert sorted(s.kind for one in behind for s in one) == sorted(s.kind for s, _ in plan.quantized)
+    assert sorted(s.kind for group in behind for s in group) == sorted(s.kind for s, _ in plan.quantized)
     assert len(behind) == len({(s.value, q) for s, q in plan.quantized})
     count = len(behind)
     np.testing.assert_allclose(run([False] * count), float_logits, rtol=0, atol=1e-6)

@@ -127,15 +127,15 @@ def test_names_are_the_module_paths_of_transformers(captured, checkpoint, family
 
 def test_every_site_is_found_once(captured) -> None:
     result = captured("bert", "sequence-classification")
-    found = sites.find_sites(result.model.graph, result.family)
-    counts = Counter(site.role for site in found)
+    placed = sites.find_sites(result.model.graph, result.family)
+    counts = Counter(site.role for site in placed)
     assert set(counts) == set(ROLES)
     assert counts["linear.input"] == counts["linear.weight"] == 12
     assert counts["scores.query"] == counts["context.value"] == 2
     assert counts["residual.branch"] == counts["residual.skip"] == 4
     assert counts["head.weight"] == 2
-    assert len({(s.node, s.input) for s in found}) == len(found)
-    skips = [s.value for s in found if s.role == "residual.skip"]
+    assert len({(s.node, s.input) for s in placed}) == len(placed)
+    skips = [s.value for s in placed if s.role == "residual.skip"]
     assert skips[0] == "embeddings.LayerNorm"
 
 
@@ -207,8 +207,8 @@ def test_a_users_onnx_file_gets_the_same_form(checkpoint, captured, tmp_path, at
     ours = [parity.only(b, result.model) for b in batches()]
     a = parity.onnx_outputs(result.model, ours, ["logits"])
     b = parity.onnx_outputs(reference.model, ours, ["logits"])
-    for one, two in zip(a, b, strict=True):
-        np.testing.assert_allclose(one[0], two[0], rtol=RTOL, atol=RTOL)
+    for ours, theirs in zip(a, b, strict=True):
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=RTOL, atol=RTOL)
     layers = structure.find_layers(result.model.graph)
     assert [layer.attention.query.matmul.name for layer in layers] == [
         f"encoder.layer.{i}.attention.self.query.matmul" for i in range(2)
@@ -274,9 +274,9 @@ def test_a_graph_without_any_names_still_has_sites(captured, tmp_path) -> None:
             value.name = value.name if value.is_graph_output() else f"v{index}"
     operators.save(bare, tmp_path / "bare.onnx")
     result = capture.capture(resolve(tmp_path / "bare.onnx"), "sequence-classification", batches())
-    found = sites.find_sites(result.model.graph, result.family)
-    assert all(site.node for site in found)
-    assert Counter(s.role for s in found)["embedding.weight"] == 1
+    placed = sites.find_sites(result.model.graph, result.family)
+    assert all(site.node for site in placed)
+    assert Counter(s.role for s in placed)["embedding.weight"] == 1
 
 
 def test_half_precision_weights_are_refused(captured, tmp_path) -> None:

@@ -45,8 +45,8 @@ def xml(captured, tmp_path_factory) -> Path:
     static_shapes.make_static_(model, batch=SIZE[0], sequence=SIZE[1])
     operators.save(model, folder / "fixed.onnx")
     for name in ("dynamic", "fixed"):
-        found = openvino.Core().read_model(str(folder / f"{name}.onnx"))
-        openvino.save_model(found, str(folder / f"{name}.xml"), compress_to_fp16=False)
+        read = openvino.Core().read_model(str(folder / f"{name}.onnx"))
+        openvino.save_model(read, str(folder / f"{name}.xml"), compress_to_fp16=False)
     return folder / "fixed.xml"
 
 
@@ -60,7 +60,7 @@ def test_the_file_is_what_the_provider_expects(written) -> None:
     model = onnx.load(written)
     assert model.ir_version == 10
     assert model.graph.name == "EP_Context_Model"
-    assert {one.domain: one.version for one in model.opset_import} == {
+    assert {opset.domain: opset.version for opset in model.opset_import} == {
         "com.microsoft.nchwc": 1,
         "": 11,
         "ai.onnx.ml": 5,

@@ -27,9 +27,9 @@ PRODUCTS = {"deberta-v2": WHOLE_LAYER + 1, "mobilebert": WHOLE_LAYER + 2 + 2 * 2
 
 
 def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float = REORDERED) -> None:
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.shape == other.shape
-        assert np.abs(one - other).max() <= tolerance * np.abs(other).max()
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.shape == other.shape
+        assert np.abs(mine - other).max() <= tolerance * np.abs(other).max()
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -45,10 +45,10 @@ def test_float_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, 
 @pytest.mark.parametrize("placement", ["matmul-attention", "qdqbert", "tensorrt"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_8_bit_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, placement: str) -> None:
-    one, model = captured(name), captured(name).model.clone()
-    found = sites.find_sites(model.graph, one.family)
+    bert, model = captured(name), captured(name).model.clone()
+    placed = sites.find_sites(model.graph, bert.family)
     options = exact_options(static, placement=placement)
-    qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), options))
+    qdq.write(model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), options))
     ours, count = sliced(model)
     assert count == PRODUCTS.get(name, WHOLE_LAYER)
     pad_id = pad_of(checkpoint(name))
@@ -56,9 +56,9 @@ def test_8_bit_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, 
 
 
 def test_operators_still_read_pairs(captured) -> None:
-    one, model = captured("bert"), captured("bert").model.clone()
-    found = sites.find_sites(model.graph, one.family)
-    qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), exact_options(static)))
+    bert, model = captured("bert"), captured("bert").model.clone()
+    placed = sites.find_sites(model.graph, bert.family)
+    qdq.write(model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), exact_options(static)))
     ours, _ = sliced(model)
     behind = Counter(operators.producer(node.inputs[0]).op_type for node in ours.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
     before = Counter(operators.producer(node.inputs[0]).op_type for node in model.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
@@ -71,12 +71,12 @@ def test_operators_still_read_pairs(captured) -> None:
 
 
 def test_dynamic_scales_are_those_of_the_row(captured, tmp_path) -> None:
-    one, model = captured("bert"), captured("bert").model.clone()
-    found = sites.find_sites(model.graph, one.family)
-    qdq.write(model, dynamic.plan(found, None, capabilities("ort-cpu"), exact_options(dynamic)))
+    bert, model = captured("bert"), captured("bert").model.clone()
+    placed = sites.find_sites(model.graph, bert.family)
+    qdq.write(model, dynamic.plan(placed, None, capabilities("ort-cpu"), exact_options(dynamic)))
     ours, count = sliced(model)
     assert count == WHOLE_LAYER
-    exact = outputs_on_batches(one.model, tmp_path, 0)
+    exact = outputs_on_batches(bert.model, tmp_path, 0)
     errors = [
         max(float(np.abs(a - b).max()) for a, b in zip(outputs_on_batches(each, tmp_path, 0), exact, strict=True))
         for each in (ours, model)

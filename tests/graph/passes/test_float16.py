@@ -79,13 +79,13 @@ def classifier(tiny) -> Model:
 
 
 @pytest.fixture(scope="module")
-def found(classifier):
+def placed(classifier):
     return sites.find_sites(ir.load(classifier.path).graph, classifier.family)
 
 
 @pytest.fixture(scope="module")
-def measured(classifier, found):
-    return ranges_of(statistics_of(classifier.path, found))
+def measured(classifier, placed):
+    return ranges_of(statistics_of(classifier.path, placed))
 
 
 def write_(model: ir.Model, plan: QuantPlan) -> None:
@@ -136,28 +136,28 @@ def make_model(nodes: list, inputs: list, outputs: list, constants: dict[str, np
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
-    one = tiny(family, head)
-    before = ir.load(one.path).graph
-    model = halved(one.path, tmp_path / "half.onnx")
+    source = tiny(family, head)
+    before = ir.load(source.path).graph
+    model = halved(source.path, tmp_path / "half.onnx")
     assert float32_constants(model) == norm_vectors(model)
     assert model.opset_imports[""] == 19
     for ours, theirs in zip([*model.graph.inputs, *model.graph.outputs], [*before.inputs, *before.outputs], strict=True):
         assert (ours.name, ours.dtype, ours.shape) == (theirs.name, theirs.dtype, theirs.shape)
-    for ours, theirs in zip(run(tmp_path / "half.onnx", one.feeds), one.outputs, strict=True):
+    for ours, theirs in zip(run(tmp_path / "half.onnx", source.feeds), source.outputs, strict=True):
         assert ours.dtype == np.float32
         assert 1e-5 < relative_error(ours, theirs) < HALF
     products = [n for n in model.graph if n.op_type == "MatMul"]
     assert products
     assert all(v.dtype == ir.DataType.FLOAT16 for n in products for v in (*n.inputs, *n.outputs))
     # Half the bytes, but for norms and names.
-    assert (tmp_path / "half.onnx").stat().st_size < 0.8 * one.path.stat().st_size
+    assert (tmp_path / "half.onnx").stat().st_size < 0.8 * source.path.stat().st_size
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_a_quantized_graph_in_float16(classifier, found, measured, tmp_path, options) -> None:
+def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, options) -> None:
     paths, models = [], []
     for parts in ("float32", "float16"):
-        plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts))
+        plan = static.plan(placed, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts))
         assert QuantPlan.model_validate_json(plan.model_dump_json()).float_parts == parts
         models.append(ir.load(classifier.path))
         write_(models[-1], plan)
@@ -184,15 +184,15 @@ def test_a_quantized_graph_in_float16(classifier, found, measured, tmp_path, opt
     assert {n.inputs[1].dtype for n in scaled} == {ir.DataType.FLOAT16}
 
 
-def test_weights_are_integers_times_the_scale_in_the_file(classifier, found, measured, tmp_path) -> None:
+def test_weights_are_integers_times_the_scale_in_the_file(classifier, placed, measured, tmp_path) -> None:
     """Nearest to the float weights with that very scale, and the same behind a pair."""
-    name = next(s.value for s in found if s.role == "linear.weight")
+    name = next(s.value for s in placed if s.role == "linear.weight")
     weight = ir.load(classifier.path).graph.initializers[name].const_value.numpy()
     integers = {}
     for form in ("integers", "pair"):
         chosen = static.Options(weight_form=form, float_parts="float16")
         model = ir.load(classifier.path)
-        write_(model, static.plan(found, measured, capabilities("ort-cpu"), chosen))
+        write_(model, static.plan(placed, measured, capabilities("ort-cpu"), chosen))
         scale = model.graph.initializers[f"{name}.scale"].const_value.numpy()
         assert scale.dtype == np.float16
         stored = model.graph.initializers.get(f"{name}.quantized") or model.graph.initializers[f"{name}.rounded"]
@@ -203,7 +203,7 @@ def test_weights_are_integers_times_the_scale_in_the_file(classifier, found, mea
     np.testing.assert_array_equal(integers["pair"], expected)
 
 
-def test_openvino_reads_the_same_file(classifier, found, measured, tmp_path) -> None:
+def test_openvino_reads_the_same_file(classifier, placed, measured, tmp_path) -> None:
     target = plugins.load("targets", "openvino-cpu")
     if not target.probe().available:
         pytest.skip("openvino is not installed")
@@ -211,7 +211,7 @@ def test_openvino_reads_the_same_file(classifier, found, measured, tmp_path) -> 
     for parts in ("float32", "float16"):
         model = ir.load(classifier.path)
         options = exact_options(static, "openvino-cpu", float_parts=parts)
-        write_(model, static.plan(found, measured, target.CAPABILITIES, options))
+        write_(model, static.plan(placed, measured, target.CAPABILITIES, options))
         checked(model, tmp_path / f"{parts}.onnx")
         results.append(target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)["logits"])
     assert results[1].dtype == np.float32
@@ -279,11 +279,11 @@ def test_small_single_constants_keep_their_operator_in_float32(tmp_path) -> None
     np.testing.assert_allclose(y, 2.0)
 
 
-def test_scales_that_float16_would_lose(classifier, found, measured, tmp_path) -> None:
+def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) -> None:
     """Weights, an activation and rows so small that float16 has no scale for them stay exact, in float32."""
     model = ir.load(classifier.path)
-    weights = [s for s in found if s.role == "linear.weight"]
-    table = next(s.value for s in found if s.role == "embedding.weight")
+    weights = [s for s in placed if s.role == "linear.weight"]
+    table = next(s.value for s in placed if s.role == "embedding.weight")
     shrunk = {weights[0].value: 1e-4, table: 1e-4}
     for name, factor in shrunk.items():
         value = model.graph.initializers[name]
@@ -296,7 +296,7 @@ def test_scales_that_float16_would_lose(classifier, found, measured, tmp_path) -
     zeroed[:, 0] = 0.0
     value.const_value = ir.tensor(zeroed, name=weights[1].value)
     operators.save(model, tmp_path / "small.onnx")
-    plan = static.plan(found, measured, capabilities("ort-cpu"), static.Options())
+    plan = static.plan(placed, measured, capabilities("ort-cpu"), static.Options())
     activation = next(s.value for s, q in plan.quantized if s.role == "linear.input" and s.part == "ffn_down")
 
     def narrow(decision: Decision) -> Decision:
@@ -318,8 +318,8 @@ def test_scales_that_float16_would_lose(classifier, found, measured, tmp_path) -
     assert relative_error(outputs[1], outputs[0]) < QUANTIZED_HALF
 
 
-def test_dynamically_quantized_activations_are_refused(classifier, found, measured) -> None:
-    plan = dynamic.plan(found, measured, capabilities("ort-cpu"), dynamic.Options())
+def test_dynamically_quantized_activations_are_refused(classifier, placed, measured) -> None:
+    plan = dynamic.plan(placed, measured, capabilities("ort-cpu"), dynamic.Options())
     model = ir.load(classifier.path)
     with pytest.raises(
         ModelError, match=r"the graph cannot be converted to float16 \(got DynamicQuantizeLinear\); set float_parts"

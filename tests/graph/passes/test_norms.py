@@ -41,9 +41,11 @@ def test_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: 
         assert after["LayerNormalization"] == 0
         assert count >= 3 or name in WITHOUT
         pad_id = pad_of(checkpoint(name, head))
-        found, expected = (np.concatenate([o.ravel() for o in outputs_on_batches(m, tmp_path, pad_id)]) for m in (ours, model))
+        rewritten, expected = (
+            np.concatenate([o.ravel() for o in outputs_on_batches(m, tmp_path, pad_id)]) for m in (ours, model)
+        )
         # One output alone may be a small difference of large numbers.
-        assert np.abs(found - expected).max() <= REORDERED * np.abs(expected).max()
+        assert np.abs(rewritten - expected).max() <= REORDERED * np.abs(expected).max()
 
 
 def norm(attributes: dict[str, object], *, bias: bool, outputs: int = 1) -> ir.Model:
@@ -97,10 +99,10 @@ def test_other_norms_are_left() -> None:
 def test_files_for_other_runtimes_and_in_float16_keep_their_norms(
     captured, placement: str, float_parts: str, own: bool
 ) -> None:
-    one, table = captured("bert"), capabilities("ort-cpu")
-    found = sites.find_sites(one.model.graph, one.family)
+    bert, table = captured("bert"), capabilities("ort-cpu")
+    placed = sites.find_sites(bert.model.graph, bert.family)
     options = exact_options(static, placement=placement, float_parts=float_parts)
-    assert export.is_for_it_alone(static.plan(found, ranges_for(found), table, options), table) == own
+    assert export.is_for_it_alone(static.plan(placed, ranges_for(placed), table, options), table) == own
 
 
 def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pairs) -> None:
@@ -112,10 +114,10 @@ def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pa
             "targets": ["ort-cpu", "openvino-cpu"],
         }
     )
-    here, found = environment.current(), {}
+    here, options = environment.current(), {}
     for cores in (2, 64):
         monkeypatch.setattr(environment, "current", lambda c=cores: here.model_copy(update={"cores": c}))
-        found[cores] = {s.name: s.options for s in planner.steps_of(recipe) if s.stage == "export"}
-    assert [found[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
-    assert not found[2]["export/openvino-cpu"].fast_norms
+        options[cores] = {s.name: s.options for s in planner.steps_of(recipe) if s.stage == "export"}
+    assert [options[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
+    assert not options[2]["export/openvino-cpu"].fast_norms
     assert plugins.load("targets", "ort-cpu").CAPABILITIES.fast_norms == 4

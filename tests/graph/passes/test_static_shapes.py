@@ -46,14 +46,14 @@ def made(captured, checkpoint, tmp_path_factory) -> Callable[[str, str], tuple[P
 
     def get(name: str, form: str) -> tuple[Path, int]:
         if (name, form) not in paths:
-            one = captured(name, "embedding")
+            source = captured(name, "embedding")
             paths[name, form] = folder / f"{name}-{form}.onnx"
-            ops.save(one.model, paths[name, form])
+            ops.save(source.model, paths[name, form])
             if form != "float":
                 model = ir.load(paths[name, form])
-                found = sites.find_sites(model.graph, one.family)
+                placed = sites.find_sites(model.graph, source.family)
                 options = exact_options(static, **({} if form == "int8" else {"activations": form}))
-                qdq.write(model, static.plan(found, ranges_for(found), capabilities("ort-cpu"), options))
+                qdq.write(model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), options))
                 ops.save(model, paths[name, form])
         return paths[name, form], pad_of(checkpoint(name, "embedding"))
 
@@ -176,15 +176,15 @@ def test_linear_layers_become_gemm(made, captured, tmp_path, name: str, form: st
 
 def test_what_is_quantized_behind_a_linear_layer_is_quantized_on_both_sides_of_the_reshape(captured, made, tmp_path) -> None:
     path, pad_id = made("bert", "float")
-    one = captured("bert", "embedding")
+    bert = captured("bert", "embedding")
     model = ir.load(path)
-    plan = plan_for(model, one.family, placement="qdqbert-row")
+    plan = plan_for(model, bert.family, placement="qdqbert-row")
     qdq.write(model, plan)
     ops.save(model, tmp_path / "rows.onnx")
     model, _ = gemmed(tmp_path / "rows.onnx", tmp_path / "gemm.onnx", tmp_path)
     followed = [ops.consumers(node.outputs[0], "QuantizeLinear") for node in model.graph if node.op_type == "Gemm"]
     assert any(followed)
-    for quantize in [q for found in followed for q in found]:
+    for quantize in [q for readers in followed for q in readers]:
         (dequantize,) = ops.readers(quantize.outputs[0])
         (reshape,) = ops.readers(dequantize.outputs[0])
         (again,) = ops.readers(reshape.outputs[0])

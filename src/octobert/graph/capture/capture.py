@@ -174,26 +174,21 @@ def load_onnx(path: Path) -> ir.Model:
 
 
 def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
-    for value in model.graph.outputs:
-        value.name = _OUTPUT_ALIASES.get(str(value.name), value.name)
-    names = {str(v.name) for v in model.graph.outputs}
-    expected = head.outputs if set(head.outputs) <= names else head.model_outputs
-    _select_outputs_(model, expected, where=str(path))
-
-
-def _select_outputs_(model: ir.Model, expected: tuple[str, ...], *, where: str) -> None:
-    by_name = {str(v.name): v for v in model.graph.outputs}
-    if len(by_name) == 1 and len(expected) == 1:
-        by_name = {expected[0]: next(iter(by_name.values()))}
-        by_name[expected[0]].name = expected[0]
+    """Keep the outputs of a head, under their usual names."""
+    by_name = {_OUTPUT_ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
+    expected = head.outputs if set(head.outputs) <= set(by_name) else head.model_outputs
+    if len(by_name) == len(expected) == 1:
+        by_name = dict(zip(expected, by_name.values(), strict=True))
     missing = [name for name in expected if name not in by_name]
     if missing:
         raise ModelError(
             f'the model has no output "{missing[0]}"',
-            where=where,
+            where=str(path),
             got=", ".join(sorted(by_name)),
             expected=", ".join(expected),
             fix="choose the task that the model was exported for",
         )
+    for name, value in by_name.items():
+        value.name = name
     model.graph.outputs[:] = [by_name[name] for name in expected]
     operators.clean_(model)

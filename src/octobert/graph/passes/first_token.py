@@ -26,27 +26,8 @@ Needs = list[int | None]
 Layout = tuple[int | str, ...]
 
 _PRODUCTS = ("MatMul", "MatMulInteger")
-_ELEMENTWISE = frozenset(
-    (
-        "Add",
-        "And",
-        "Cast",
-        "Clip",
-        "Div",
-        "Erf",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "Pow",
-        "Relu",
-        "Sigmoid",
-        "Sqrt",
-        "Sub",
-        "Tanh",
-        "Where",
-    )
-)
+_UNARY = ("Cast", "Clip", "Erf", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh")
+_ELEMENTWISE = (*_UNARY, "Add", "And", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where")
 
 
 def slice_first_token_(model: ir.Model) -> int:
@@ -99,8 +80,8 @@ class _Region:
         for node in reversed(list(model.graph)):
             needs: Needs | None = None
             # The scale of a DynamicQuantizeLinear has no rows.
-            made = node.outputs[:1] if node.op_type == "DynamicQuantizeLinear" else node.outputs
-            axes = {axis for value in made for axis in needed[value]}
+            outputs = node.outputs[:1] if node.op_type == "DynamicQuantizeLinear" else node.outputs
+            axes = {axis for value in outputs for axis in needed[value]}
             axis = axes.pop() if len(axes) == 1 else None
             if _takes_first(node) and self.layout(node.inputs[0])[1:2] == ("sequence",):
                 needs = self._first_input(node, 1)
