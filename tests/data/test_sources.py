@@ -10,7 +10,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.config.recipe import Data
 from octobert.core.errors import DataError
-from octobert.data import sources
+from octobert.data import readers, sampling, sources
 from octobert.pipeline.stages import data as stage
 from tests.support.stages import context_of, step_of
 
@@ -26,7 +26,7 @@ def test_the_official_mrpc_layout(tmp_path) -> None:
         '1\t007\t2\t"I am sad ," he said .\tHe said " I am sad\r\n'
         "0\t3\t4\tNA\tnull\r\n"
     )
-    rows = sources.read_file(write(tmp_path / "msr.tsv", text))
+    rows = readers.read_file(write(tmp_path / "msr.tsv", text))
     assert rows[0] == {
         "Quality": "1",
         "#1 ID": "007",
@@ -40,20 +40,20 @@ def test_the_official_mrpc_layout(tmp_path) -> None:
 
 def test_a_tsv_with_real_quoting(tmp_path) -> None:
     text = 'text\tlabel\n"a ""quoted"" word"\t1\n"plain"\t0\n'
-    assert [r["text"] for r in sources.read_file(write(tmp_path / "a.tsv", text))] == ['a "quoted" word', "plain"]
+    assert [r["text"] for r in readers.read_file(write(tmp_path / "a.tsv", text))] == ['a "quoted" word', "plain"]
 
 
 def test_csv_with_commas_and_newlines_in_quotes(tmp_path) -> None:
-    rows = sources.read_file(write(tmp_path / "a.csv", 'text,label\n"one, two\nthree",1\nfour,0\n'))
+    rows = readers.read_file(write(tmp_path / "a.csv", 'text,label\n"one, two\nthree",1\nfour,0\n'))
     assert [r["text"] for r in rows] == ["one, two\nthree", "four"]
 
 
 def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
-    cola = sources.read_file(write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n'))
+    cola = readers.read_file(write(tmp_path / "c.tsv", 'gj04\t1\t\tThe "sailors rode.\ngj04\t0\t*\tRode sailors.\n'))
     assert cola[1]["sentence"] == "Rode sailors."
     assert cola[1]["label"] == "0"
     sts = 'main\tMSRvid\t2012\t0001\t5.000\tA man.\tOne man.\nmain\tnews\t2012\t0002\t1.2\tA dog.\tA "cat.\textra\tmore\n'
-    rows = sources.read_file(write(tmp_path / "s.tsv", sts))
+    rows = readers.read_file(write(tmp_path / "s.tsv", sts))
     assert [(r["score"], r["sentence1"], r["sentence2"]) for r in rows] == [
         ("5.000", "A man.", "One man."),
         ("1.2", "A dog.", 'A "cat.'),
@@ -61,25 +61,27 @@ def test_the_official_cola_and_sts_layouts_have_no_header(tmp_path) -> None:
 
 
 def test_columns_can_be_named_for_a_file_without_header(tmp_path) -> None:
-    rows = sources.read_file(write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"), ("premise", "hypothesis", "label"))
+    rows = readers.read_file(write(tmp_path / "x.tsv", "p\th\tneutral\nq\ti\tentailment\n"), ("premise", "hypothesis", "label"))
     assert rows[1] == {"premise": "q", "hypothesis": "i", "label": "entailment"}
+    uneven = readers.read_file(write(tmp_path / "y.tsv", f"a\n{'long ' * 30_000}\tc\n"), ("text",))
+    assert [row["extra_0"] for row in uneven] == ["", "c"]
 
 
 def test_separators_inside_a_text_do_not_end_a_line(tmp_path) -> None:
     odd = "one\u2028two\x85three\x0bfour"
-    assert sources.read_file(write(tmp_path / "a.jsonl", json.dumps({"text": odd}, ensure_ascii=False)))[0]["text"] == odd
-    assert sources.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
+    assert readers.read_file(write(tmp_path / "a.jsonl", json.dumps({"text": odd}, ensure_ascii=False)))[0]["text"] == odd
+    assert readers.read_file(write(tmp_path / "a.tsv", f"text\tlabel\n{odd}\t1\n"))[0]["text"] == odd
 
 
 def test_more_names_than_columns(tmp_path) -> None:
     with pytest.raises(DataError, match=r"more columns are named than the file has \(got 3 names, expected at most 2\)"):
-        sources.read_file(write(tmp_path / "a.csv", '"x, y",1\n'), ("a", "b", "c"))
+        readers.read_file(write(tmp_path / "a.csv", '"x, y",1\n'), ("a", "b", "c"))
 
 
 def test_another_encoding(tmp_path) -> None:
     (tmp_path / "a.tsv").write_bytes("text\tlabel\ncaf\xe9\t1\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"the file is not UTF-8 .*convert it to UTF-8"):
-        sources.read_file(tmp_path / "a.tsv")
+        readers.read_file(tmp_path / "a.tsv")
 
 
 def test_a_mistyped_file_is_not_looked_for_on_the_hub() -> None:
@@ -90,11 +92,11 @@ def test_a_mistyped_file_is_not_looked_for_on_the_hub() -> None:
 def test_jsonl_and_parquet(tmp_path) -> None:
     given = [{"text": "é", "label": 1}, {"text": "b\nc", "label": 0}]
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in given))
-    assert sources.read_file(path) == given
+    assert readers.read_file(path) == given
     from datasets import Dataset
 
     Dataset.from_list(given).to_parquet(str(tmp_path / "a.parquet"))
-    assert sources.read_file(tmp_path / "a.parquet") == given
+    assert readers.read_file(tmp_path / "a.parquet") == given
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,10 @@ def test_jsonl_and_parquet(tmp_path) -> None:
             r"line 2: the line has another number of columns than the header \(got 3, expected 2\)",
         ),
         ("a.parquet", "not parquet", r"the file cannot be read"),
+        ("a.csv", 'text,label\na,0\n"b\nc,1\n', r"line 3: the line cannot be read \(got a quotation mark that is not closed\)"),
+        ("a.csv", 'text\na\n"', r"line 3: the line cannot be read \(got a quotation mark that is not closed\)"),
+        ("a.tsv", "text\tone\rtwo\na\tb\n", r"line 1: the line cannot be read \(got new-line character"),
+        ("a.tsv", "text\ttext\na\tb\n", r"two columns have the same name \(got text, text\); rename one"),
         (
             "a.tsv",
             "text\tlabel\nfine\t1\nbroken\n",
@@ -121,12 +127,12 @@ def test_jsonl_and_parquet(tmp_path) -> None:
 )
 def test_bad_files(tmp_path, name: str, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        sources.read_file(write(tmp_path / name, text))
+        readers.read_file(write(tmp_path / name, text))
 
 
 def test_a_missing_file(tmp_path) -> None:
     with pytest.raises(DataError, match=r"there is no such file; check the path"):
-        sources.read_file(tmp_path / "none.tsv")
+        readers.read_file(tmp_path / "none.tsv")
 
 
 @pytest.mark.parametrize(
@@ -169,14 +175,14 @@ def test_folders_of_one_text_a_file(tmp_path) -> None:
     source = reviews(tmp_path / "aclImdb")
     found = sources.find_splits(str(source))
     assert found == {"train": [source / "train"], "test": [source / "test"]}
-    rows = sources.read_file(source / "train")
+    rows = readers.read_file(source / "train")
     assert rows[0] == {"id": "train/neg/0_2", "label": "neg", "text": "train neg é<br />0", "rating": 2}
     assert [row["id"] for row in rows] == ["train/neg/0_2", "train/neg/1_2", "train/pos/0_9", "train/pos/1_9"]
     (tmp_path / "own" / "spam").mkdir(parents=True)
     (tmp_path / "own" / "ham").mkdir()
     write(tmp_path / "own" / "spam" / "b.txt", "buy")
     write(tmp_path / "own" / "ham" / "a_1.txt", "hello")
-    assert sources.read_file(tmp_path / "own") == [
+    assert readers.read_file(tmp_path / "own") == [
         {"id": "own/ham/a_1", "label": "ham", "text": "hello"},
         {"id": "own/spam/b", "label": "spam", "text": "buy"},
     ]
@@ -234,24 +240,24 @@ def test_bad_folders_of_texts(tmp_path) -> None:
     source = reviews(tmp_path / "aclImdb")
     (source / "test" / "neg" / "1_2.txt").write_bytes("caf\xe9".encode("latin-1"))
     with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file is not UTF-8 .*convert it to UTF-8"):
-        sources.read_file(source / "test")
+        readers.read_file(source / "test")
     write(source / "test" / "neg" / "1_2.txt", " \n")
     with pytest.raises(DataError, match=r"test/neg/1_2.txt: the text is empty; remove the file or fill it in"):
-        sources.read_file(source / "test")
+        readers.read_file(source / "test")
     gone = source / "test" / "neg" / "1_2.txt"
     gone.unlink()
     gone.symlink_to(tmp_path / "nowhere")
-    for read in (sources.read_file, lambda path: sources.places(settings(train=str(path), validation=str(path))).content(None)):
+    for read in (readers.read_file, lambda path: sources.places(settings(train=str(path), validation=str(path))).content(None)):
         with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"):
             read(source / "test")
     for file in (source / "test" / "neg").iterdir():
         file.unlink()
     missing = r"test: the folder has no texts of two classes \(got pos with .txt files in it, expected a folder for each class"
     with pytest.raises(DataError, match=missing):
-        sources.read_file(sources.find_splits(str(source))["test"][0])
+        readers.read_file(sources.find_splits(str(source))["test"][0])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"the folder has no texts of two classes \(got no folder with .txt files in it"):
-        sources.read_file(tmp_path / "empty")
+        readers.read_file(tmp_path / "empty")
     with pytest.raises(
         DataError, match=r"recognised by its name \(got an empty folder, expected .* a folder of .txt files for"
     ):
@@ -320,8 +326,8 @@ def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
     assert sources.places(settings(source="nyu-mll/glue", config="mrpc")).hub == "nyu-mll/glue"
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.places(settings(source="./nowhere"))
-    with pytest.raises(DataError, match=r"the hub did not give it .*check the name, the split and the network"):
-        sources.read_hub("nobody/nothing", None, "train", None)
+    with pytest.raises(DataError, match=r"could not be downloaded from the hub .*check the name, the split and the network"):
+        readers.read_hub("nobody/nothing", None, "train", None)
 
 
 def test_a_folder_without_a_recognised_file(tmp_path) -> None:
@@ -338,26 +344,26 @@ def test_an_unknown_split() -> None:
 
 
 def test_leakage_is_refused_however_the_white_space_falls() -> None:
-    calibration = [sources.row_digest(("a  b", "c")), sources.row_digest(("x", "y"))]
-    evaluation = [sources.row_digest(("q", "r")), sources.row_digest((" a b", "c "))]
+    calibration = [sampling.row_digest(("a  b", "c")), sampling.row_digest(("x", "y"))]
+    evaluation = [sampling.row_digest(("q", "r")), sampling.row_digest((" a b", "c "))]
     with pytest.raises(DataError, match=r"1 of 2 calibration rows are also evaluated.*evaluation row 2.*allow_leakage: true"):
-        sources.refuse_leakage(calibration, evaluation)
-    sources.refuse_leakage(calibration[1:], evaluation)
+        sampling.refuse_leakage(calibration, evaluation)
+    sampling.refuse_leakage(calibration[1:], evaluation)
 
 
 def test_a_single_file_is_held_apart() -> None:
-    digests = [sources.row_digest((f"row {i // 2}",)) for i in range(100)]
-    first, second = sources.hold_out(digests, 20, seed=0)
+    digests = [sampling.row_digest((f"row {i // 2}",)) for i in range(100)]
+    first, second = sampling.hold_out(digests, 20, seed=0)
     assert sorted(first + second) == list(range(100))
     assert len(first) == 40
     assert not {digests[i] for i in first} & {digests[i] for i in second}
-    assert len(sources.hold_out(digests, 1000, seed=0)[0]) == 50
+    assert len(sampling.hold_out(digests, 1000, seed=0)[0]) == 50
 
 
 def test_samples_are_reproducible_and_without_replacement() -> None:
-    assert sources.sample(100, 10, 1) == sources.sample(100, 10, 1) != sources.sample(100, 10, 2)
-    assert len(set(sources.sample(100, 10, 1))) == 10
-    assert sources.sample(5, 10, 1) == [0, 1, 2, 3, 4]
+    assert sampling.sample(100, 10, 1) == sampling.sample(100, 10, 1) != sampling.sample(100, 10, 2)
+    assert len(set(sampling.sample(100, 10, 1))) == 10
+    assert sampling.sample(5, 10, 1) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.needs_shared
@@ -374,7 +380,7 @@ def test_samples_are_reproducible_and_without_replacement() -> None:
     ],
 )
 def test_the_real_files_load_as_they_are(shared, path: str, rows: int, columns: set[str]) -> None:
-    found = sources.read_file(shared / "data" / path)
+    found = readers.read_file(shared / "data" / path)
     assert len(found) == rows
     assert columns <= set(found[0])
     texts = [c for c in columns if c not in ("label", "Quality", "score")]

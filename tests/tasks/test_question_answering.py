@@ -16,7 +16,7 @@ import pytest
 
 from octobert.core import plugins
 from octobert.core.errors import DataError, OctobertError
-from octobert.data import formats, sources
+from octobert.data import formats, readers, sampling
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
@@ -335,7 +335,7 @@ def real(shared, tmp_path_factory):
     for version, name in ((1, "squad"), (2, "squad-v2")):
         one = task(name, max_length=64)
         questions = formats.squad(shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json"))
-        questions = [questions[i] for i in sources.sample(len(questions), 400, 0)]
+        questions = [questions[i] for i in sampling.sample(len(questions), 400, 0)]
         asked = one.encode(encoder, one.inputs(questions, where="dev"))
         # Predictions are wanted here, not good ones: the first window is read, as if the text ended there.
         asked = EncodedTexts(asked.texts, [rows[:1] for rows in asked.rows])
@@ -497,7 +497,7 @@ def test_the_same_questions_from_every_kind_of_file(tmp_path, suffix: str) -> No
             path,
             [("He met Ada and Bob.", [("0", "who?", [("Ada", 7)]), ("1", "who?", [("Ada", 7)]), ("2", "who?", [("Ada", 7)])])],
         )
-    found = sources.read_file(path)
+    found = readers.read_file(path)
     one = task("squad")
     assert one.inputs(found, where="rows") == [("who?", "He met Ada and Bob.")] * 3
     assert one.gold(found, where="rows") == [{"texts": ["Ada"], "starts": [7]}] * 3
@@ -538,7 +538,7 @@ def write_official(path: Path, paragraphs: list) -> Path:
     ],
 )
 def test_bad_answers_name_their_row(change: dict, message: str) -> None:
-    rows = sources.numbered([{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", **change}])
+    rows = readers.numbered([{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", **change}])
     with pytest.raises(DataError, match=rf'dev\.json, row 2, column "answers": .*{message}'):
         task("squad").gold(rows, where="dev.json")
 
@@ -552,7 +552,7 @@ def test_bad_answers_name_their_row(change: dict, message: str) -> None:
     ],
 )
 def test_bad_questions_name_their_row(change: dict, message: str) -> None:
-    rows = sources.numbered([{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", "answers": "Ada", **change}])
+    rows = readers.numbered([{**QUESTION, "answers": "Ada"}, {**QUESTION, "id": "2", "answers": "Ada", **change}])
     with pytest.raises(DataError, match=message):
         task("squad").inputs(rows, where="dev.json")
 
@@ -612,7 +612,7 @@ def test_a_broken_official_file_names_the_place(tmp_path, paragraph: dict, messa
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(official_text(**paragraph)))
     with pytest.raises(DataError, match=message):
-        sources.read_file(path)
+        readers.read_file(path)
 
 
 @pytest.mark.parametrize(
@@ -628,16 +628,16 @@ def test_official_files_with_nothing_in_them(tmp_path, whole: dict, message: str
     path = tmp_path / "dev.json"
     path.write_text(json.dumps(whole))
     with pytest.raises(OctobertError, match=message):
-        sources.read_file(path)
+        readers.read_file(path)
 
 
 def test_the_official_form_is_read_with_its_ids(tmp_path) -> None:
     path = write_official(tmp_path / "dev.json", [("It was Ada.", [("a", "who?", [("Ada", 7)]), ("b", "when?", [])])])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    rows = sources.read_file(path)
+    rows = readers.read_file(path)
     assert [(r["id"], r["title"], r["is_impossible"]) for r in rows] == [("a", "Someone", False), ("b", "Someone", True)]
     with pytest.raises(DataError, match=r"row 2.*the question has no answer, and in this task every question has one"):
-        task("squad").gold(sources.numbered(rows), where="dev.json")
+        task("squad").gold(readers.numbered(rows), where="dev.json")
     gold = task("squad-v2").gold(rows, where="dev.json")
     assert [one["texts"] for one in gold] == [["Ada"], []]
     assert [task("squad-v2").expected(one) for one in gold] == ["Ada", "(no answer)"]
@@ -655,7 +655,7 @@ def test_the_official_files_are_read_whole(shared) -> None:
         ("train-v1.1.json", 11877, 0),
         ("dev-v2.0.json", 2805, 1527),
     ):
-        rows = sources.read_file(shared / "data" / "squad" / name)
+        rows = readers.read_file(shared / "data" / "squad" / name)
         one = task("squad-v2" if impossible else "squad")
         assert len(one.inputs(rows, where=name)) == questions
         assert sum(not gold["texts"] for gold in one.gold(rows, where=name)) == impossible
@@ -666,7 +666,7 @@ def test_the_official_files_are_read_whole(shared) -> None:
 def test_targets_of_real_questions_decode_to_their_answers(shared, language: str) -> None:
     """Multilingual contexts and the real multilingual tokenizer, in windows of 128."""
     one = task("squad", max_length=128)
-    rows = sources.read_file(shared / "data" / "xquad" / f"xquad.{language}.json")[:400]
+    rows = readers.read_file(shared / "data" / "xquad" / f"xquad.{language}.json")[:400]
     encoder = Tokenizer(shared / "data" / "tokenizers" / "bert-base-multilingual-cased", 128)
     asked = one.encode(encoder, one.inputs(rows, where="rows"))
     targets, held = iter(one.targets(asked, one.gold(rows, where="rows"))), 0

@@ -333,9 +333,9 @@ def test_an_undefined_metric_is_refused() -> None:
 
 
 def test_errors_name_the_row_of_the_file_after_sampling() -> None:
-    from octobert.data import sources
+    from octobert.data import readers
 
-    rows = sources.numbered([{"text": "a", "label": "no"}] * 9 + [{"text": "a", "label": "what"}])
+    rows = readers.numbered([{"text": "a", "label": "no"}] * 9 + [{"text": "a", "label": "what"}])
     with pytest.raises(DataError, match='rows, row 10, column "label"'):
         build("text-classification", ("no", "yes")).gold(rows[9:], where="rows")
 

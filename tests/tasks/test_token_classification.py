@@ -14,7 +14,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
-from octobert.data import sources
+from octobert.data import readers
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
@@ -320,13 +320,13 @@ def test_tags_by_name_and_by_index() -> None:
     ],
 )  # fmt: skip
 def test_bad_tags_name_their_row(row: dict, message: str) -> None:
-    rows = sources.numbered([{"tokens": ["x"], "ner_tags": ["O"]}, row])
+    rows = readers.numbered([{"tokens": ["x"], "ner_tags": ["O"]}, row])
     with pytest.raises(DataError, match=message):
         task().gold(rows, where="dev.conll")
 
 
 def test_words_that_are_no_texts_name_their_row() -> None:
-    rows = sources.numbered([{"tokens": ["x"], "ner_tags": ["O"]}, {"tokens": ["a", None], "ner_tags": ["O", "O"]}])
+    rows = readers.numbered([{"tokens": ["x"], "ner_tags": ["O"]}, {"tokens": ["a", None], "ner_tags": ["O", "O"]}])
     with pytest.raises(DataError, match=r'dev\.jsonl, row 2, column "tokens"'):
         task().inputs(rows, where="dev.jsonl")
 
@@ -365,7 +365,7 @@ CONLL = "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n\nPeter 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
 def test_the_official_columns(tmp_path, ending: str, start: str) -> None:
-    rows = sources.read_file(write(tmp_path / "eng.testa", (start + CONLL).replace("\n", ending)))
+    rows = readers.read_file(write(tmp_path / "eng.testa", (start + CONLL).replace("\n", ending)))
     assert [row["tokens"] for row in rows] == [["EU", "rejects"], ["Peter", "B"]]
     assert rows[0] == {
         "tokens": ["EU", "rejects"],
@@ -378,16 +378,16 @@ def test_the_official_columns(tmp_path, ending: str, start: str) -> None:
 
 def test_two_columns_with_tabs_comments_and_words_with_spaces(tmp_path) -> None:
     text = "# id 1\nNew York\tB-LOC\nof\tO\n\n# id 2 of 3 words here\nthe\tO\n#\tO\n"
-    rows = sources.read_file(write(tmp_path / "a.conll", text))
+    rows = readers.read_file(write(tmp_path / "a.conll", text))
     assert [(row["tokens"], row["tags"]) for row in rows] == [(["New York", "of"], ["B-LOC", "O"]), (["the", "#"], ["O", "O"])]
 
 
 def test_other_numbers_of_columns_and_names(tmp_path) -> None:
     path = write(tmp_path / "a.bio", "the DT x O\nof IN y O\n".replace(" x", "").replace(" y", ""))
-    assert sources.read_file(path) == [{"tokens": ["the", "of"], "column_2": ["DT", "IN"], "tags": ["O", "O"]}]
-    assert sources.read_file(path, ("words", "pos_tags", "labels"))[0]["labels"] == ["O", "O"]
+    assert readers.read_file(path) == [{"tokens": ["the", "of"], "column_2": ["DT", "IN"], "tags": ["O", "O"]}]
+    assert readers.read_file(path, ("words", "pos_tags", "labels"))[0]["labels"] == ["O", "O"]
     with pytest.raises(DataError, match=r"the file is no column file \(got 3 columns, expected columns words, labels\)"):
-        sources.read_file(path, ("words", "labels"))
+        readers.read_file(path, ("words", "labels"))
 
 
 @pytest.mark.parametrize(
@@ -402,11 +402,11 @@ def test_other_numbers_of_columns_and_names(tmp_path) -> None:
 )
 def test_bad_column_files(tmp_path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        sources.read_file(write(tmp_path / "a.conll", text))
+        readers.read_file(write(tmp_path / "a.conll", text))
 
 
 def test_lines_of_a_sentence_keep_odd_white_space(tmp_path) -> None:
-    rows = sources.read_file(write(tmp_path / "a.conll", "one\u2028two\tO\nthe\u00a0of\tO\n"))
+    rows = readers.read_file(write(tmp_path / "a.conll", "one\u2028two\tO\nthe\u00a0of\tO\n"))
     assert rows[0]["tokens"] == ["one\u2028two", "the\u00a0of"]
 
 
@@ -420,7 +420,7 @@ def test_lists_in_other_files(tmp_path, suffix: str) -> None:
         from datasets import Dataset
 
         Dataset.from_list(given).to_parquet(str(path))
-    rows = sources.read_file(path)
+    rows = readers.read_file(path)
     assert task().inputs(rows, where="rows") == [("the", "é"), ("of",)]
     assert task().gold(rows, where="rows") == [["O", "B-PER"], ["O"]]
 
@@ -435,12 +435,12 @@ def test_class_labels_in_a_parquet_file_keep_their_names(tmp_path) -> None:
         str(tmp_path / "a.parquet")
     )
     # The model's labels are in another order than the file's.
-    assert task().gold(sources.read_file(tmp_path / "a.parquet"), where="rows") == [["O", "B-PER"]]
+    assert task().gold(readers.read_file(tmp_path / "a.parquet"), where="rows") == [["O", "B-PER"]]
 
 
 @pytest.mark.needs_shared
 def test_the_real_development_set(shared) -> None:
-    rows = sources.read_file(shared / "data" / "conll2003" / "eng.testa")
+    rows = readers.read_file(shared / "data" / "conll2003" / "eng.testa")
     gold = task(()).gold(rows, where="rows")
     assert len(rows) == 3250
     assert sum(len(_entities.entities(tags)) for tags in gold) == 5942
@@ -451,7 +451,7 @@ def test_the_real_development_set(shared) -> None:
 @pytest.mark.needs_shared
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-multilingual-cased"])
 def test_every_real_word_is_tagged_once(shared, name: str) -> None:
-    rows = sources.read_file(shared / "data" / "conll2003" / "eng.testa")
+    rows = readers.read_file(shared / "data" / "conll2003" / "eng.testa")
     one, encoder = task(()), Tokenizer(shared / "data" / "tokenizers" / name, 64)
     asked = one.encode(encoder, one.inputs(rows, where="rows"))
     for words, own in zip(asked.texts, asked.rows, strict=True):

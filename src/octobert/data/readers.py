@@ -1,0 +1,223 @@
+"""Readers: the rows of one file, of a folder of texts, or of one split of a data set on the hub.
+
+CSV and TSV files are read with `csv`, JSON Lines, Parquet and the hub with `datasets`; `formats` has the others. All cells of
+CSV and TSV files are text: "NA" is a text, and "007" is not a number.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from octobert.core.errors import DataError
+from octobert.core.files import is_disk_error
+from octobert.data import formats
+from octobert.data.rows import ROW_NUMBER, Row
+
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
+# Columns of two official files without a header, CoLA and the STS benchmark.
+_COLA = ("source", "label", "original_label", "sentence")
+_STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
+# Follows the last line of a file while it is read.
+_END = "\0end\0"
+
+
+def read(
+    place: str, *, hub: str | None, config: str | None, revision: str | None, columns: Sequence[str]
+) -> tuple[str, list[Row]]:
+    """Read the rows of one place that `sources.places` found.
+
+    Args:
+        place: a file or a folder of texts; with `hub`, the name of a split.
+        hub: id of the data set on the hub; None for local files.
+        config: configuration of the hub's data set, such as `mrpc` of GLUE.
+        revision: branch, tag or commit on the hub.
+        columns: column names for a file without a header.
+
+    Returns:
+        (the place in words for messages, the rows with their numbers).
+
+    Raises:
+        DataError: the rows cannot be read.
+    """
+    if hub is not None:
+        return f"{hub} {place}", numbered(read_hub(hub, config, place, revision))
+    return place, numbered(read_file(Path(place), columns))
+
+
+def numbered(rows: Sequence[Row]) -> list[Row]:
+    """Add each row's place in its file, so that errors can name it after sampling.
+
+    Example:
+        >>> numbered([{"text": "a"}])
+        [{'text': 'a', '__row__': 1}]
+    """
+    return [{**row, ROW_NUMBER: number} for number, row in enumerate(rows, start=1)]
+
+
+def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
+    """Read all rows of a file, or of a folder with a folder of texts for each class.
+
+    Args:
+        path: the file or folder.
+        columns: column names, for a file without a header.
+
+    Raises:
+        DataError: the file is missing, empty, malformed or of an unknown format.
+    """
+    if path.is_dir():
+        return formats.text_folder(path)
+    if not path.is_file():
+        raise DataError("there is no such file", where=str(path), fix="check the path")
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        expected = ", ".join(FORMATS)
+        raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=expected)
+    if path.stat().st_size == 0:
+        raise DataError("the file is empty", where=str(path), expected="rows", fix="check how it was written")
+    if form in ("csv", "tsv"):
+        rows = _delimited(path, "," if form == "csv" else "\t", tuple(columns))
+    elif form == "columns":
+        rows = formats.column_file(path, columns)
+    else:
+        questions = formats.squad(path) if form == "json" else None
+        rows = _arrow_rows(path, form) if questions is None else questions
+    if not rows:
+        raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
+    return rows
+
+
+def read_hub(name: str, config: str | None, split: str, revision: str | None) -> list[Row]:
+    """Read all rows of a split of a data set on the hub, with class labels as names.
+
+    Raises:
+        DataError: the split could not be downloaded.
+    """
+    import datasets
+
+    try:
+        dataset = datasets.load_dataset(name, config, split=split, revision=revision)
+    except Exception as error:  # datasets and the hub client raise many unrelated types
+        raise DataError(
+            "there is no file or folder of that name, and it could not be downloaded from the hub",
+            where=name,
+            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            fix="check the name, the split and the network",
+        ) from error
+    return _rows_of(dataset)
+
+
+def _arrow_rows(path: Path, form: str) -> list[Row]:
+    """The rows of a JSON Lines or Parquet file."""
+    from datasets import Dataset, disable_progress_bars
+    from datasets.exceptions import DatasetGenerationError
+
+    disable_progress_bars()
+    read_arrow: Any = Dataset.from_json if form == "json" else Dataset.from_parquet
+    # `datasets` keeps an Arrow copy of what it reads, in a folder that is removed at once.
+    with tempfile.TemporaryDirectory(prefix="octobert-") as cache:
+        try:
+            return _rows_of(read_arrow(str(path), keep_in_memory=True, cache_dir=cache))
+        except (DatasetGenerationError, ValueError, OSError) as error:
+            cause = error.__cause__ or error
+            if is_disk_error(cause):
+                raise cause from error
+            raise DataError("the file cannot be read", where=str(path), got=str(cause).strip()[:200]) from error
+
+
+def _rows_of(dataset: Any) -> list[Row]:
+    """The rows of a `datasets.Dataset`, with class labels by name, alone or in lists."""
+    from datasets import ClassLabel
+
+    inner = {key: getattr(feature, "feature", None) for key, feature in dataset.features.items()}
+    names = {key: feature.names for key, feature in dataset.features.items() if isinstance(feature, ClassLabel)}
+    lists = {key: feature.names for key, feature in inner.items() if isinstance(feature, ClassLabel)}
+
+    def plain(key: str, value: Any) -> Any:
+        if key in lists and value is not None:
+            return [lists[key][index] for index in value]
+        return names[key][value] if key in names and value is not None and value >= 0 else value
+
+    return [{key: plain(key, value) for key, value in row.items()} for row in dataset.to_list()]
+
+
+def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
+    """The rows of a CSV or TSV file.
+
+    Official MRPC and GLUE files hold quotation marks that quote nothing, and some have no header.
+    """
+    text = formats.decoded(path)
+    # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line in Python but not in these formats.
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+    if not lines:
+        return []
+    quoted = delimiter == "," or _quotes_fields(lines, delimiter)
+    columns = columns or _official_columns([line.split(delimiter) for line in lines[:1000]], delimiter)
+    records = list(_records(path, text, delimiter, quoted=quoted))
+    if columns:
+        width = max((len(record) for _, record in records), default=0)
+        if len(columns) > width:
+            what = "more columns are named than the file has"
+            raise DataError(what, where=str(path), got=f"{len(columns)} names", expected=f"at most {width}")
+        names = [*columns, *(f"extra_{i}" for i in range(width - len(columns)))]
+    else:
+        names = records.pop(0)[1]
+        if len(set(names)) < len(names):
+            what = "two columns have the same name"
+            raise DataError(what, where=str(path), got=", ".join(names), fix="rename one in the header")
+    for number, record in records:
+        if len(record) != len(names) and not columns:
+            raise DataError(
+                "the line has another number of columns than the header",
+                where=f"{path}, line {number}",
+                got=str(len(record)),
+                expected=str(len(names)),
+                fix="correct the line",
+            )
+    return [dict(zip(names, [*record, *[""] * (len(names) - len(record))], strict=True)) for _, record in records]
+
+
+def _records(path: Path, text: str, delimiter: str, *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of every line that is not empty."""
+    # A document may be longer than the 131,072 characters that `csv` allows by default.
+    csv.field_size_limit(2**31 - 1)
+    # `csv` takes the rest of a file for one field where a quotation mark is not closed; the end mark is then a part of it.
+    stream = itertools.chain(io.StringIO(text, newline="\n"), [_END])
+    reader = csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+    first = 1
+    try:
+        for record in reader:
+            ends = bool(record) and record[-1].endswith(_END)
+            if ends and (record != [_END] or reader.line_num > first):
+                raise csv.Error("a quotation mark that is not closed")
+            if not ends and (len(record) > 1 or any(field.strip() for field in record)):
+                yield reader.line_num, record
+            first = reader.line_num + 1
+    except csv.Error as error:
+        where = f"{path}, line {first}"
+        raise DataError("the line cannot be read", where=where, got=str(error), fix="correct the line") from error
+
+
+def _quotes_fields(lines: list[str], delimiter: str) -> bool:
+    """Whether quotation marks in a tab-separated file quote fields (RFC 4180); in the official MRPC files they are text."""
+    quoted = [field for line in lines for field in line.split(delimiter) if field.startswith('"')]
+    proper = [f for f in quoted if len(f) > 1 and f.endswith('"') and '"' not in f[1:-1].replace('""', "")]
+    return bool(quoted) and len(proper) == len(quoted)
+
+
+def _official_columns(fields: list[list[str]], delimiter: str) -> tuple[str, ...]:
+    """Column names of CoLA and of the STS benchmark, whose files have no header; none for other files."""
+    if delimiter != "\t":
+        return ()
+    if all(len(f) == 4 and f[1] in ("0", "1") and re.fullmatch(r"[*?#% ]*", f[2]) for f in fields):
+        return _COLA
+    if all(len(f) >= 7 and re.fullmatch(r"[0-5](\.\d+)?", f[4]) for f in fields):
+        return _STSB
+    return ()

@@ -1,0 +1,98 @@
+"""Which rows are used for what: random samples, one file split in two, and calibration rows apart from evaluation rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from octobert.core.errors import DataError
+from octobert.data.tokenization import Text
+
+
+def row_digest(texts: Text) -> str:
+    """The digest of a row's texts; rows that differ in white space only have the same.
+
+    Example:
+        >>> row_digest(("a  b",)) == row_digest((" a b",))
+        True
+    """
+    return hashlib.sha256(json.dumps([" ".join(text.split()) for text in texts]).encode()).hexdigest()
+
+
+def sample(count: int, samples: int, seed: int) -> list[int]:
+    """Draw indices without replacement.
+
+    Args:
+        count: number of rows.
+        samples: number of rows to draw; all of them if there are fewer.
+        seed: of the random order.
+
+    Returns:
+        sorted indices.
+
+    Example:
+        >>> sample(2, 5, seed=0)
+        [0, 1]
+    """
+    if count <= samples:
+        return list(range(count))
+    return sorted(np.random.default_rng(seed).permutation(count)[:samples].tolist())
+
+
+def hold_out(digests: Sequence[str], samples: int, seed: int) -> tuple[list[int], list[int]]:
+    """Split the rows of one file into calibration and evaluation rows; equal rows go to the same side.
+
+    Args:
+        digests: `row_digest` of every row.
+        samples: number of distinct calibration rows; at most half of the distinct rows are taken.
+        seed: of the random order.
+
+    Returns:
+        (indices of calibration rows, indices of evaluation rows).
+    """
+    distinct = sorted(set(digests))
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    taken = {distinct[i] for i in order[: min(samples, len(distinct) // 2)]}
+    first = [i for i, digest in enumerate(digests) if digest in taken]
+    return first, [i for i, digest in enumerate(digests) if digest not in taken]
+
+
+def apart(digests: Sequence[str], others: Iterable[str]) -> list[int]:
+    """Indices of the digests that are not among the others.
+
+    Example:
+        >>> apart(["a", "b", "c"], ["b"])
+        [0, 2]
+    """
+    excluded = set(others)
+    return [index for index, digest in enumerate(digests) if digest not in excluded]
+
+
+def refuse_leakage(
+    chosen: Sequence[str], evaluation: Sequence[str], *, what: str = "calibration", where: str = "data.calibrate"
+) -> None:
+    """Refuse calibration or training rows that are also evaluated.
+
+    Args:
+        chosen: `row_digest` of the calibration or training rows.
+        evaluation: `row_digest` of the evaluation rows.
+        what: what `chosen` is, for the error.
+        where: the recipe key, for the error.
+
+    Raises:
+        DataError: rows are in both; the message has their number and the first of them.
+    """
+    evaluated = {digest: index for index, digest in enumerate(evaluation)}
+    shared = [digest for digest in chosen if digest in evaluated]
+    if shared:
+        raise DataError(
+            f"{len(shared)} of {len(chosen)} {what} rows are also evaluated, which makes the result look better than it is",
+            where=where,
+            got=f"for example evaluation row {evaluated[shared[0]] + 1}",
+            expected=f"{what} rows from the training split, none of them evaluated",
+            fix=f"take other rows ({where}.from, or drop_evaluated: true to leave shared rows out), "
+            "or set data.allow_leakage: true, which the report will mention",
+        )
