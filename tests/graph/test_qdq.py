@@ -1,4 +1,4 @@
-"""Plans, and the one writer of Q/DQ, against NumPy; and the graph with a switch at every quantizer."""
+"""Plans and the writer of Q/DQ against NumPy, and the graph with a switch for every quantizer."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tests.support.graphs import (
 INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
 # Integer arithmetic is exact; what remains is float32 rounding of scales and sums.
 EXACT = 2e-5
-# Relative error of the outputs that 8 bits may cost on random weights: the worst plan here has 0.04, a broken scale or axis 1.
+# Allowed relative error of 8-bit outputs on random weights. The worst plan here has 0.04; a wrong scale or axis gives about 1.
 LOOSE = 0.1
-# A switched graph computes what the written one does, but for float32 sums in dynamic products; outputs are near 2.
+# Absolute; outputs are near 2. Switched and written graphs differ only in float32 sums of dynamic products.
 SWITCHED = 5e-6
 
 
@@ -56,13 +56,13 @@ def float_logits(float_path) -> np.ndarray:
 
 
 def weights_of(plan: QuantPlan) -> Quantizer:
-    """The quantizer that all linear layers' weights have."""
+    """The quantizer of the weights of all linear layers."""
     (quantizer,) = {quantizer for site, quantizer in plan.quantized if site.role == "linear.weight"}
     return quantizer
 
 
 def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
-    """A plan written into a copy of a graph and saved."""
+    """Write a plan into a copy of a graph and save it."""
     model = ir.load(source)
     qdq.write(model, plan)
     ops.save(model, path)
@@ -83,7 +83,7 @@ def test_asymmetric_parameters_represent_zero_and_both_ends(dtype: DType, reduce
     assert scale > 0
     for end in (min(low, 0.0), max(high, 0.0)):
         code = np.clip(np.rint(end / scale) + int(zero), lowest, highest)
-        # Half a step, as for every other value: the zero point is rounded, and the scale is a float32.
+        # Half a scale, as for every value: the zero point is rounded, and the scale is float32.
         assert abs((code - int(zero)) * scale - end) <= scale * 0.51 + 1e-30
     assert (np.rint(0.0 / scale) + int(zero) - int(zero)) * scale == 0.0
 
@@ -95,7 +95,7 @@ def test_symmetric_parameters(dtype: DType, bits: int, reduced: bool) -> None:
     scale, point = qdq.activation_parameters(quantizer)
     half = 2 ** (bits - 1 - reduced)
     assert int(point) == (0 if dtype.startswith("i") else half)
-    # As many steps on either side, so that -3 and 3 are both exact.
+    # As many integers on either side, so that -3 and 3 are both exact.
     assert scale == pytest.approx(3.0 / (half - 1), rel=1e-6)
     lowest, highest = quantizer.limits
     assert lowest <= int(point) - (half - 1) < int(point) + (half - 1) <= highest
@@ -267,12 +267,12 @@ def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(float_path,
         for value in nodes[name].inputs:
             assert value.producer().op_type == "DequantizeLinear", value.name
             kinds.append(value.producer().inputs[0].dtype)
-        # The activation's integers come from a QuantizeLinear, the weight's are stored.
+        # The integers of the activation come from a QuantizeLinear; those of the weight are stored.
         assert kinds == [ir.DataType.UINT8, ir.DataType.INT8], name
 
 
 def test_all_readers_of_a_quantized_output_read_the_pair(model, bert_sites, bert_ranges) -> None:
-    # Every LayerNorm is read by linear layers and by a residual add; the embeddings' is an output of the graph besides.
+    # Linear layers and a residual add read every LayerNorm; that of the embeddings is also a graph output.
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs.append(values["embeddings.LayerNorm"])
     before = {s.value: len(values[s.value].uses()) for s in bert_sites if s.input == OUTPUT}
@@ -309,7 +309,7 @@ PAIRED = [
 
 
 def in_both_forms(float_path, placed, chosen, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
-    """The same plan with weights as integers, and as floats behind a pair; `integers.onnx` and `pair.onnx`."""
+    """The same plan with integer weights (`integers.onnx`) and with float weights before a pair (`pair.onnx`)."""
     models = []
     for form in ("integers", "pair"):
         chosen = static.Options(**options, weight_form=form)
@@ -323,7 +323,7 @@ def in_both_forms(float_path, placed, chosen, folder, options, scales=None) -> t
 
 
 def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> int:
-    """ONNX Runtime quantizes the floats of a graph to the integers of the other; how many weights there are."""
+    """Check that ONNX Runtime quantizes the float weights to the integers of the other graph; return the number of weights."""
     names = [n.name for n in pair.graph if n.op_type == "QuantizeLinear" and n.inputs[0].is_initializer()]
     model = onnx.load(folder / "pair.onnx")
     model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
@@ -344,7 +344,7 @@ def test_a_weight_behind_a_pair_has_the_same_integers(float_path, bert_sites, be
     assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * ("head.*" not in options.get("placement", ()))
     axes = [n.attributes["axis"].value for n in pair.graph if n.op_type == "QuantizeLinear" and "axis" in n.attributes]
     assert axes == ([] if options.get("per_channel") is False else [1] * len(axes))
-    # The table of the embeddings stays integers.
+    # The embedding table keeps its integers.
     assert constant(pair, "embeddings.word_embeddings.weight.quantized").dtype == np.int8
     ours, theirs = (outputs_of(tmp_path / f"{form}.onnx", feeds_of(encoded(), 0)) for form in ("pair", "integers"))
     np.testing.assert_array_equal(ours, theirs)
@@ -352,7 +352,7 @@ def test_a_weight_behind_a_pair_has_the_same_integers(float_path, bert_sites, be
 
 @pytest.mark.parametrize("factor", [0.3, 1.7])
 def test_a_pair_takes_the_scale_that_was_chosen(float_path, bert_sites, bert_ranges, tmp_path, factor) -> None:
-    """Also where the interval is narrower than the weights, which QuantizeLinear would take to -128."""
+    """Also if the interval is narrower than the weights, which QuantizeLinear alone would map to -128."""
     graph = ir.load(float_path).graph
     weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in bert_sites if s.role == "linear.weight"}
     scales = {n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()}
@@ -398,7 +398,7 @@ def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
         quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least, reduce_range=reduced)
         squares = (qdq.dequantized_weight(weight, quantizer).astype(np.float64) - weight) ** 2
         errors.append(squares.sum(axis=0 if axis == 1 else None))
-    # Equal where the full interval is the best one, but for scales that are float32.
+    # Equal if the full interval is the best one, except for the float32 rounding of scales.
     assert np.all(errors[1] <= errors[0] * (1 + 1e-5))
     assert np.sum(errors[1]) < 0.98 * np.sum(errors[0])
 
@@ -421,7 +421,7 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
     weights = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site.is_weight)})
     written(float_path, weights, tmp_path / "weights.onnx")
     alone = outputs_of(tmp_path / "weights.onnx", feeds)
-    # 256 times finer steps; a tenth of that gain is left to chance, as errors pass through a random network.
+    # Scales are 256 times smaller; a tenth of that gain is required, because errors pass through a random network.
     assert relative_error(results[activations], alone) < relative_error(results["auto"], alone) / 25
 
 

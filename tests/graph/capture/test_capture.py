@@ -26,14 +26,14 @@ from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
 
 FAMILIES = plugins.names("families")
 BERT_LIKE = ("bert", "distilbert", "electra", "roberta")
-# What a module path leads to where a layer has no such part.
+# The type of a module that a layer lacks.
 ABSENT = ("NoneType", "Identity")
-# Float32 against float32; the graphs differ in the order of additions only.
+# Both are float32; the graphs differ only in the order of additions.
 RTOL = 5e-5
 
 
 def duplicates(graph: ir.Graph) -> list[str]:
-    """Names that more than one value carries."""
+    """Names of more than one value."""
     counts = Counter(v.name for node in graph for v in node.outputs)
     return sorted(str(name) for name, count in counts.items() if count > 1)
 
@@ -265,7 +265,7 @@ def test_a_captured_graph_can_be_captured_again(captured, checkpoint, tmp_path) 
 
 
 def test_a_graph_without_any_names_still_has_sites(captured, tmp_path) -> None:
-    """Names stripped from every node, as some tools leave them: the parts are found by shape."""
+    """All node names removed, as some tools do: the parts are recognized by structure."""
     operators.save(captured("bert", "sequence-classification").model, tmp_path / "model.onnx")
     bare = ir.load(tmp_path / "model.onnx")
     for index, node in enumerate(bare.graph):

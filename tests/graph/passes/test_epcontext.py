@@ -1,4 +1,4 @@
-"""Encapsulated IRs: what the file holds, what is refused, and, where a Python with the provider is named, that it runs."""
+"""EPContext files: their content, what is refused, and that they run, if a Python with the provider is configured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_READER = "Available frontends: onnx"
 
 @pytest.fixture(scope="module")
 def xml(captured, tmp_path_factory) -> Path:
-    """The IR of a tiny classifier of fixed shape."""
+    """The IR of a tiny classifier with static shapes."""
     folder = tmp_path_factory.mktemp("ir")
     operators.save(captured("bert", "sequence-classification").model, folder / "dynamic.onnx")
     model = ir.load(folder / "dynamic.onnx")
@@ -135,7 +135,7 @@ def test_a_file_that_was_renamed_is_an_error(written) -> None:
         epcontext.check(moved)
 
 
-def test_an_ordinary_model_is_no_encapsulated_one(xml) -> None:
+def test_an_ordinary_model_is_not_an_epcontext_file(xml) -> None:
     with pytest.raises(
         ModelError, match=r"the file is not an EPContext file \(got \d+ nodes: .*, expected one EPContext node\)"
     ):
@@ -198,7 +198,7 @@ def test_the_provider_gives_the_numbers_of_the_ir(written, xml, tmp_path) -> Non
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run([str(PYTHON), "-c", RUN, *arguments], capture_output=True, text=True, env=environment, check=False)
     if NO_READER in done.stderr:
-        # It got as far as handing the IR to OpenVINO.
+        # The provider passed the IR to OpenVINO.
         pytest.skip(f"{PYTHON}: its OpenVINO cannot read IRs")
     assert done.returncode == 0, done.stderr
     ours = np.load(tmp_path / "logits.npy")

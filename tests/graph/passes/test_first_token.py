@@ -1,4 +1,4 @@
-"""Rows that the head never reads are left out, and nothing else changes: in float, in 8 bits, for every family and head."""
+"""Rows that no head reads are removed, and the outputs stay the same: float and 8-bit, every family and head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.checkpoints import exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 FAMILIES = plugins.names("families")
-# Products of the last layer that one row is enough for: the query's, scores, context, output projection and feed-forward.
+# Products of the last layer with one row: query, scores, context, output projection and feed-forward.
 # DeBERTa compares the query with positions as well; ModernBERT's query comes out of one product with keys and
 # values. MobileBERT has a bottleneck on either side and two feed-forwards more.
 WHOLE_LAYER = 6
@@ -63,7 +63,7 @@ def test_operators_still_read_pairs(captured) -> None:
     behind = Counter(operators.producer(node.inputs[0]).op_type for node in ours.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
     before = Counter(operators.producer(node.inputs[0]).op_type for node in model.graph if node.op_type == "MatMul")  # type: ignore[union-attr]
     assert behind == before
-    # The layer's input is cut once, for the residual and for the query, whose own pair stands behind the cut.
+    # The input of the layer is sliced once, for the residual and the query; the pair of the query follows the Slice.
     cuts = [node for node in ours.graph if str(node.name).endswith(".first") and node.op_type == "Slice"]
     assert [sorted(reader.op_type for reader in operators.readers(cut.outputs[0])) for cut in cuts] == [
         ["Add", "QuantizeLinear"]
@@ -81,7 +81,7 @@ def test_dynamic_scales_are_those_of_the_row(captured, tmp_path) -> None:
         max(float(np.abs(a - b).max()) for a, b in zip(outputs_on_batches(each, tmp_path, 0), exact, strict=True))
         for each in (ours, model)
     ]
-    # Finer scales, not coarser ones: the error does not grow beyond chance.
+    # Scales get smaller, so the error does not grow beyond chance.
     assert errors[0] <= 1.5 * errors[1]
 
 

@@ -1,4 +1,4 @@
-"""Float16 for what stays float: the same outputs to within float16, and float32 where float16 would not do."""
+"""Conversion to float16: the same outputs within float16 precision, and float32 where float16 is not enough."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import batch, exact_options
 from tests.support.graphs import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
 
-# Relative error of a float graph's outputs: 11 digits, a few dozen roundings in a row. The worst here has 0.0015.
+# Relative error of the outputs of a float graph: 11 binary digits, a few dozen roundings. The worst here has 0.0015.
 HALF = 3e-3
-# Between a quantized graph and its float16 form: a rounding to 11 digits moves some activations to the next of 256 steps, and
-# two layers on the 8-bit noise of the two is as good as independent, here 0.015 to 0.04 each. The worst has 0.026.
+# Between a quantized graph and its float16 form: rounding to 11 digits moves some activations to the next integer, and after
+# two layers the 8-bit errors of both graphs are independent, here 0.015 to 0.04 each. The worst has 0.026.
 QUANTIZED_HALF = 4e-2
-# The error against the float model must not grow; chance makes it smaller for all plans here.
+# The error relative to the float model must not grow; by chance it shrinks for all plans here.
 NO_WORSE = 1.2
 HEADS = [
     ("bert", "embedding"),
@@ -89,7 +89,7 @@ def measured(classifier, placed):
 
 
 def write_(model: ir.Model, plan: QuantPlan) -> None:
-    """A plan written and its float parts in their type, as the files of targets are."""
+    """Write a plan and convert the float parts, as in the files of targets."""
     qdq.write(model, plan)
     float16.convert_(model, plan.float_parts)
 
@@ -114,7 +114,7 @@ def checked(model: ir.Model, path: Path) -> ir.Model:
 
 
 def float32_constants(model: ir.Model) -> set[str]:
-    """Those with more than one number."""
+    """The constants with more than one number."""
     constants = model.graph.initializers.items()
     return {name for name, v in constants if v.dtype == ir.DataType.FLOAT and v.const_value.size > 1}
 
@@ -149,7 +149,7 @@ def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
     products = [n for n in model.graph if n.op_type == "MatMul"]
     assert products
     assert all(v.dtype == ir.DataType.FLOAT16 for n in products for v in (*n.inputs, *n.outputs))
-    # Half the bytes, but for norms and names.
+    # Half the bytes, except for norms and names.
     assert (tmp_path / "half.onnx").stat().st_size < 0.8 * source.path.stat().st_size
 
 
@@ -171,7 +171,7 @@ def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, op
     assert relative_error(ours, reference) < NO_WORSE * relative_error(theirs, reference)
     optimized = plugins.load("targets", "ort-cpu").open_session(paths[1], SessionOptions()).run(classifier.feeds)["logits"]
     assert relative_error(optimized, theirs) < QUANTIZED_HALF
-    # Integers are those of the same weight with a scale of 11 digits: at most a step away, where the float was near a half.
+    # Integers are those of the weight with a scale of 11 digits: at most 1 apart, if the float was near a half.
     names = [n for n, v in full.graph.initializers.items() if n.endswith(".quantized")]
     for name in names:
         first, second = (m.graph.initializers[name].const_value.numpy() for m in models)
@@ -185,7 +185,7 @@ def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, op
 
 
 def test_weights_are_integers_times_the_scale_in_the_file(classifier, placed, measured, tmp_path) -> None:
-    """Nearest to the float weights with that very scale, and the same behind a pair."""
+    """The integers nearest to the float weights with the stored scale, with and without a pair."""
     name = next(s.value for s in placed if s.role == "linear.weight")
     weight = ir.load(classifier.path).graph.initializers[name].const_value.numpy()
     integers = {}
@@ -224,12 +224,12 @@ def test_pooling_stays_float32(tiny, tmp_path) -> None:
     assert len(pooling) > 5
     assert all(v.dtype != ir.DataType.FLOAT16 for n in pooling for v in (*n.inputs, *n.outputs) if v is not None)
     assert float(model.graph.initializers["pooling.min_tokens"].const_value.numpy()) == np.float32(1e-9)
-    # Nothing is cast back and forth on the way out: the last norm's float32 is what is pooled.
+    # There are no Casts after the last norm: its float32 output is pooled.
     assert model.graph.outputs[0].producer().op_type != "Cast"
 
 
 def test_a_norm_does_not_overflow(tmp_path) -> None:
-    """One channel deviates by 400 from the mean: its square is beyond float16."""
+    """One channel deviates by 400 from the mean; its square exceeds float16."""
     x = np.zeros((2, 64), dtype=np.float32)
     x[:, 7], x[1, 3] = 400.0, 5.0
     ones, zeros = np.ones(64, dtype=np.float32), np.zeros(64, dtype=np.float32)
@@ -245,7 +245,7 @@ def test_a_norm_does_not_overflow(tmp_path) -> None:
     checked(model, tmp_path / "half.onnx")
     norm = next(n for n in model.graph if n.op_type == "LayerNormalization")
     assert {v.dtype for v in (*norm.inputs, *norm.outputs)} == {ir.DataType.FLOAT}
-    # A constant that both sides read has both forms.
+    # A constant that operators of both types read exists in both types.
     assert {model.graph.initializers[n].dtype for n in ("zeros", "zeros.float16")} == {ir.DataType.FLOAT, ir.DataType.FLOAT16}
     (full,), (ours,) = run(tmp_path / "full.onnx", {"x": x}), run(tmp_path / "half.onnx", {"x": x})
     assert np.isfinite(ours).all()
@@ -280,7 +280,7 @@ def test_small_single_constants_keep_their_operator_in_float32(tmp_path) -> None
 
 
 def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) -> None:
-    """Weights, an activation and rows so small that float16 has no scale for them stay exact, in float32."""
+    """Weights, an activation and rows with scales too small for float16 stay float32, and exact."""
     model = ir.load(classifier.path)
     weights = [s for s in placed if s.role == "linear.weight"]
     table = next(s.value for s in placed if s.role == "embedding.weight")
@@ -290,7 +290,7 @@ def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) 
         array = value.const_value.numpy() * np.float32(factor)
         array[:, 0] = 0.0
         value.const_value = ir.tensor(array, name=name)
-    # A channel of zeros alone is no reason.
+    # A channel of zeros is no reason to keep float32.
     value = model.graph.initializers[weights[1].value]
     zeroed = value.const_value.numpy().copy()
     zeroed[:, 0] = 0.0

@@ -20,7 +20,7 @@ from octobert.quantization.methods import static
 from tests.support.checkpoints import exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
-# MobileBERT's norms are a scale and a shift, but for the one of its head.
+# MobileBERT's norms are a scale and a shift, except the norm of its head.
 WITHOUT = ("mobilebert",)
 
 
@@ -44,7 +44,7 @@ def test_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: 
         rewritten, expected = (
             np.concatenate([o.ravel() for o in outputs_on_batches(m, tmp_path, pad_id)]) for m in (ours, model)
         )
-        # One output alone may be a small difference of large numbers.
+        # All outputs together: a single output may be a small difference of large numbers.
         assert np.abs(rewritten - expected).max() <= REORDERED * np.abs(expected).max()
 
 
@@ -83,7 +83,7 @@ def test_epsilon_counts_as_it_did_also_where_it_is_larger_than_the_deviation(bia
     expected = unit * model.graph.initializers["weight"].const_value.numpy()
     if bias:
         expected = expected + model.graph.initializers["bias"].const_value.numpy()
-    # Values a hundred times their deviation lose two digits of float32's seven when they are centred.
+    # Values a hundred times larger than their deviation lose two of float32's seven digits when the mean is subtracted.
     np.testing.assert_allclose(run(ours, x.astype(np.float32)), expected, atol=2e-5)
 
 

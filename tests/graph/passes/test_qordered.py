@@ -33,14 +33,14 @@ from octobert.targets.runtimes import ort as onnxruntime
 from tests.support.checkpoints import batch, make_checkpoint
 from tests.support.graphs import encoded, outputs_of, ranges_of, statistics_of
 
-# Differences of logits, relative to the largest. None was seen where this was written; but dividing by the root of 32 rounds
-# otherwise than multiplying by one over it, and a probability halfway between two integers can end in the other one.
+# Differences of logits, relative to the largest. None was observed, but dividing by the root of 32 rounds differently from
+# multiplying by its inverse, and a probability halfway between two integers can be rounded to the other one.
 ONE_DIVISION = 2e-3
-# The kernels round a whole operator once, where Q/DQ rounds to float32 after each of its parts. A wrong order is at 1.
+# The kernels round once per operator; Q/DQ rounds to float32 after each part. A wrong order gives about 1.
 KERNELS = 1e-2
-# Eleven binary digits in products of tens of numbers.
+# float16 has eleven binary digits; products sum tens of numbers.
 HALF = 1e-2
-# The same numbers in a longer row.
+# The same row with more padding.
 FLOAT = 1e-5
 CUDA = ort_cuda.CAPABILITIES
 A_LAYER = {"QOrderedAttention": 1, "QOrderedMatMul": 3, "QOrderedGelu": 1, "QOrderedLayerNormalization": 2}
@@ -48,7 +48,7 @@ FEEDS = batch([16, 9, 3])
 
 
 class Written:
-    """A tiny model with heads of a width that is no square, captured and observed: what tests plan, write and fuse."""
+    """A tiny model whose head size is not a square number, with its sites and ranges."""
 
     def __init__(self, folder: Path, family: str, head: str = "sequence-classification", **config: object) -> None:
         self.folder = folder
@@ -134,7 +134,7 @@ def test_whole_layers_are_fused(bert, options) -> None:
     model = qordered.fuse(bert.rewritten(bert.plan(**options)))
     assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
     left = operators(model)
-    # One pair is what remains: into integers behind the embeddings' norm, and out of them before the classifier.
+    # One pair remains: Quantize after the norm of the embeddings, Dequantize before the classifier.
     assert [left[kind] for kind in ("QuantizeLinear", "DequantizeLinear", "LayerNormalization", "MatMul")] == [1, 1, 1, 1]
     assert not {"Softmax", "Erf", "Gelu"} & set(left)
 
@@ -142,7 +142,7 @@ def test_whole_layers_are_fused(bert, options) -> None:
 def test_an_embedding_projection_is_quantized_where_the_first_layer_reads_it(albert) -> None:
     model = qordered.fuse(albert.rewritten(albert.plan()))
     assert qordered.counts(model) == {kind: 2 * count for kind, count in A_LAYER.items()}
-    # Its outputs alone are not enough: the first attention reads float.
+    # Quantized outputs alone are not enough: the first attention reads float.
     row = qordered.fuse(albert.rewritten(albert.plan(placement="qdqbert-row")))
     assert qordered.counts(row)["QOrderedAttention"] == 1
 
@@ -186,7 +186,7 @@ def test_attentions_read_the_mask_itself_and_norms_keep_their_epsilon(fused) -> 
 
 def test_the_runtime_takes_the_fused_graph_up_to_its_kernels(fused, tmp_path) -> None:
     ops.save(fused, tmp_path / "fused.onnx")
-    # Types, shapes and schemas are checked before kernels are looked for.
+    # ONNX Runtime checks types, shapes and schemas before it looks for kernels.
     with pytest.raises(NoKernel, match="Could not find an implementation for QOrdered"):
         ort.InferenceSession(str(tmp_path / "fused.onnx"), providers=["CPUExecutionProvider"])
 
@@ -195,7 +195,7 @@ def test_the_runtime_takes_the_fused_graph_up_to_its_kernels(fused, tmp_path) ->
 
 
 def by_columns(stored: np.ndarray) -> np.ndarray:
-    """[in, out] of a weight whose bytes lie column after column."""
+    """Return [in, out] of a weight that is stored column by column."""
     return stored.reshape(stored.shape[::-1]).T
 
 
@@ -263,7 +263,7 @@ class QOrderedAttention(OpRun):
 def test_the_fused_graph_computes_what_the_plan_says(bert, options) -> None:
     plan = bert.plan(**options)
     model = qordered.fuse(bert.rewritten(plan))
-    # The evaluator knows Q/DQ from here on.
+    # The first opset of which the evaluator supports Q/DQ.
     model.opset_imports[""] = 19
     kernels = [QOrderedAttention, QOrderedMatMul, QOrderedGelu, QOrderedLayerNormalization]
     (ours,) = ReferenceEvaluator(ir.to_proto(model), new_ops=kernels).run(None, FEEDS)

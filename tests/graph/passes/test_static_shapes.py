@@ -1,4 +1,4 @@
-"""Static shapes, and linear layers as Gemm: the same numbers, and nothing left that depends on a shape."""
+"""Static shapes, and linear layers as Gemm: the outputs stay the same, and nothing depends on a shape."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tests.support.graphs import (
     ranges_for,
 )
 
-# Every family is fixed in test_encoders, where they all are captured; these two have positions of both kinds.
+# tests/models/test_families.py covers all families; these two have both kinds of positions.
 FAMILIES = ("bert", "deberta-v2")
 LAYERS = 2
 SIZE = (2, 16)
-# Gemm adds the bias within its sum.
+# Gemm adds the bias as part of the sum.
 GEMM = 5e-6
 FORMS = ("float", "int8")
 
 
 @pytest.fixture(scope="module")
 def made(captured, checkpoint, tmp_path_factory) -> Callable[[str, str], tuple[Path, int]]:
-    """`made("bert", "int8")` → the dynamic graph with its 8-bit operators written, and the padding id."""
+    """`made("bert", "int8")` → the quantized graph with dynamic shapes, and the padding id."""
     folder, paths = tmp_path_factory.mktemp("dynamic"), {}
 
     def get(name: str, form: str) -> tuple[Path, int]:
@@ -160,7 +160,7 @@ def test_linear_layers_become_gemm(made, captured, tmp_path, name: str, form: st
     path, pad_id = made(name, form)
     model, count = gemmed(path, tmp_path / "gemm.onnx", tmp_path)
     assert_static(model)
-    # One Reshape behind each, and one in front for all that read the same value.
+    # One Reshape after each Gemm, and one before all Gemms that read the same value.
     read = {node.inputs[0] for node in model.graph if node.op_type == "Gemm"}
     before = operator_counts(ir.load(tmp_path / "fixed.onnx"))["Reshape"]
     assert operator_counts(model)["Reshape"] - before == operator_counts(model)["Gemm"] + len(read)
@@ -223,7 +223,7 @@ def test_a_product_that_something_else_reads_stays(tmp_path) -> None:
 
 
 def test_onnxruntime_opens_fixed_graphs_without_a_warning(made, tmp_path, capfd) -> None:
-    """Shapes that are noted wrongly are a warning of its loader."""
+    """ONNX Runtime warns of wrong shape annotations."""
     for form in FORMS:
         gemmed(made("bert", form)[0], tmp_path / "gemm.onnx", tmp_path)
         settings = ort.SessionOptions()
