@@ -1,15 +1,13 @@
-"""Look into a compiled model: a packaged directory beside its float model, or a file alone. Needs no torch."""
+"""Inspect a compiled model: a package together with its float model, or a single file. Does not need torch."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
-from octobert.core import environment, plugins
+from octobert import targets
+from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Latency
@@ -18,27 +16,27 @@ from octobert.data.tokenization import longest
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.candidates import Candidate
 from octobert.inference.predictor import read_manifest
-from octobert.inspection import answers
+from octobert.inspection import answers, profilers
+from octobert.targets import runtimes
 
-# Runs that are not profiled, because runtimes pack weights and choose kernels in them.
+# Runs before the profiled ones: runtimes pack weights and choose kernels in them.
 WARMUP = 2
-# Token ids of models that nothing is known of stay below this.
+# Token ids stay below this where the vocabulary is not known.
 _FEW_IDS = 100
 _DEFAULT_TOKENS = 128
-_SUFFIXES = {"ort": (".onnx",), "openvino": (".xml", ".onnx")}
 
 
 class Opened(FrozenModel):
-    """What is looked into.
+    """A model to inspect.
 
     Args:
         path: the file that the target opens.
         target: plugin name.
-        floating: the float model's file, where there is one.
-        family: plugin name of its family, where it is known.
+        floating: the file of the float model, if there is one.
+        family: plugin name of the encoder family, if it is known.
         head: of the model.
-        vocabulary: ids are below it.
-        longest: the most tokens it takes, where that is known.
+        vocabulary: token ids are below it.
+        longest: the model's limit in tokens, if it is known.
     """
 
     path: str
@@ -51,31 +49,29 @@ class Opened(FrozenModel):
 
 
 def opened(path: Path, target: str | None = None) -> Opened:
-    """Find out what lies at a path.
+    """Return the model at a path.
 
     Args:
-        path: a packaged directory, or an `.onnx` or `.xml` file.
-        target: which runtime to open a file with; a directory has its own.
+        path: a package, or an `.onnx` or `.xml` file.
+        target: the target that opens a file. A package has its own.
 
     Raises:
-        ModelError: it is neither.
-        TargetError: unknown, not the directory's own, or it does not open such a file.
+        ModelError: the path is not a package and not a model file.
+        TargetError: the target does not exist, is not the package's own, or does not open such files.
     """
-    if target is not None and target not in plugins.names("targets"):
-        raise TargetError(
-            f'there is no target "{target}"', where="--target", fix=did_you_mean(target, plugins.names("targets"))
-        )
+    if target is not None and target not in targets.names():
+        raise TargetError(f'there is no target "{target}"', where="--target", fix=did_you_mean(target, targets.names()))
     if path.suffix in (".onnx", ".xml") and not path.is_dir():
         return _file(path, target)
     manifest = read_manifest(path)
     if target not in (None, manifest.target):
-        fix = f"leave --target out, or give the file inside it: {path / 'onnx' / 'model_quantized.onnx'}"
+        fix = f"omit --target, or name the file in it: {path / 'onnx' / 'model_quantized.onnx'}"
         raise TargetError(
-            "the directory was made for another target", where=str(path), got=str(target), expected=manifest.target, fix=fix
+            "the package was made for another target", where=str(path), got=str(target), expected=manifest.target, fix=fix
         )
     floating = path / "onnx" / "model.onnx"
     return Opened(
-        path=str(plugins.load("targets", manifest.target).model_file(path)),
+        path=str(targets.load(manifest.target).model_file(path)),
         target=manifest.target,
         floating=str(floating) if floating.is_file() else None,
         family=manifest.model.family,
@@ -89,13 +85,12 @@ def _file(path: Path, target: str | None) -> Opened:
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")
     if target is None:
-        fix = f"add --target, one of: {', '.join(plugins.names('targets'))}"
-        raise TargetError("a file does not say which runtime it is for", where=str(path), fix=fix)
-    accepted = _SUFFIXES.get(plugins.load("targets", target).CAPABILITIES.runtime, ())
-    if accepted and path.suffix not in accepted:
-        raise TargetError(
-            f"the target {target} does not open such a file", where=str(path), got=path.suffix, expected=" or ".join(accepted)
-        )
+        fix = f"add --target, one of: {', '.join(targets.names())}"
+        raise TargetError("a file does not name its target", where=str(path), fix=fix)
+    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
+    if path.suffix not in accepted:
+        expected = " or ".join(accepted)
+        raise TargetError(f"the target {target} does not open such files", where=str(path), got=path.suffix, expected=expected)
     return Opened(path=str(path), target=target)
 
 
@@ -108,38 +103,41 @@ def inspect(
     repeats: int = 20,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Inspection:
-    """Compile a model, run it under its runtime's profiler, and say why it is as fast as it is.
+    """Compile a model, run it under its runtime's profiler, and explain how fast it is.
 
     Args:
-        sequence: tokens of a row; by default 128, or the model's limit.
-        threads: of one inference; 0 lets the runtime choose.
+        model: from `opened`.
+        batch: rows.
+        sequence: tokens of a row. Default: 128, or the model's limit.
+        threads: threads of one inference; 0 lets the runtime choose.
         repeats: profiled runs, and rounds of the interleaved timing.
+        on_progress: called with what is timed, the rounds done, and all rounds.
 
     Raises:
-        TargetError: the target cannot run here, or is not one that can be looked into.
-        ModelError: the model does not take such rows.
+        TargetError: the target cannot run on this machine, or its runtime has no profiler.
+        ModelError: the model does not take rows of this length.
     """
-    target = plugins.load("targets", model.target)
-    runtime = _runtime(model)
+    target = targets.load(model.target)
+    profiler = _profiler(model)
     if model.longest is not None and sequence is not None and sequence > model.longest:
         expected = f"at most {model.longest}"
         raise ModelError(
             "the sequence is longer than the model allows", where="--sequence", got=str(sequence), expected=expected
         )
     tokens = sequence or min(_DEFAULT_TOKENS, model.longest or _DEFAULT_TOKENS)
-    shape = latency.random_workload(batch, tokens, model.vocabulary, seed=0)
+    workload = latency.random_workload(batch, tokens, model.vocabulary, seed=0)
 
     def profile(path: str) -> Profile:
-        feeds = shape.rounds[0]
-        return runtime.profile(Path(path), feeds, threads=threads, warmup=WARMUP, runs=repeats, family=model.family)
+        feeds = workload.rounds[0]
+        return profiler.profile(Path(path), feeds, threads=threads, warmup=WARMUP, runs=repeats, family=model.family)
 
     ours = profile(model.path)
     theirs = profile(model.floating) if model.floating else None
     here = environment.current()
-    products = runtime.products(Path(model.path))
-    matched, fallbacks = fallen_back(products, ours.operators, lambda one: runtime.why(one, frozenset(here.features)))
-    latencies, used = _timed(model, shape, threads, repeats, on_progress)
-    found = Inspection(
+    products = profiler.products(Path(model.path))
+    matched, fallbacks = fallen_back(products, ours.operators, lambda product: profiler.why(product, frozenset(here.features)))
+    latencies, used = _timed(model, workload, threads, repeats, on_progress)
+    inspection = Inspection(
         model=model.path,
         target=model.target,
         runtime=target.CAPABILITIES.runtime,
@@ -155,30 +153,42 @@ def inspect(
         fallbacks=fallbacks,
         latencies=latencies,
     )
-    return found.model_copy(update={"answers": answers.answers(found, fast_with=target.CAPABILITIES.saturates_without)})
+    return inspection.model_copy(
+        update={"answers": answers.answers(inspection, fast_with=target.CAPABILITIES.saturates_without)}
+    )
 
 
-def _runtime(model: Opened) -> ModuleType:
-    """The module that looks into a target's runtime."""
-    target = plugins.load("targets", model.target)
+def _profiler(model: Opened) -> profilers.Profiler:
+    """The profiler of a target's runtime."""
+    target = targets.load(model.target)
     probe = target.probe()
     if not probe.available:
         raise TargetError(f"the target {model.target} cannot run here", where=model.path, got=probe.missing, fix=probe.install)
-    name = f"octobert.inspection.profilers.{target.CAPABILITIES.runtime}"
-    # Kernels of other devices end after their operators, so that a profile would not hold their time.
-    if not model.target.endswith("-cpu") or importlib.util.find_spec(name) is None:
-        raise TargetError(
-            f"operators of the target {model.target} cannot be timed", where=model.path, expected="ort-cpu or openvino-cpu"
-        )
-    return importlib.import_module(name)
+    runtime = target.CAPABILITIES.runtime
+    # Kernels of other devices end after their operators, so their times would be missing.
+    profiled = [name for name in profilers.names() if model.target == runtimes.load(name).CPU_TARGET]
+    if not profiled:
+        expected = " or ".join(runtimes.load(name).CPU_TARGET for name in profilers.names())
+        problem = f"operators of the target {model.target} cannot be timed"
+        raise TargetError(problem, where=model.path, expected=expected, fix="inspect the model with such a target")
+    return profilers.load(runtime)
 
 
 def fallen_back(
     products: tuple[Product, ...], operators: tuple[Operator, ...], why: Callable[[Product], str | None]
 ) -> tuple[int, tuple[Fallback, ...]]:
-    """(how many products were found among the operators, those that were computed in float)."""
-    computed = [one for one in operators if one.kind == "product"]
-    by_name = {name: one for one in computed for name in one.covers}
+    """Find the products of a file that the runtime computed in float.
+
+    Args:
+        products: of the file.
+        operators: that ran.
+        why: returns the reason for a product, if it is known.
+
+    Returns:
+        (number of products that were found among the operators, those of them that ran in float).
+    """
+    computed = [operator for operator in operators if operator.kind == "product"]
+    by_name = {name: operator for operator in computed for name in operator.covers}
     matched, fallbacks = 0, []
     for product in products:
         operator = next((by_name[name] for name in (product.name, *product.readers) if name in by_name), None)
@@ -190,11 +200,11 @@ def fallen_back(
 
 
 def _timed(
-    model: Opened, shape: latency.Workload, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
+    model: Opened, workload: latency.Workload, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
 ) -> tuple[tuple[Latency, ...], int]:
-    """Latencies of the model and of its float model, on the target's own sessions; and the threads they used."""
-    both = [Candidate(name=model.target, path=model.path, head=model.head)]
+    """Time the model and its float model on the target's own sessions: (latencies, threads of one inference)."""
+    compared = [Candidate(name=model.target, path=model.path, head=model.head)]
     if model.floating:
-        both.append(Candidate(name=candidates.baseline_of(model.target).name, path=model.floating, head=model.head))
-    latencies, footprints = latency.measure(both, [shape], repeats=repeats, threads=threads, on_progress=on_progress)
+        compared.append(Candidate(name=candidates.baseline_of(model.target).name, path=model.floating, head=model.head))
+    latencies, footprints = latency.measure(compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress)
     return tuple(latencies), footprints[0].threads

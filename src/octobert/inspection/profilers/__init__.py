@@ -1,4 +1,4 @@
-"""Profilers: one file per runtime, named like the runtime. A profiler shows which operators ran, how long and in which precision."""
+"""Profilers: one file per runtime, named like it. A profiler shows which operators ran, for how long and in which precision."""
 
 from __future__ import annotations
 
@@ -56,3 +56,15 @@ def load(runtime: str) -> Profiler:
         RecipeError: the runtime has no profiler.
     """
     return cast(Profiler, plugins.load("profilers", runtime))
+
+
+def reason_in_file(product: Product) -> str | None:
+    """Return why no runtime computes a product in integers, or None if the file allows it.
+
+    Returns:
+        A clause that continues "because".
+    """
+    left, right = product.inputs
+    if left is None or right is None:
+        return "only the weights are 8-bit in the file" if product.weight else "only one of the two inputs is 8-bit in the file"
+    return "16-bit activations are simulated in float" if "16" in left.dtype + right.dtype else None

@@ -12,7 +12,8 @@ from octobert.core.errors import TargetError
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
-from octobert.inspection import answers, places
+from octobert.inspection import places
+from octobert.inspection.profilers import reason_in_file
 from octobert.inspection.profilers.ort import fitting
 from octobert.targets.runtimes import openvino as _openvino
 
@@ -180,8 +181,8 @@ def _is_middle(zero: Any, dtype: str) -> bool:
 def why(product: Product, features: frozenset[str]) -> str | None:
     """Why OpenVINO computes a product in float, as far as the file shows it."""
     left, right = product.inputs
-    if left is None or right is None or answers.written(product) is not None:
-        return answers.written(product)
+    if left is None or right is None or reason_in_file(product) is not None:
+        return reason_in_file(product)
     if not product.weight and not (left.symmetric and right.symmetric):
         return "they multiply two activations that are not symmetric, which OpenVINO's attention kernel computes in float"
     return None

@@ -17,7 +17,8 @@ from octobert.core.errors import ModelError, TargetError
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Product, Profile, split
 from octobert.core.session import Feeds
-from octobert.inspection import answers, places
+from octobert.inspection import places
+from octobert.inspection.profilers import reason_in_file
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
 _INTEGER_PRODUCTS = frozenset(
@@ -207,8 +208,8 @@ def _dtype(number: int) -> str:
 def why(product: Product, features: frozenset[str]) -> str | None:
     """Why ONNX Runtime computes a product in float, as far as the file shows it."""
     left, right = product.inputs
-    if left is None or right is None or answers.written(product) is not None:
-        return answers.written(product)
+    if left is None or right is None or reason_in_file(product) is not None:
+        return reason_in_file(product)
     if left.dtype == "int8" and "avx2" in features:
         takes = "ONNX Runtime on x86 computes only uint8 ones in integers"
         if product.siblings:
