@@ -41,5 +41,5 @@ def command(
         return
     from octobert.report import summary, terminal
 
-    lines = summary.timed(result.latencies, result.footprints, result.reference)
+    lines = summary.timings(result.latencies, result.footprints, result.reference)
     _show.render(terminal.latency_table(lines, summary.shapes(result.latencies)))

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: no scripts, no network, readable when printed."""
+"""A report as one HTML page: no scripts, no network access, readable when printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octobert.report.terminal import quantizer_text
 
 
 def page(report: Report) -> str:
-    """The page as text."""
+    """Return the page of a report."""
     environment = Environment(
         loader=PackageLoader("octobert", "report"),
         autoescape=select_autoescape(default=True),
@@ -22,14 +22,13 @@ def page(report: Report) -> str:
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = summary.score_text
     environment.filters["ms"] = summary.ms
-    environment.filters["searched"] = summary.searched
-    lines = summary.lines(report)
+    environment.filters["search"] = summary.search_text
     return environment.get_template("page.html").render(
         report=report,
-        lines=lines,
+        models=summary.model_results(report),
         shapes=summary.shapes(report.latencies),
         metrics=summary.metrics(report),
-        beside=summary.beside(report),
+        main_metrics=summary.main_metrics(report),
         verdicts=summary.verdicts(report),
         warnings=summary.warnings(report),
         trainings=summary.trainings(report),

@@ -1,4 +1,4 @@
-"""What a runtime made of a model, as tables for a terminal."""
+"""What a runtime computed with a model, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.table import Table
 
 from octobert.core.profile import Inspection, Operator, Profile
+from octobert.report.terminal import table_of
 
 _FLOAT = "float ms"
+_Key = tuple[str, str]
 
 
-def tables(found: Inspection) -> tuple[Table, ...]:
-    """Layer by layer what ran, by type of operator where the time went, and the products that fell back to float."""
-    shown = (_parts(found), _types(found))
-    return (*shown, _fallbacks(found)) if found.fallbacks else shown
+def tables(inspection: Inspection) -> tuple[Table, ...]:
+    """Return the operators of each layer, the time of each type of operator, and the products that ran in float."""
+    shown = (_layer_table(inspection), _type_table(inspection))
+    return (*shown, _fallback_table(inspection)) if inspection.fallbacks else shown
 
 
-def _parts(found: Inspection) -> Table:
-    """Every part of every layer: the kernels that computed it."""
+def _layer_table(inspection: Inspection) -> Table:
     title = (
-        f"{found.model} on {found.runtime} {found.version}, {found.batch} × {found.sequence}, {found.threads} threads: "
-        f"least of {found.profile.runs} profiled runs"
+        f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
+        f"{inspection.threads} threads: fastest of {inspection.profile.runs} profiled runs"
     )
-    table = _table(title, ("layer", "part", "what ran", "products"), ("conversions", "ms", _FLOAT))
-    ours = _grouped(found.profile.operators, _place)
-    theirs = _grouped(found.floating.operators if found.floating else (), _place)
-    for place, operators in ours.items():
+    table = table_of(title, ("layer", "part", "operators", "products"), ("conversions", "ms", _FLOAT))
+    quantized = _grouped(inspection.profile.operators, _place)
+    floats = _grouped(inspection.floating.operators if inspection.floating else (), _place)
+    for place, operators in quantized.items():
         products = dict.fromkeys(f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product")
-        conversions = sum(one.kind == "conversion" for one in operators)
+        conversions = sum(operator.kind == "conversion" for operator in operators)
         table.add_row(
             place[0],
             place[1] or "(unnamed)",
@@ -36,77 +37,67 @@ def _parts(found: Inspection) -> Table:
             ", ".join(products),
             str(conversions or ""),
             f"{_ms(operators):.2f}",
-            f"{_ms(theirs[place]):.2f}" if place in theirs else "",
-            style="" if any(one.integer for one in operators) else "dim",
+            f"{_ms(floats[place]):.2f}" if place in floats else "",
+            style="" if any(operator.integer for operator in operators) else "dim",
         )
     return table
 
 
-def _types(found: Inspection) -> Table:
-    """Every type of operator, in each precision, the most expensive first."""
-    table = _table("Where the time goes", ("operator", "precision"), ("count", "ms", "share", "float count", _FLOAT))
-    ours = _grouped(found.profile.operators, _typed)
-    theirs = _grouped(found.floating.operators if found.floating else (), _typed)
-    rows = {key: _ms(ours.get(key, ())) for key in (*ours, *theirs)}
-    for key in sorted(rows, key=lambda one: -rows[one]):
-        here, there = ours.get(key, []), theirs.get(key, [])
+def _type_table(inspection: Inspection) -> Table:
+    """Each type of operator in each precision, the slowest first."""
+    table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share", "float count", _FLOAT))
+    quantized = _grouped(inspection.profile.operators, _type)
+    floats = _grouped(inspection.floating.operators if inspection.floating else (), _type)
+    times = {key: _ms(quantized.get(key, ())) for key in (*quantized, *floats)}
+    for key in sorted(times, key=lambda k: -times[k]):
+        operators, float_operators = quantized.get(key, []), floats.get(key, [])
         table.add_row(
             *key,
-            str(len(here)) if here else "",
-            f"{rows[key]:.2f}" if here else "",
-            f"{found.profile.split.share(rows[key]):.1%}" if here else "",
-            str(len(there)) if there else "",
-            f"{_ms(there):.2f}" if there else "",
-            style="bold" if any(one.integer for one in here) else "",
+            str(len(operators)) if operators else "",
+            f"{times[key]:.2f}" if operators else "",
+            f"{inspection.profile.split.share(times[key]):.1%}" if operators else "",
+            str(len(float_operators)) if float_operators else "",
+            f"{_ms(float_operators):.2f}" if float_operators else "",
+            style="bold" if any(operator.integer for operator in operators) else "",
         )
-    _total(table, found.profile, found.floating)
-    return table
-
-
-def _total(table: Table, ours: Profile, theirs: Profile | None) -> None:
     table.add_section()
-    there = (str(len(theirs.operators)), f"{theirs.split.total_ms:.2f}") if theirs else ("", "")
-    table.add_row("all", "", str(len(ours.operators)), f"{ours.split.total_ms:.2f}", "", *there)
-
-
-def _fallbacks(found: Inspection) -> Table:
-    table = _table("8-bit in the file, computed in float", ("product", "operator", "because"), ())
-    for one in found.fallbacks:
-        table.add_row(one.name, one.operator, one.why or "neither the file nor the runtime shows why")
+    table.add_row(
+        "all", "", *_total(inspection.profile), "", *(_total(inspection.floating) if inspection.floating else ("", ""))
+    )
     return table
 
 
-def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in words:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
+def _total(profile: Profile) -> tuple[str, str]:
+    return str(len(profile.operators)), f"{profile.split.total_ms:.2f}"
+
+
+def _fallback_table(inspection: Inspection) -> Table:
+    table = table_of("Quantized in the file, computed in float", ("product", "operator", "reason"))
+    for fallback in inspection.fallbacks:
+        table.add_row(fallback.name, fallback.operator, fallback.why or "unknown: neither the file nor the runtime shows it")
     return table
 
 
-def _place(one: Operator) -> tuple[str, str]:
-    return "" if one.layer is None else str(one.layer), one.part
+def _place(operator: Operator) -> _Key:
+    return "" if operator.layer is None else str(operator.layer), operator.part
 
 
-def _typed(one: Operator) -> tuple[str, str]:
-    return one.type, one.precision
+def _type(operator: Operator) -> _Key:
+    return operator.type, operator.precision
 
 
-def _grouped(
-    operators: Iterable[Operator], key: Callable[[Operator], tuple[str, str]]
-) -> dict[tuple[str, str], list[Operator]]:
-    found: dict[tuple[str, str], list[Operator]] = {}
-    for one in operators:
-        found.setdefault(key(one), []).append(one)
-    return found
+def _grouped(operators: Iterable[Operator], key: Callable[[Operator], _Key]) -> dict[_Key, list[Operator]]:
+    groups: dict[_Key, list[Operator]] = {}
+    for operator in operators:
+        groups.setdefault(key(operator), []).append(operator)
+    return groups
 
 
 def _counted(operators: Sequence[Operator]) -> list[str]:
     """`2 Reshape`, `Softmax`."""
-    types = [one.type for one in operators]
+    types = [operator.type for operator in operators]
     return [f"{types.count(t)} {t}" if types.count(t) > 1 else t for t in dict.fromkeys(types)]
 
 
 def _ms(operators: Iterable[Operator]) -> float:
-    return sum(one.ms for one in operators)
+    return sum(operator.ms for operator in operators)

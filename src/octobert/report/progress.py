@@ -54,7 +54,7 @@ def progress_step(progress: ProgressCallback | None, name: str) -> Iterator[Call
 class ProgressBar:
     """A progress callback that draws a bar, in a terminal (on stderr) or in a notebook.
 
-    Elsewhere it prints one line for each finished step. Use it as a context manager.
+    It is a context manager. Elsewhere, and without `with`, it only prints one line for each finished step.
 
     Example:
         >>> with ProgressBar() as progress:                      # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""A report as rows of a table: what the terminal and the HTML page both show. Reads plain data, computes nothing new."""
+"""A report as rows and sentences, the content of both the terminal and the HTML page. Reads results and measures nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from dataclasses import dataclass, replace
 from octobert.core.measurements import Comparison, Footprint, Latency, Score
 from octobert.core.results import Report, Search
 
-_BESIDE = 4
+# With more metrics than this, they get a table of their own.
+_METRICS_IN_MAIN_TABLE = 4
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A timed shape: rows of a batch × tokens of a row, or rows of the user's data."""
+class TimedShape:
+    """The shape of a timed batch.
+
+    Args:
+        batch: rows.
+        sequence: tokens of each row, or `data` for rows of the evaluation data.
+
+    Example:
+        >>> str(TimedShape(8, 128))
+        '8 × 128'
+    """
 
     batch: int
     sequence: int | str
@@ -23,13 +33,16 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """The times of one candidate.
+class Timing:
+    """The times of one model.
 
     Args:
-        precision: of the arithmetic, 8 bits named where there are any.
-        quantized: it is not a float baseline.
-        speedup: shape → median of its float baseline divided by this median; None without a baseline.
+        name: of the model.
+        precision: of the arithmetic; 8 bits come first.
+        threads: of one inference.
+        quantized: not a float baseline.
+        latencies: shape → times.
+        speedup: shape → median time of the float baseline divided by the median time of this model; None without a baseline.
         elsewhere: the float baseline and its device, if that is another device; else None.
     """
 
@@ -37,176 +50,228 @@ class Timed:
     precision: str
     threads: int
     quantized: bool
-    latencies: dict[Shape, Latency]
-    speedup: dict[Shape, float | None]
+    latencies: dict[TimedShape, Latency]
+    speedup: dict[TimedShape, float | None]
     elsewhere: str | None = None
 
 
 @dataclass(frozen=True)
-class Line:
-    """One candidate in full."""
+class ModelResult:
+    """All results of one model.
+
+    Args:
+        name: target, or name of a float baseline.
+        quantized: not a float baseline.
+        precision: of the arithmetic; 8 bits come first.
+        scores: metrics with confidence intervals.
+        comparison: with the float baseline; None without one.
+        timing: times.
+        footprint: size, memory, load time.
+    """
 
     name: str
     quantized: bool
     precision: str
     scores: tuple[Score, ...]
     comparison: Comparison | None
-    timed: Timed
+    timing: Timing
     footprint: Footprint
 
 
 def metrics(report: Report) -> list[str]:
-    """The metrics in order."""
+    """Return the names of all metrics, in order."""
     return list(dict.fromkeys(score.metric for scores in report.scores.values() for score in scores))
 
 
-def beside(report: Report) -> list[str]:
-    """The metrics that stand beside a model's other figures: all, or the first where many have a table of their own."""
-    found = metrics(report)
-    return found if len(found) <= _BESIDE else found[:1]
+def main_metrics(report: Report) -> list[str]:
+    """Return the metrics of the main table: all, or only the first where many have a table of their own."""
+    names = metrics(report)
+    return names if len(names) <= _METRICS_IN_MAIN_TABLE else names[:1]
 
 
-def shapes(latencies: Sequence[Latency]) -> list[Shape]:
-    """The timed shapes in order."""
-    return list(dict.fromkeys(Shape(one.batch, one.sequence) for one in latencies))
+def shapes(latencies: Sequence[Latency]) -> list[TimedShape]:
+    """Return the timed shapes, in order."""
+    return list(dict.fromkeys(TimedShape(latency.batch, latency.sequence) for latency in latencies))
 
 
-def timed(latencies: Sequence[Latency], footprints: Sequence[Footprint], reference: Mapping[str, str]) -> list[Timed]:
-    """Times by candidate.
+def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], reference: Mapping[str, str]) -> list[Timing]:
+    """Return the times of each model.
 
     Args:
-        reference: quantized candidate → its float baseline.
+        latencies: of all models and shapes.
+        footprints: of all models.
+        reference: quantized model → its float baseline.
     """
-    times: dict[str, dict[Shape, Latency]] = {}
-    for one in latencies:
-        times.setdefault(one.candidate, {})[Shape(one.batch, one.sequence)] = one
+    times: dict[str, dict[TimedShape, Latency]] = {}
+    for latency in latencies:
+        times.setdefault(latency.candidate, {})[TimedShape(latency.batch, latency.sequence)] = latency
     devices = {footprint.candidate: footprint.device for footprint in footprints}
-    found = []
+    result = []
     for footprint in footprints:
         name, own = footprint.candidate, times[footprint.candidate]
         base = times.get(reference.get(name, ""))
         ratios = {s: base[s].percentile_ms(50) / own[s].percentile_ms(50) if base else None for s in own}
         quantized = name in reference
         precision = f"int8 + {footprint.precision}" if quantized else footprint.precision
-        baseline = devices.get(reference.get(name, ""), footprint.device)
-        elsewhere = None if baseline == footprint.device else f"{reference[name]} ran on the {baseline}"
-        found.append(Timed(name, precision, footprint.threads, quantized, own, ratios, elsewhere))
-    return found
+        device = devices.get(reference.get(name, ""), footprint.device)
+        elsewhere = None if device == footprint.device else f"{reference[name]} ran on the {device}"
+        result.append(Timing(name, precision, footprint.threads, quantized, own, ratios, elsewhere))
+    return result
 
 
-def lines(report: Report) -> list[Line]:
-    """All candidates, baselines first."""
+def model_results(report: Report) -> list[ModelResult]:
+    """Return the results of each model, float baselines first."""
     compared = {c.candidate: c for c in report.comparisons}
     reference = {name: c.reference for name, c in compared.items() if name in report.plans}
-    timings = timed(report.latencies, report.footprints, reference)
-    half = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
-    timings = [replace(one, precision="int8 + f16") if one.name in half else one for one in timings]
+    float16 = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
+    all_timings = [
+        replace(timing, precision="int8 + f16") if timing.name in float16 else timing
+        for timing in timings(report.latencies, report.footprints, reference)
+    ]
     return [
-        Line(one.name, one.quantized, one.precision, report.scores[one.name], compared.get(one.name), one, footprint)
-        for one, footprint in zip(timings, report.footprints, strict=True)
+        ModelResult(
+            timing.name,
+            timing.quantized,
+            timing.precision,
+            report.scores[timing.name],
+            compared.get(timing.name),
+            timing,
+            footprint,
+        )
+        for timing, footprint in zip(all_timings, report.footprints, strict=True)
     ]
 
 
 def score_text(score: Score) -> str:
-    """`0.8186 [0.779, 0.855]`."""
+    """Format a score with its confidence interval.
+
+    Example:
+        >>> score_text(Score(metric="f1", value=0.8186, low=0.7791, high=0.8552, rows=408))
+        '0.8186 [0.779, 0.855]'
+    """
     return f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]"
 
 
 def ms(value: float) -> str:
-    """Milliseconds with the digits that matter."""
+    """Format milliseconds with three significant digits or so.
+
+    Example:
+        >>> ms(1.234), ms(12.34)
+        ('1.23', '12.3')
+    """
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def probability(p_value: float | None) -> str:
-    """`p = 0.15`, or `p < 0.01`."""
+    """Format a p-value.
+
+    Example:
+        >>> probability(0.151), probability(0.0004), probability(None)
+        ('p = 0.15', 'p < 0.01', '')
+    """
     return "" if p_value is None else "p < 0.01" if p_value < 0.01 else f"p = {p_value:.2f}"
 
 
 def verdicts(report: Report) -> list[str]:
-    """One sentence a target: what 8 bits cost and what they gained."""
-    found = []
-    for line in lines(report):
-        comparison = line.comparison
-        if not line.quantized or comparison is None:
-            continue
-        parts = []
-        if comparison.difference is not None:
-            parts.append(
-                f"{comparison.metric} {comparison.difference:+.4f} against {comparison.reference} "
-                f"(95 % interval {comparison.low:+.4f} to {comparison.high:+.4f}, {probability(comparison.p_value)})"
-            )
-        share = comparison.fidelity_name == "agreement"
-        parts.append(f"{comparison.fidelity_name} " + (f"{comparison.fidelity:.2%}" if share else f"{comparison.fidelity:.5f}"))
-        gains = [f"{ratio:.2f}× at {shape}" for shape, ratio in line.timed.speedup.items() if ratio is not None]
-        device = f" ({line.timed.elsewhere}, {line.name} on the {line.footprint.device})" if line.timed.elsewhere else ""
-        parts.append(f"speed against {comparison.reference}{device} " + ", ".join(gains))
-        found.append(f"{line.name}: " + "; ".join(parts) + ".")
-    for target in report.plans:
-        stage = report.stages.get(f"export/{target}")
-        done = stage.summary if stage is not None else {}
-        if done.get("first_token"):
-            found.append(
-                f"{target}: the head reads the first token only, so the last layer computes no other "
-                f"({done['first_token']} matrix products; exact; the float model it is set against computes all)."
-            )
-        if done.get("fast_norms"):
-            found.append(
-                f"{target}: {done['fast_norms']} norms are written as InstanceNormalization, which is faster on "
-                f"{report.environment.cores} cores (exact; for a machine with many cores, run octobert there)."
-            )
-    found += [f"{target}: {searched(search)}." for target, search in report.searches.items()]
-    for target, one in report.simulations.items():
-        own = next((f"{s.metric} {s.value:.4f} there; " for s in one.scores if s.metric == report.task.primary), "")
-        found.append(
-            f"{target}: the exported model beside what was trained with its values rounded in PyTorch, on {one.rows:,} rows: "
-            f"{own}{one.name} {one.agreement:.2%}, outputs differ by {one.error:.4f} (root mean square)."
+    """Return sentences on each target: accuracy and speed compared with float, and how the model was changed."""
+    compared = [_compared(m, m.comparison) for m in model_results(report) if m.quantized and m.comparison is not None]
+    exported = [sentence for target in report.plans for sentence in _exported(report, target)]
+    searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
+    return [*compared, *exported, *searches, *_simulated(report)]
+
+
+def _compared(model: ModelResult, comparison: Comparison) -> str:
+    parts = []
+    if comparison.difference is not None:
+        parts.append(
+            f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} "
+            f"(95 % confidence interval {comparison.low:+.4f} to {comparison.high:+.4f}, {probability(comparison.p_value)})"
         )
-    return found
+    is_share = comparison.fidelity_name == "agreement"
+    fidelity = f"{comparison.fidelity:.2%}" if is_share else f"{comparison.fidelity:.5f}"
+    parts.append(f"{comparison.fidelity_name} {fidelity}")
+    speedups = [f"{ratio:.2f}× at {shape}" for shape, ratio in model.timing.speedup.items() if ratio is not None]
+    elsewhere = model.timing.elsewhere
+    device = f" ({elsewhere}, {model.name} on the {model.footprint.device})" if elsewhere else ""
+    parts.append(f"speed compared with {comparison.reference}{device}: {', '.join(speedups)}")
+    return f"{model.name}: {'; '.join(parts)}."
+
+
+def _exported(report: Report, target: str) -> list[str]:
+    """What the export of a target has changed for speed."""
+    stage = report.stages.get(f"export/{target}")
+    done, sentences = stage.summary if stage is not None else {}, []
+    if done.get("first_token"):
+        sentences.append(
+            f"{target}: the head reads only the first token, so the last layer computes only that token "
+            f"({done['first_token']} matrix products; same results; the float baseline computes all tokens)."
+        )
+    if done.get("fast_norms"):
+        sentences.append(
+            f"{target}: {done['fast_norms']} LayerNormalization operators are written as InstanceNormalization, which is "
+            f"faster on {report.environment.cores} cores (same results; for a machine with many cores, run octobert there)."
+        )
+    return sentences
+
+
+def _simulated(report: Report) -> list[str]:
+    sentences = []
+    for target, result in report.simulations.items():
+        score = next((f"{s.metric} {s.value:.4f} in PyTorch; " for s in result.scores if s.metric == report.task.primary), "")
+        sentences.append(
+            f"{target}: the exported model compared with the fake-quantized PyTorch model that was trained, on "
+            f"{result.rows:,} rows: {score}{result.name} {result.agreement:.2%}, root mean square difference of outputs "
+            f"{result.error:.4f}."
+        )
+    return sentences
 
 
 def trainings(report: Report) -> list[str]:
-    """One sentence a training: how long, how fast, how far."""
-    found = []
-    for name, what in (("finetune", "Fine-tuned in float"), ("qat", "Trained on with values rounded")):
+    """Return a sentence on each training: rows, steps, loss, time and settings."""
+    sentences = []
+    for name, what in (("finetune", "Fine-tuned in float"), ("qat", "Quantization-aware training")):
         settings, stage = report.recipe.get(name), report.stages.get(name)
         if settings is None or stage is None:
             continue
         done = stage.summary
-        steps = f"{done['steps']:,} steps, last loss {done['loss']:.4f}" if "steps" in done else f"by {settings['code']}"
+        steps = f"{done['steps']:,} steps, final loss {done['loss']:.4f}" if "steps" in done else f"by {settings['code']}"
         parts = [f"{what} on {done['texts']:,} texts: {steps}, {stage.seconds:.0f} s"]
-        parts.append(f"rate {settings['learning_rate']:g}, {settings['epochs']:g} epochs, batch {settings['batch']}")
+        parts.append(
+            f"learning rate {settings['learning_rate']:g}, {settings['epochs']:g} epochs, batch size {settings['batch']}"
+        )
         if settings.get("distill"):
-            parts.append(f"{settings['distill']['share']:.0%} of the loss a teacher's")
+            parts.append(f"distillation is {settings['distill']['share']:.0%} of the loss")
         if name == "qat":
-            parts.append(f"ranges {settings['ranges']}, their ends moved by {done['moved']:.1%} of their width (median)")
-        found.append("; ".join(parts) + ".")
-    return found
+            parts.append(f"{settings['ranges']} ranges, whose bounds moved by {done['moved']:.1%} of their width (median)")
+        sentences.append("; ".join(parts) + ".")
+    return sentences
 
 
-def searched(search: Search) -> str:
-    """What an accuracy search found, in a sentence without a final stop."""
-    back = len(search.taken.fallback)
-    stepped = "everything planned stays in 8 bits" if not back else f"{back} parts step back from 8 bits"
-    verdict = "met" if search.met else "MISSED"
+def search_text(search: Search) -> str:
+    """Return the result of an accuracy-aware search as a sentence without a full stop."""
+    count = len(search.taken.fallback)
+    fallback = f"{count} parts fall back to float" if count else "no part falls back to float"
     return (
-        f"“{search.criterion}” {verdict} on {search.taken.rows} tuning rows ({search.metric} {search.taken.value:.4f}, float "
-        f"{search.float_value:.4f}) after {len(search.trials)} trials in {search.seconds:.0f} s; {stepped}; {search.ended}"
+        f"“{search.criterion}” {'met' if search.met else 'NOT met'} on {search.taken.rows} tuning rows ({search.metric} "
+        f"{search.taken.value:.4f}, float {search.float_value:.4f}) after {len(search.trials)} trials in "
+        f"{search.seconds:.0f} s; {fallback}; {search.ended}"
     )
 
 
 def warnings(report: Report) -> list[str]:
-    """What a reader must know before believing the figures."""
-    data, found = report.data, []
+    """Return sentences on everything that limits what the results mean."""
+    data, sentences = report.data, []
     if data.leaked_rows:
-        found.append(
-            f"{data.leaked_rows} calibration rows are also evaluated (allow_leakage: true), so the scores are flattered."
+        sentences.append(
+            f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
         )
     if data.dropped_rows:
-        found.append(f"{data.dropped_rows} rows were left out of calibration because they are also evaluated.")
+        sentences.append(f"{data.dropped_rows} calibration rows were dropped because they are also evaluation rows.")
     evaluated = [stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")]
-    cut = max((summary.get("truncated", 0) for summary in evaluated), default=0)
-    if cut:
-        found.append(f"{cut} evaluated texts were longer than the model takes, and were cut.")
-    found += [f"{name} was written, and not measured: {report.absent[name]}." for name in report.plans if name in report.absent]
-    found += [f"{name} was not measured: {why}." for name, why in report.absent.items() if name not in report.plans]
-    return found
+    truncated = max((summary.get("truncated", 0) for summary in evaluated), default=0)
+    if truncated:
+        sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
+    for name, reason in report.absent.items():
+        what = "was exported but not measured" if name in report.plans else "was not measured"
+        sentences.append(f"{name} {what}: {reason}.")
+    return sentences

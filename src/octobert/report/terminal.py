@@ -1,6 +1,8 @@
-"""A report as tables for a terminal."""
+"""Results as tables for a terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,140 +16,141 @@ from octobert.report import summary
 
 
 def render(report: Report) -> RenderableType:
-    """The result table, the verdicts and the warnings."""
+    """Return the tables, sentences and warnings of a run."""
     notes = [Text(f"• {sentence}") for sentence in (*summary.trainings(report), *summary.verdicts(report))]
     notes += [Text(f"! {sentence}", style="yellow") for sentence in summary.warnings(report)]
-    timed = [line.timed for line in summary.lines(report)]
     if not report.footprints:
         return Group(Text("Nothing was measured (measure: false)."), *notes)
-    more = [scores(report)] if summary.beside(report) != summary.metrics(report) else []
-    return Group(quality(report), *more, latency_table(timed, summary.shapes(report.latencies)), *notes)
+    timings = [model.timing for model in summary.model_results(report)]
+    more = [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
+    return Group(quality_table(report), *more, latency_table(timings, summary.shapes(report.latencies)), *notes)
 
 
-def quality(report: Report) -> Table:
-    """Scores, agreement with float, size and memory of every candidate."""
-    lines = summary.lines(report)
-    metrics = summary.beside(report)
-    title = f"Quality on {report.data.evaluation_rows:,} rows, with 95 % intervals"
-    table = Table(title=title, title_justify="left")
-    table.add_column("model")
-    table.add_column("precision")
-    for metric in metrics:
-        table.add_column(metric, justify="right")
-    for column in ("follows its float", "output error", "file MB", "peak MB", "load ms"):
-        table.add_column(column, justify="right")
-    for line in lines:
-        scores = {s.metric: summary.score_text(s) for s in line.scores}
-        comparison, footprint = line.comparison, line.footprint
+def table_of(title: str, words: Iterable[str], numbers: Iterable[str] = ()) -> Table:
+    """Return an empty table.
+
+    Args:
+        title: of the table.
+        words: names of the left columns, aligned left.
+        numbers: names of the further columns, aligned right.
+    """
+    table = Table(title=title or None, title_justify="left")
+    for name in words:
+        table.add_column(name)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def quality_table(report: Report) -> Table:
+    """Return scores, agreement with float, size and memory of every model."""
+    metrics = summary.main_metrics(report)
+    title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
+    costs = ("agreement with float", "output error", "file MB", "peak MB", "load ms")
+    table = table_of(title, ("model", "precision"), (*metrics, *costs))
+    for model in summary.model_results(report):
+        scores = {s.metric: summary.score_text(s) for s in model.scores}
+        comparison, footprint = model.comparison, model.footprint
         table.add_row(
-            line.name,
-            line.precision,
-            *(scores.get(m, "") for m in metrics),
+            model.name,
+            model.precision,
+            *(scores.get(metric, "") for metric in metrics),
             f"{comparison.fidelity:.4f}" if comparison else "",
             f"{comparison.output_error:.4f}" if comparison else "",
             f"{footprint.size_bytes / 1e6:.1f}",
             f"{footprint.peak_memory_bytes / 1e6:.0f}",
             f"{footprint.load_ms:.0f}",
-            style="bold" if line.quantized else "",
+            style="bold" if model.quantized else "",
         )
     return table
 
 
-def lint_table(found: Lint) -> RenderableType:
-    """What a target makes of a file: every finding, what it is about, and what to change."""
-    verdict = f"{found.target} takes the file" if found.passes else f"{found.target} refuses the file"
-    summed = Text(f"{verdict}; {found.integer} of {found.products} matrix products in 8 bits", style="bold")
-    if not found.findings:
-        return summed
-    table = Table()
-    for name in ("", "what", "where", "what to change"):
-        table.add_column(name)
-    for one in found.findings:
-        more = f" and {one.count - len(one.nodes)} more" if one.count > len(one.nodes) > 0 else ""
-        table.add_row(one.severity, one.text, ", ".join(one.nodes[:2]) + more, one.fix or "")
-    return Group(summed, table)
-
-
-def finetuned(found: Finetuned) -> Table:
-    """What a float training came to."""
-    trained = found.trained
-    title = f"Float model in PyTorch on {found.data.evaluation_rows:,} rows, trained on {found.data.training_rows:,}"
-    table = Table(title=title, title_justify="left")
-    for name in ("steps", "last loss", *(score.metric for score in found.scores)):
-        table.add_column(name, justify="right")
-    loss = f"{trained['loss']:.4f}" if "loss" in trained else ""
-    table.add_row(str(trained.get("steps", "")), loss, *(summary.score_text(score) for score in found.scores))
-    return table
-
-
-def scores(report: Report) -> Table:
-    """Every metric of every candidate, one a row."""
-    lines = summary.lines(report)
-    table = Table(title="Scores, with 95 % intervals", title_justify="left")
-    table.add_column("metric")
-    for line in lines:
-        table.add_column(line.name, justify="right")
+def score_table(report: Report) -> Table:
+    """Return every metric of every model, one metric per row."""
+    models = summary.model_results(report)
+    table = table_of("Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models])
     for metric in summary.metrics(report):
-        found = [next((summary.score_text(s) for s in line.scores if s.metric == metric), "") for line in lines]
-        table.add_row(metric, *found)
+        cells = [next((summary.score_text(s) for s in model.scores if s.metric == metric), "") for model in models]
+        table.add_row(metric, *cells)
     return table
 
 
-def latency_table(lines: list[summary.Timed], shapes: list[summary.Shape]) -> Table:
-    """p50 / p90 / p99 in ms, rows per second, and the ratio to the float model on the same device."""
-    elsewhere = [
-        f"The float baseline of {line.name} ran on another device: {line.elsewhere}." for line in lines if line.elsewhere
-    ]
-    table = Table(
-        title="Latency in ms, p50 / p90 / p99 · rows/s · × faster than the float model on the same device",
-        title_justify="left",
-        caption="\n".join(elsewhere) or None,
-        caption_justify="left",
-    )
-    table.add_column("model")
-    table.add_column("precision")
-    table.add_column("threads", justify="right")
-    for shape in shapes:
-        table.add_column(str(shape), justify="right")
-    for line in lines:
+def latency_table(timings: Sequence[summary.Timing], shapes: Sequence[summary.TimedShape]) -> Table:
+    """Return p50 / p90 / p99 in ms, rows per second, and the speedup over the float model on the same device.
+
+    Args:
+        timings: of each model.
+        shapes: columns of the table.
+    """
+    title = "Latency in ms, p50 / p90 / p99 · rows/s · × faster than the float model on the same device"
+    table = table_of(title, ("model", "precision"), ("threads", *map(str, shapes)))
+    elsewhere = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
+    table.caption, table.caption_justify = "\n".join(elsewhere) or None, "left"
+    for timing in timings:
         cells = []
         for shape in shapes:
-            one, ratio = line.latencies[shape], line.speedup[shape]
-            p50, p90, p99 = (one.percentile_ms(p) for p in (50, 90, 99))
+            latency, ratio = timing.latencies[shape], timing.speedup[shape]
+            percentiles = " / ".join(summary.ms(latency.percentile_ms(p)) for p in (50, 90, 99))
             faster = f" · {ratio:.2f}×" if ratio is not None else ""
-            cells.append(f"{summary.ms(p50)} / {summary.ms(p90)} / {summary.ms(p99)} · {one.rows_per_second:.0f}{faster}")
-        table.add_row(line.name, line.precision, str(line.threads), *cells, style="bold" if line.quantized else "")
+            cells.append(f"{percentiles} · {latency.rows_per_second:.0f}{faster}")
+        style = "bold" if timing.quantized else ""
+        table.add_row(timing.name, timing.precision, str(timing.threads), *cells, style=style)
     return table
 
 
-def tuned_table(found: Tuned) -> Table:
-    """Every candidate of a search for settings, fastest first, and which is kept."""
-    kept = "the defaults are kept: nothing was faster beyond doubt"
-    if found.ratio < 1.0:
-        kept = f"kept: {found.ratio:.3f} × the defaults' time (95 % interval {found.low:.3f} to {found.high:.3f})"
-    title = f"Tuned for {found.goal} on {found.rows} rows ({summary.ms(found.default_ms)} ms with the defaults); {kept}"
-    table = Table(title=title, title_justify="left")
-    for name in ("× defaults' time", "streams", "threads", "tokens a run", "settings"):
-        table.add_column(name, justify="left" if name == "settings" else "right")
-    for one in sorted(found.tried, key=lambda t: t.ratio or float("inf")):
-        setting = one.setting
-        settings = ", ".join(f"{name} {value}" for name, value in setting.runtime_options.items()) or "defaults"
+def finetuned(result: Finetuned) -> Table:
+    """Return the scores of a float model that was trained."""
+    trained = result.trained
+    title = (
+        f"Float model in PyTorch on {result.data.evaluation_rows:,} evaluation rows, "
+        f"trained on {result.data.training_rows:,} rows"
+    )
+    table = table_of(title, (), ("steps", "final loss", *(score.metric for score in result.scores)))
+    loss = f"{trained['loss']:.4f}" if "loss" in trained else ""
+    table.add_row(str(trained.get("steps", "")), loss, *(summary.score_text(score) for score in result.scores))
+    return table
+
+
+def tuned_table(result: Tuned) -> Table:
+    """Return every setting that a search has timed, the fastest first."""
+    decision = "the default setting stays: no other is significantly faster"
+    if result.ratio < 1.0:
+        decision = f"stored: {result.ratio:.3f} × default time (95 % confidence interval {result.low:.3f} to {result.high:.3f})"
+    title = f"Tuned for {result.goal} on {result.rows} rows (default: {summary.ms(result.default_ms)} ms); {decision}"
+    table = table_of(title, (), ("× default time", "streams", "threads", "tokens per batch"))
+    table.add_column("runtime options")
+    for tried in sorted(result.tried, key=lambda t: t.ratio or float("inf")):
+        setting = tried.setting
+        options = ", ".join(f"{name} {value}" for name, value in setting.runtime_options.items()) or "default"
         table.add_row(
-            f"{one.ratio:.3f}" if one.ratio is not None else "",
+            f"{tried.ratio:.3f}" if tried.ratio is not None else "",
             str(setting.streams),
             str(setting.threads or "auto"),
             str(setting.tokens),
-            settings if one.problem is None else f"{settings}: {one.problem}",
-            style="bold" if setting == found.setting else "",
+            options if tried.problem is None else f"{options}: {tried.problem}",
+            style="bold" if setting == result.setting else "",
         )
     return table
 
 
+def lint_table(result: Lint) -> RenderableType:
+    """Return the findings of the linter on a file."""
+    verdict = "accepts" if result.passes else "does not accept"
+    products = f"{result.integer} of {result.products} matrix products in 8 bits"
+    total = Text(f"{result.target} {verdict} the file; {products}", style="bold")
+    if not result.findings:
+        return total
+    table = table_of("", ("severity", "finding", "nodes", "how to fix it"))
+    for finding in result.findings:
+        more = f" and {finding.count - len(finding.nodes)} more" if finding.count > len(finding.nodes) > 0 else ""
+        table.add_row(finding.severity, finding.text, ", ".join(finding.nodes[:2]) + more, finding.fix or "")
+    return Group(total, table)
+
+
 def plan_table(plan: QuantPlan) -> Table:
-    """Every module of a plan: what is 8-bit, what is float and why."""
-    table = Table(title=f"Plan for {plan.target}: {plan.method}, placement {plan.placement}", title_justify="left")
-    for name in ("layer", "module", "what", "as", "why"):
-        table.add_column(name)
+    """Return every decision of a plan: 8 bits or float, and why."""
+    title = f"Plan for {plan.target}: method {plan.method}, placement {plan.placement}"
+    table = table_of(title, ("layer", "module", "role", "precision", "reason"))
     for decision in plan.decisions:
         site = decision.site
         table.add_row(
@@ -161,26 +164,31 @@ def plan_table(plan: QuantPlan) -> Table:
     return table
 
 
-def sensitivity_table(found: Sensitivity, limit: int = 20) -> Table:
-    """What the most harmful values cost."""
+def sensitivity_table(result: Sensitivity, limit: int = 20) -> Table:
+    """Return the values whose quantization changes the outputs most.
+
+    Args:
+        result: of the analysis.
+        limit: rows of the table.
+    """
     title = (
-        f"What 8 bits cost, value by value, on {found.rows} rows; all together {found.together:.2e} of the outputs' variance"
+        f"Sensitivity: error of the outputs with one value quantized, on {result.rows} rows; with all values quantized "
+        f"{result.together:.2e} of the variance of the outputs"
     )
-    table = Table(title=title, title_justify="left")
-    for name in ("value", "what", "own S/N dB", "output error", "share"):
-        table.add_column(name, justify="left" if name in ("value", "what") else "right")
-    total = sum(one.output_error for one in found.values) or 1.0
-    for one in found.values[:limit]:
-        noise = "" if one.signal_to_noise_db is None else f"{one.signal_to_noise_db:.1f}"
-        table.add_row(one.value, f"{one.role}@{one.part}", noise, f"{one.output_error:.2e}", f"{one.output_error / total:.1%}")
+    table = table_of(title, ("value", "role@part"), ("SNR dB", "output error", "share"))
+    total = sum(value.output_error for value in result.values) or 1.0
+    for value in result.values[:limit]:
+        noise = "" if value.signal_to_noise_db is None else f"{value.signal_to_noise_db:.1f}"
+        error = value.output_error
+        table.add_row(value.value, f"{value.role}@{value.part}", noise, f"{error:.2e}", f"{error / total:.1%}")
     return table
 
 
 def trials_table(search: Search) -> Table:
-    """Every trial of an accuracy search."""
-    table = Table(title=f"Search: {summary.searched(search)}", title_justify="left")
-    for name in ("trial", "rows", search.metric, "drop", "met", "saves ms", "s", "not in 8 bits"):
-        table.add_column(name, justify="left" if name == "not in 8 bits" else "right")
+    """Return every trial of an accuracy-aware search."""
+    columns = ("rows", search.metric, "drop", "met", "saves ms", "s")
+    table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", *columns))
+    table.add_column("falls back to float")
     for number, trial in enumerate(search.trials, start=1):
         table.add_row(
             str(number),
@@ -197,39 +205,43 @@ def trials_table(search: Search) -> Table:
 
 
 def sweep_tables(sweep: Sweep) -> tuple[Table, Table]:
-    """Calibrators end to end, best first, and the best of each value."""
-    title = (
-        f"Calibrators for {sweep.target}, on {sweep.judged_rows} rows that the {sweep.calibration_rows} calibrated ones are not"
-    )
-    ends = Table(title=title, title_justify="left")
-    for name in ("calibrator", "follows float", "output error (RMS)", "best for values"):
-        ends.add_column(name, justify="left" if name == "calibrator" else "right")
-    usable = [one for one in sweep.swept if one.problem is None]
+    """Return the calibrators end to end, best first, and the signal-to-noise ratio of each value."""
+    usable = [swept for swept in sweep.swept if swept.problem is None]
     best = {}
     for value in sweep.ranges:
-        ratios = [(one.signal_to_noise_db[value], one.calibrator) for one in usable if value in one.signal_to_noise_db]
+        ratios = [(swept.signal_to_noise_db[value], swept.calibrator) for swept in usable if value in swept.signal_to_noise_db]
         if ratios:
             best[value] = max(ratios)[1]
-    for one in sorted(usable, key=lambda s: s.output_error or 0.0):
-        count = sum(name == one.calibrator for name in best.values())
-        ends.add_row(one.calibrator, f"{one.agreement:.4f}", f"{one.output_error:.4f}", str(count))
-    for one in sweep.swept:
-        if one.problem is not None:
-            ends.add_row(one.calibrator, one.problem, "", "", style="dim")
-    values = Table(title="Signal-to-noise ratio in dB, value by value", title_justify="left")
-    for name in ("value", "seen", *(s.calibrator for s in usable)):
-        values.add_column(name, justify="left" if name in ("value", "seen") else "right")
+    title = (
+        f"Calibrators for {sweep.target}, on {sweep.judged_rows} rows other than the {sweep.calibration_rows} calibration rows"
+    )
+    ends = table_of(title, ("calibrator",), ("agreement with float", "output error (RMS)", "best for values"))
+    for swept in sorted(usable, key=lambda s: s.output_error or 0.0):
+        count = sum(name == swept.calibrator for name in best.values())
+        ends.add_row(swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count))
+    for swept in sweep.swept:
+        if swept.problem is not None:
+            ends.add_row(swept.calibrator, swept.problem, "", "", style="dim")
+    names = [swept.calibrator for swept in usable]
+    values = table_of("Signal-to-noise ratio in dB, per value", ("value", "range of values"), names)
     for value, (low, high) in sweep.ranges.items():
         cells = []
-        for one in usable:
-            text = f"{one.signal_to_noise_db[value]:.1f}" if value in one.signal_to_noise_db else ""
-            cells.append(f"[bold]{text}[/bold]" if one.calibrator == best.get(value) else text)
+        for swept in usable:
+            text = f"{swept.signal_to_noise_db[value]:.1f}" if value in swept.signal_to_noise_db else ""
+            cells.append(f"[bold]{text}[/bold]" if swept.calibrator == best.get(value) else text)
         values.add_row(value, f"[{low:.3g}, {high:.3g}]".replace("[", "\\["), *cells)
     return ends, values
 
 
 def quantizer_text(quantizer: Quantizer | None) -> str:
-    """`uint8 [-0.17, 4.31]`, `int8 symmetric, axis 1`, or `float`."""
+    """Describe a quantizer in a few words.
+
+    Example:
+        >>> quantizer_text(Quantizer(dtype="uint8", symmetric=False, low=-0.17, high=4.31))
+        'uint8 [-0.17, 4.31]'
+        >>> quantizer_text(None)
+        'float'
+    """
     if quantizer is None:
         return "float"
     text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "") + (" dynamic" if quantizer.dynamic else "")

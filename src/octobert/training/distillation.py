@@ -86,7 +86,7 @@ def _divergence(student: Any, teacher: Any, temperature: float) -> Any:
 
 
 def _hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> Any:
-    """Mean squared difference of hidden states [B, S, D], relative to the teacher's mean square; without padding, mean of layers."""
+    """Mean squared difference of hidden states [B, S, D] without padding, relative to the teacher's mean square."""
     shares = []
     for own, other in zip(student, teacher, strict=True):
         a, b = own[mask], other[mask]

@@ -1,4 +1,4 @@
-"""Intercepts the operators of a PyTorch model while it runs, and finds the part of the graph that each belongs to. Needs torch."""
+"""Intercepts the operators of a running PyTorch model, and finds the part of the graph that each belongs to. Needs torch."""
 
 from __future__ import annotations
 
