@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,17 @@ import onnx_ir as ir
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core import plugins
+from octobert.core.plan import Site
+from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.graph.capture.capture import Captured, capture
+from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from octobert.models.source import resolve
-from tests.support.checkpoints import WORDS, make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
+from tests.support.checkpoints import make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
+from tests.support.graphs import ranges_of, sites_of, statistics_of
+from tests.support.runs import FAST, TARGETS, made_once, warmed, write_pairs
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -41,23 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     return SHARED
-
-
-def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that all test processes of a session share; whichever comes first makes what is in it."""
-    base = tmp_path_factory.getbasetemp()
-    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    folder = root / "shared" / name
-    folder.parent.mkdir(exist_ok=True, parents=True)
-    with folder.with_name(f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made = folder.with_name(f"{name}.made")
-        if not made.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            make(folder)
-            made.touch()
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +79,38 @@ def captured(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
 
 @pytest.fixture(scope="session")
+def bert(captured) -> Captured:
+    """The captured graph of the tiny BERT classifier; nobody may edit it."""
+    return captured("bert")
+
+
+@pytest.fixture(scope="session")
+def float_path(bert, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph of `bert` in a file."""
+    path = tmp_path_factory.mktemp("float") / "float.onnx"
+    operators.save(bert.model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def bert_sites(bert) -> tuple[Site, ...]:
+    """The places in `bert` that can be quantized."""
+    return sites_of(bert)
+
+
+@pytest.fixture(scope="session")
+def bert_statistics(float_path, bert_sites) -> dict[str, TensorStatistics]:
+    """What was observed of every activation of `bert`."""
+    return statistics_of(float_path, bert_sites)
+
+
+@pytest.fixture(scope="session")
+def bert_ranges(bert_statistics) -> Ranges:
+    """Minima and maxima of every activation of `bert`."""
+    return ranges_of(bert_statistics)
+
+
+@pytest.fixture(scope="session")
 def wordpiece_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a WordPiece tokenizer."""
     found = tmp_path_factory.mktemp("wordpiece")
@@ -111,33 +128,10 @@ def tokenizer_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     return found
 
 
-def rows(count: int, start: int = 0) -> list[tuple[str, str, int]]:
-    """Distinct pairs of sentences with a label."""
-    found = []
-    for i in range(start, start + count):
-        first = " ".join(WORDS[(i * 7 + k * 3) % len(WORDS)] for k in range(3 + i % 9))
-        second = " ".join(WORDS[(i * 5 + k * 11) % len(WORDS)] for k in range(2 + i % 6))
-        found.append((f"{first} {WORDS[i % 13]}{i}", second, i % 2))
-    return found
-
-
-def write_pairs(folder: Path) -> Path:
-    """train.tsv (80 rows) and validation.tsv (40 rows), columns sentence1, sentence2, label."""
-    folder.mkdir()
-    for name, part in (("train", rows(80)), ("validation", rows(40, 1000))):
-        lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
-        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
-
-
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     """A folder of its own with the rows of `write_pairs`."""
     return write_pairs(tmp_path / "data")
-
-
-FAST = {"batch": [1], "sequence": ["data", 16], "repeats": 3}
-TARGETS = [t for t in plugins.names("targets") if plugins.load("targets", t).probe().available]
 
 
 @pytest.fixture(scope="session")
@@ -162,14 +156,6 @@ def finished(checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reci
     folder = made_once(tmp_path_factory, "run", make)
     report = Report.model_validate_json((folder / "out" / "report.json").read_text(encoding="utf-8"))
     return recipe_in(folder), folder / "out", report
-
-
-def warmed(source: Path, out: Path, *stages: str) -> Path:
-    """An output directory in whose store lies what some stages of another run made; the same steps are not run again."""
-    for stage in stages:
-        for artifact in (source / ".octobert" / "store").glob(f"{stage}-*"):
-            shutil.copytree(artifact, out / ".octobert" / "store" / artifact.name)
-    return out
 
 
 @pytest.fixture

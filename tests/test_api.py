@@ -72,7 +72,7 @@ def test_packages_and_manifests(finished) -> None:
     assert (lint.target, lint.passes) == ("ort-cpu", True)
     with pytest.raises(octobert.RecipeError, match='there is no target "ort-cpuu"'):
         octobert.check(out / "ort-cpu", "ort-cpuu")
-    with pytest.raises(octobert.ModelError, match="holds no finished model"):
+    with pytest.raises(octobert.ModelError, match="not a package"):
         octobert.load(out)
     with pytest.raises(octobert.RecipeError, match="unknown goal"):
         octobert.load(out / "ort-cpu", goal="speed")

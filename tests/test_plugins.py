@@ -21,8 +21,8 @@ from safetensors.numpy import load_file
 from octobert.core import plugins
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel
-from tests.conftest import write_pairs
 from tests.support.checkpoints import make_checkpoint
+from tests.support.runs import write_pairs
 
 ALL = [(family, name) for family in plugins.FAMILIES for name in plugins.names(family)]
 RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "sklearn", "scipy")

@@ -10,11 +10,11 @@ import onnxruntime as ort
 import pytest
 
 import octobert
-from octobert.config.recipe import parse
-from octobert.data import sources
-from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.config.loading import parse
+from octobert.data import readers
+from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
-from tests.conftest import warmed
+from tests.support.runs import warmed
 
 TARGETS = ["openvino-cpu", "ort-cpu"]
 BRIEF = {"batch": [1], "sequence": [32], "repeats": 3}
@@ -88,11 +88,11 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
         if comparison.candidate in TARGETS:
             assert abs(comparison.difference) <= 0.01
             assert comparison.fidelity >= 0.97
-    rows = sources.read_file(shared / "data" / "mrpc" / "validation.tsv")
+    rows = readers.read_file(shared / "data" / "mrpc" / "validation.tsv")
     for target in TARGETS:
         # The packaged file in plain ONNX Runtime, row by row, gives the score that was reported.
         session = ort.InferenceSession(str(tmp_path / "out" / target / "onnx" / "model_quantized.onnx"))
-        encoder = TextEncoder(tmp_path / "out" / target)
+        encoder = Tokenizer(tmp_path / "out" / target)
         encoded = encoder.encode([(r["#1 String"], r["#2 String"]) for r in rows])
         logits = [session.run(None, feeds_of([row], encoder.pad_id))[0][0] for row in encoded]
         plain = np.mean(np.argmax(logits, axis=1) == [int(r["Quality"]) for r in rows])

@@ -25,7 +25,7 @@ from octobert.inference import batching, cost_model, streaming
 from octobert.inference.batching import Batch, make_batches
 from octobert.inference.cost_model import CostModel, measure_cost_model
 from octobert.inference.predictor import Predictor
-from tests.conftest import TARGETS
+from tests.support.runs import TARGETS
 
 # The same row in another batch: float32 sums in another order can move an 8-bit value by one scale.
 SAME_SCORE = 2e-3

@@ -21,13 +21,13 @@ from octobert.config.loading import parse
 from octobert.core import plugins
 from octobert.core.errors import BusyError, DataError, ModelError, OctobertError, StorageError, TargetError
 from octobert.core.results import Report
-from octobert.data import sources
-from octobert.data.tokenization import TextEncoder, feeds_of
+from octobert.data import readers
+from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Request
 from octobert.pipeline.store import Store, locked
-from tests.conftest import FAST, TARGETS
+from tests.support.runs import FAST, TARGETS, pairs_of_sentences
 
 # Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
 WITHOUT_TORCH = [name for name in TARGETS if plugins.load("targets", name).CAPABILITIES.runtime != "torch"]
@@ -125,7 +125,7 @@ def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_package_predicts_what_was_measured(finished, target: str) -> None:
     recipe, out, report = finished
-    rows = sources.read_file(Path(recipe.data.source) / "validation.tsv")
+    rows = readers.read_file(Path(recipe.data.source) / "validation.tsv")
     model = octobert.load(out / target)
     answers = model([(r["sentence1"], r["sentence2"]) for r in rows])
     accuracy = np.mean([a["label"] == ("different", "same")[int(r["label"])] for a, r in zip(answers, rows, strict=True)])
@@ -141,7 +141,7 @@ def test_the_onnx_file_gives_the_same_logits_in_both_runtimes(finished, target: 
 
     _, out, _ = finished
     path = out / target / "onnx" / "model_quantized.onnx"
-    encoder = TextEncoder(out / target)
+    encoder = Tokenizer(out / target)
     rows = encoder.encode([("the of and", "a to in"), ("you is that it he was for on", "are")])
     feeds = feeds_of(rows, encoder.pad_id)
     session = ort.InferenceSession(str(path))
@@ -247,11 +247,9 @@ def command_for(model: Path, source: Path, folder: Path, *more: str) -> list[str
 
 
 def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out, tmp_path) -> None:
-    from tests.conftest import rows
-
     source = tmp_path / "data"
     source.mkdir()
-    for name, part in (("train", rows(6000)), ("validation", rows(20, 9000))):
+    for name, part in (("train", pairs_of_sentences(6000)), ("validation", pairs_of_sentences(20, 9000))):
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
         (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     command = command_for(checkpoint("bert"), source, tmp_path)

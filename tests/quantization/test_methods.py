@@ -135,13 +135,13 @@ def test_unknown_placements_and_kinds_are_refused(placement, words) -> None:
 @pytest.mark.parametrize("placement", ["auto", *placements.names(), ("linear.*@ffn_*",)], ids=str)
 def test_what_is_observed_is_enough_for_every_plan(bert_sites, bert_ranges, placement, enable) -> None:
     options = static.Options(placement=placement, enable=enable)
-    targets = [capabilities(name) for name in targets.names()]
-    wanted = static.observed_kinds(options, targets)
+    tables = [capabilities(name) for name in targets.names()]
+    wanted = static.observed_kinds(options, tables)
     seen = {s.value for s in bert_sites if any(fnmatchcase(s.kind, k) or fnmatchcase(s.role, k) for k in wanted)}
     few = bert_ranges.model_copy(update={"intervals": {k: v for k, v in bert_ranges.intervals.items() if k in seen}})
-    for target in targets:
-        assert static.plan(bert_sites, few, target, options) == static.plan(bert_sites, bert_ranges, target, options)
-    assert dynamic.observed_kinds(dynamic.Options(enable=enable), targets) == ()
+    for table in tables:
+        assert static.plan(bert_sites, few, table, options) == static.plan(bert_sites, bert_ranges, table, options)
+    assert dynamic.observed_kinds(dynamic.Options(enable=enable), tables) == ()
 
 
 # --- disable and enable

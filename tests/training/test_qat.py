@@ -23,11 +23,11 @@ from octobert.core.results import TRAINED
 from octobert.models import source
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Context, Response
-from octobert.pipeline.executors import local
+from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import finetune as finetune_stage
 from octobert.pipeline.stages import qat as stage
-from tests.conftest import write_pairs
+from tests.support.runs import write_pairs
 from tests.support.stages import context_of, request_of, step_of, stored
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -56,7 +56,7 @@ def finished(checkpoint, tmp_path_factory):
     """One whole run on both targets: (recipe, output directory, report)."""
     folder = tmp_path_factory.mktemp("qat")
     recipe = recipe_for(checkpoint("bert"), write_pairs(folder / "data"), targets=["ort-cpu", "openvino-cpu"])
-    return recipe, folder / "out", runner.run(recipe, folder / "out")
+    return recipe, folder / "out", runner.run(recipe, folder / "out", executor=inline.run)
 
 
 def made_of(recipe: Recipe, out: Path) -> dict[str, Path]:
@@ -134,8 +134,8 @@ def test_running_again_trains_nothing_however_it_is_carried_out(finished) -> Non
 def test_the_page_says_how_training_went(finished) -> None:
     _, out, _ = finished
     page = (out / "report.html").read_text()
-    assert "Trained on with values rounded on 80 texts: 5 steps" in page
-    assert "the exported model beside what was trained" in page
+    assert "Quantization-aware training on 80 texts: 5 steps" in page
+    assert "the exported model compared with the fake-quantized PyTorch model that was trained" in page
 
 
 class Killed(BaseException):
@@ -320,7 +320,8 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
         stage.run(refused(checkpoint("roberta")))
     wide = teacher_of(tmp_path / "wide", checkpoint("bert"), num_hidden_layers=5)
     with pytest.raises(
-        ModelError, match=r"hidden states of different sizes .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden"
+        ModelError,
+        match=r"hidden states of different sizes .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden",
     ):
         stage.run(refused(wide, hidden=1.0))
 
@@ -353,7 +354,7 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
         steps_of(recipe_for(model, tmp_path, task={"embedding": {"text": "text"}}))
     task = {"embedding": {"text": "text"}}
     recipe = recipe_for(model, tmp_path, task=task, qat={"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 1}})
-    report = runner.run(recipe, tmp_path / "out")
+    report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert report.simulations["ort-cpu"].agreement > 0.9999
     assert report.stages["qat"].summary["loss"] < 0.1
 
@@ -386,7 +387,7 @@ def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished,
     second = context_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), **options)
     shutil.copytree(first.scratch, second.scratch)
     with pytest.raises(
-        ModelError, match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove that folder"
+        ModelError, match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove the folder"
     ):
         stage.run(second)
 
@@ -448,7 +449,7 @@ def test_labels_out_of_range_are_refused_before_training(checkpoint, tmp_path) -
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     recipe = recipe_for(checkpoint("bert"), tmp_path)
     with pytest.raises(OctobertError, match=r'row 8, column "label"'):
-        runner.run(recipe, tmp_path / "out")
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
 
 
 def test_tensorboard_has_every_step(finished, tmp_path) -> None:

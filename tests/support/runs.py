@@ -1,0 +1,62 @@
+"""Runs and their data: tiny files of rows, a short benchmark, folders that test processes share, and results of other runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from octobert import targets
+from tests.support.checkpoints import WORDS
+
+# A short benchmark, for tests that need one but do not read its times.
+FAST = {"batch": [1], "sequence": ["data", 16], "repeats": 3}
+# Targets that can run here.
+TARGETS = [name for name in targets.names() if targets.load(name).probe().available]
+
+
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that all test processes of a session share. The first one that asks for it fills it."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    folder = root / "shared" / name
+    folder.parent.mkdir(exist_ok=True, parents=True)
+    with FileLock(folder.with_name(f"{name}.lock")):
+        marker = folder.with_name(f"{name}.made")
+        if not marker.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            marker.touch()
+    return folder
+
+
+def pairs_of_sentences(count: int, start: int = 0) -> list[tuple[str, str, int]]:
+    """Distinct pairs of sentences with a label."""
+    rows = []
+    for i in range(start, start + count):
+        first = " ".join(WORDS[(i * 7 + k * 3) % len(WORDS)] for k in range(3 + i % 9))
+        second = " ".join(WORDS[(i * 5 + k * 11) % len(WORDS)] for k in range(2 + i % 6))
+        rows.append((f"{first} {WORDS[i % 13]}{i}", second, i % 2))
+    return rows
+
+
+def write_pairs(folder: Path) -> Path:
+    """Write train.tsv (80 rows) and validation.tsv (40 rows) with columns sentence1, sentence2, label."""
+    folder.mkdir()
+    for name, rows in (("train", pairs_of_sentences(80)), ("validation", pairs_of_sentences(40, 1000))):
+        lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in rows]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def warmed(source: Path, out: Path, *stages: str) -> Path:
+    """An output directory whose store holds the results of some stages of another run, so that they are not run again."""
+    for stage in stages:
+        for artifact in (source / ".octobert" / "store").glob(f"{stage}-*"):
+            shutil.copytree(artifact, out / ".octobert" / "store" / artifact.name)
+    return out
