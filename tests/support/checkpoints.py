@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core import capability, environment, plugins
+from octobert.models.heads import HEADS
 
 WORDS = tuple(
     [
@@ -46,12 +47,6 @@ WORDS = tuple(
 )
 _PIECES = [f"##{c}" for c in string.ascii_lowercase + string.digits]
 _CHARACTERS = list(string.ascii_lowercase + string.digits + ".,")
-AUTO = {
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-    "embedding": "AutoModel",
-}
 
 # Settings of tiny models that most families have in common.
 TINY = {
@@ -139,7 +134,7 @@ def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -
     config = transformers.AutoConfig.for_model(family, **settings)
     if head == "sequence-classification":
         config.id2label, config.label2id = {0: "different", 1: "same"}, {"different": 0, "same": 1}
-    model = getattr(transformers, AUTO[head]).from_config(config)
+    model = getattr(transformers, HEADS[head].auto_class).from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name.lower():

@@ -1,0 +1,87 @@
+"""A head is data: one entry of `HEADS` is all that capture, sessions and distillation need of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from octobert import targets
+from octobert.config.training import Distill
+from octobert.core.errors import ModelError
+from octobert.core.session import SessionOptions
+from octobert.graph import operators, parity
+from octobert.graph.capture import capture
+from octobert.models import heads
+from octobert.models.heads import HEADS, Head
+from octobert.models.source import ModelSource, resolve
+from octobert.targets.runtimes.torch import TorchSession
+from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
+
+MASKED = Head("masked-language-model", "AutoModelForMaskedLM", ("logits",), "token-classes")
+
+
+def test_a_new_head_is_one_entry(tmp_path: Path, monkeypatch) -> None:
+    """Captured, equal to PyTorch, run by a target and by transformers, and followed by a student."""
+    import torch
+
+    from octobert.training.distillation import Teacher
+
+    monkeypatch.setitem(HEADS, MASKED.name, MASKED)
+    source = resolve(make_checkpoint(tmp_path / "model", "bert", MASKED.name))
+    assert heads.has_head(source, MASKED.name)
+    captured = capture.capture(source, MASKED.name, parity_feeds())
+    assert captured.parity.largest_difference <= parity.TOLERANCE
+    assert tuple(str(value.name) for value in captured.model.graph.outputs) == MASKED.outputs
+    operators.save(captured.model, tmp_path / "model.onnx")
+    feeds = batch([9, 4])
+    theirs = TorchSession(source.path, SessionOptions(), MASKED.name).run(feeds)["logits"]
+    ours = targets.load("ort-cpu").open_session(tmp_path / "model.onnx", SessionOptions(threads=1)).run(feeds)["logits"]
+    real = feeds["attention_mask"].astype(bool)
+    np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())
+    teacher = Teacher(source.path, MASKED.name, Distill())
+    inputs = {name: torch.from_numpy(array) for name, array in feeds.items()}
+    assert abs(float(teacher.loss(teacher.model(**inputs), inputs))) < 1e-6
+
+
+def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
+    source = resolve(checkpoint("bert", "question-answering"))
+    heads.check_head(source, "question-answering")
+    heads.check_head(source, "embedding")
+    assert not heads.has_head(source, "token-classification")
+    with pytest.raises(
+        ModelError,
+        match=r"no token-classification head \(got BertForQuestionAnswering, expected an architecture that ends in ForToken",
+    ):
+        heads.check_head(source, "token-classification")
+    with pytest.raises(ModelError, match='there is no head "question-answring"; did you mean "question-answering"'):
+        heads.head_of("question-answring")
+
+
+def test_a_source_goes_to_another_process_and_comes_back(checkpoint) -> None:
+    source = resolve(checkpoint("roberta"))
+    assert ModelSource.model_validate_json(source.model_dump_json()) == source
+    assert (source.kind, source.longest_input, source.tokenizer_folder) == ("checkpoint", 64, source.path)
+    assert source.labels == ("different", "same")
+    assert source.family.model_types[0] == "roberta"
+
+
+def test_an_onnx_file_has_its_config_and_tokenizer_beside_it_or_above(captured, checkpoint, tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    operators.save(captured("bert").model, tmp_path / "onnx" / "model.onnx")
+    bare = resolve(tmp_path / "onnx" / "model.onnx")
+    assert (bare.kind, bare.config, bare.tokenizer_folder, bare.longest_input) == ("onnx", {}, tmp_path / "onnx", 512)
+    (tmp_path / "config.json").write_bytes((checkpoint("bert") / "config.json").read_bytes())
+    source = resolve(str(tmp_path / "onnx" / "model.onnx"))
+    assert (source.tokenizer_folder, source.longest_input) == (tmp_path, 64)
+    assert source.digest != bare.digest
+
+
+def test_a_file_that_is_no_onnx_model(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_text("x")
+    with pytest.raises(ModelError, match=r"not a model \(got \.pt, expected a checkpoint folder or an \.onnx file"):
+        resolve(tmp_path / "model.pt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"not a checkpoint folder \(got no config\.json\)"):
+        resolve(tmp_path / "empty")
