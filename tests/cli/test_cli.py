@@ -99,7 +99,7 @@ def test_inspect(package) -> None:
     assert "encoder.layer.0.attention.self.query" in text
     assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
     assert "linear.weight        12 of 12 in 8 bits" in text
-    assert "residual adds carry the outliers" in text
+    assert "residual adds carry outliers" in text
     result = {entry["target"]: entry for entry in json.loads(octobert("inspect", package.parent, "--json").stdout)}
     assert set(result) == set(TARGETS)
     assert result["ort-cpu"]["ranges"]["provenance"]["samples"] == 24
@@ -107,7 +107,7 @@ def test_inspect(package) -> None:
 
 def test_inspect_shows_what_every_value_costs(package) -> None:
     shown = octobert("inspect", package)
-    assert "What 8 bits cost, value by value" in shown.stdout
+    assert "Sensitivity: error of the outputs with one value quantized" in shown.stdout
     (manifest,) = json.loads(octobert("inspect", package, "--json").stdout)
     values = manifest["sensitivity"]["values"]
     quantized = {d["site"]["value"] for d in manifest["plan"]["decisions"] if d["quantizer"]}
@@ -231,7 +231,7 @@ def test_predict_suggests_the_targets_of_an_output_directory(package) -> None:
     done = octobert("predict", package.parent, "x")
     assert done.returncode == ModelError.exit_code
     listed = ", ".join(str(package.parent / target) for target in TARGETS)
-    assert f"choose one of its targets: {listed}" in done.stderr
+    assert f"give the folder of one target: {listed}" in done.stderr
 
 
 def test_predict_with_an_odd_number_of_a_pair(package) -> None:

@@ -1,7 +1,7 @@
-"""The Encoder noun: what the parts of one family of encoders are called.
+"""`EncoderFamily`: the module names of the parts of an encoder.
 
-Roles and names meet in `encoders/<family>.py` and nowhere else: `graph.structure` finds the parts of a graph by their shape
-and names them by the family's table, which holds the module paths of `transformers` without the base model's prefix.
+`graph.capture.structure` finds the parts of a graph by their structure; the family gives them the module paths of
+`transformers`, without the prefix of the base model. Families are the plugins of `octobert.models.families`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from octobert.core import plugins
 
-# What the linear layers and the norms of an encoder layer can be. Most families have one of each but `qkv`, which is Q, K and V
-# in one, and `bottleneck`, which narrows or widens the hidden state around attention and feed-forward.
+# Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
+# width of the hidden state around attention and feed-forward. Most families have one of each of the others.
 LINEAR_PARTS = ("query", "key", "value", "qkv", "attention_output", "ffn_up", "ffn_down", "bottleneck")
 NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
@@ -21,21 +21,20 @@ LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """The names of one family, and the few facts about it that no graph shows.
+    """The module names of one family, and facts that the graph does not show.
 
     Args:
-        model_types: values of `model_type` in `config.json` that belong to it.
-        prefix: attribute of the base model inside a model with a head, such as `bert`.
-        layer: name of one layer, with `{}` for its index.
-        parts: role (`LAYER_PARTS`) → module path inside the layer. Where a layer has several parts of a role, all but the last
-            have a word behind a dot: `ffn_up.0`. A layer need not have every part. `attention` is the module that computes
-            the context.
+        model_types: values of `model_type` in `config.json`.
+        prefix: attribute of the base model in a model with a head, such as `bert`.
+        layer: module path of a layer, with `{}` for its index.
+        parts: role (one of `LAYER_PARTS`) → module path inside the layer. Where a layer has several parts of one role, all but
+            the last have a suffix: `ffn_up.0`. Roles may be missing. `attention` is the module that computes the context.
         embeddings_norm: module path of the norm after the embeddings.
-        position_offset: rows of the position table before the first token's.
-        shared_layer: module path of the one layer that holds the weights, where all layers share them.
-        final_norm: module path of the norm behind the last layer, where norms stand before attention and feed-forward.
-        windowed: masks say more than which tokens are padding: some layers see a window around each token.
-        requires: keys of `config.json` that must have these values, where they are given.
+        position_offset: rows of the position table before the row of the first token.
+        shared_layer: module path of the layer that holds the weights, where all layers share them.
+        final_norm: module path of the norm after the last layer, where norms precede attention and feed-forward.
+        windowed: some layers attend to a window around each token, so that masks encode more than padding.
+        requires: key of `config.json` → the only supported value.
     """
 
     model_types: tuple[str, ...]
@@ -50,24 +49,29 @@ class EncoderFamily:
     requires: dict[str, Any] = field(default_factory=dict)
 
     def part(self, index: int, role: str) -> str:
-        """`part(3, "query")` → `encoder.layer.3.attention.self.query`, the name of a node and its value."""
+        """Return the name of the node of a part, such as `encoder.layer.3.attention.self.query` for (3, "query")."""
         return f"{self.layer.format(index)}.{self.parts[role]}"
 
     def module(self, index: int, role: str) -> str:
-        """The module path of a part, which its weights are named by; layers that share their weights have the same."""
+        """Return the module path of a part, which names its weights. Layers that share weights have the same path."""
         return f"{(self.shared_layer or self.layer).format(index)}.{self.parts[role]}"
 
     def roles(self, *parts: str) -> tuple[str, ...]:
-        """The family's own keys of these parts: `roles("ffn_up")` → `("ffn_up.0", "ffn_up")`."""
+        """Return the keys of `parts` for these roles: `("ffn_up.0", "ffn_up")` for "ffn_up"."""
         return tuple(role for role in self.parts if part_of(role) in parts)
 
     def strip_prefix(self, path: str) -> str:
-        """A module path without the base model's own name."""
+        """Return a module path without the prefix of the base model."""
         return path.removeprefix(f"{self.prefix}.")
 
 
 def part_of(role: str) -> str:
-    """`ffn_up.0` → `ffn_up`, which sites and placements call it."""
+    """Return a role without its suffix.
+
+    Example:
+        >>> part_of("ffn_up.0")
+        'ffn_up'
+    """
     return role.partition(".")[0]
 
 
@@ -86,18 +90,18 @@ BERT_PARTS = {
 
 
 def families() -> dict[str, str]:
-    """`model_type` of `config.json` → the plugin that knows it."""
+    """Return `model_type` of `config.json` → name of its family plugin."""
     return {t: name for name in plugins.names("families") for t in plugins.load("families", name).FAMILY.model_types}
 
 
 def family_of(model_type: str) -> EncoderFamily | None:
-    """The family of a model type, or None."""
+    """Return the family of a `model_type`, or None."""
     name = families().get(model_type)
     return plugins.load("families", name).FAMILY if name else None
 
 
 def longest_input(config: Mapping[str, Any]) -> int:
-    """The largest number of tokens that a model has positions for, special tokens included.
+    """Return the largest number of tokens that a model has positions for, special tokens included.
 
     Args:
         config: `config.json` of the model.

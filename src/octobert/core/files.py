@@ -1,4 +1,4 @@
-"""Files: digests, atomic writes, links, and errors of the disk as sentences a user can act on."""
+"""Files: digests, atomic writes, links, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 def canonical_digest(data: Any) -> str:
-    """sha256 over canonical JSON."""
+    """Return the sha256 of data as canonical JSON; the order of keys does not count."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file's content."""
+    """Return the sha256 of the content of a file."""
     total = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -33,14 +33,18 @@ def file_digest(path: Path) -> str:
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Relative path → sha256 of every file below a folder."""
+    """Return relative path → sha256, for every file below a folder."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): file_digest(p) for p in files}
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; what was written takes the place of `path` at once, or leaves nothing behind."""
+    """Write a file atomically: it replaces `path` when the block ends, and is removed if the block raises.
+
+    Yields:
+        The temporary path to write to.
+    """
     partial = path.with_name(f"partial-{path.name}")
     try:
         yield partial
@@ -52,7 +56,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def storage_errors(where: Path) -> Iterator[None]:
-    """Turn errors of the disk into errors that say what to do."""
+    """Turn errors of the disk into `StorageError`.
+
+    Args:
+        where: the folder, for errors that name no file.
+    """
     try:
         yield
     except OSError as error:
@@ -62,7 +70,7 @@ def storage_errors(where: Path) -> Iterator[None]:
 
 
 def disk_error(error: OSError, where: Path) -> StorageError:
-    """The error that says what the disk lacks."""
+    """Return the `StorageError` for an error of the disk."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if full else "the directory cannot be written"
     fix = "free some space and run the same command again" if full else "check its permissions, or choose another --out"
@@ -70,12 +78,12 @@ def disk_error(error: OSError, where: Path) -> StorageError:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an exception, or what caused it, is the disk's."""
+    """Whether an exception is an error of the disk, such as a full disk."""
     return isinstance(error, OSError) and error.errno in _DISK_ERRORS
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Put a file at another place, without a second copy of its bytes where the file system can."""
+    """Hard-link a file, or copy it where the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

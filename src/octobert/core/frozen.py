@@ -1,4 +1,4 @@
-"""The base of all data types: frozen, with a JSON form."""
+"""The base class of data: frozen, with a JSON form."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Measured figures as data: scores, paired comparisons, latencies, memory.
+"""Measurements as data: scores, paired comparisons, latencies, memory.
 
-Every figure carries its unit in its name, its raw samples or its interval, and the precision that really ran.
+Names carry units. Measurements keep their raw samples or confidence intervals, and the precision that the runtime reports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from octobert.core.frozen import FrozenModel
 
 
 class Score(FrozenModel):
-    """A metric with its 95 % interval (percentile bootstrap over items)."""
+    """A metric with its 95 % confidence interval.
+
+    Args:
+        metric: its name.
+        value: on all rows.
+        low: lower end of the interval (percentile bootstrap over items).
+        high: upper end of the interval.
+        rows: evaluation rows.
+    """
 
     metric: str
     value: float
@@ -21,16 +29,20 @@ class Score(FrozenModel):
 
 
 class Comparison(FrozenModel):
-    """A quantized model against the float model of the same runtime, on the same rows.
+    """A quantized model compared with a float baseline on the same rows.
 
     Args:
-        candidate, reference: names of the two.
-        metric: what was compared; None where the data has no gold.
-        difference: metric of candidate minus metric of reference, with its paired 95 % interval.
-        p_value: of "no difference": exact McNemar for accuracy, the paired bootstrap centred on zero otherwise.
-        fidelity: name and value of how closely the candidate follows the reference.
+        candidate: name of the quantized model.
+        reference: name of the float baseline.
+        metric: name of the metric; None for data without labels.
+        difference: metric of the candidate minus metric of the reference.
+        low: lower end of the paired 95 % confidence interval of the difference.
+        high: upper end of that interval.
+        p_value: of the hypothesis "no difference": exact McNemar test for accuracy, otherwise the paired bootstrap.
+        fidelity_name: what `fidelity` measures, such as agreement.
+        fidelity: how closely the candidate follows the reference.
         output_error: root mean square difference of the raw outputs.
-        changed: items that came out otherwise: index, what was expected, what the reference said, what the candidate says.
+        changed: items with another answer: index, expected answer, answer of the reference, answer of the candidate.
     """
 
     candidate: str
@@ -47,14 +59,15 @@ class Comparison(FrozenModel):
 
 
 class Latency(FrozenModel):
-    """Times of one candidate at one shape.
+    """Latencies of one candidate at one shape.
 
     Args:
         candidate: its name.
-        batch, sequence: rows of a batch; tokens of a row, or `data` for rows of the user's data.
-        samples_ms: raw, in the order they were taken.
-        rows: rows in all samples together.
-        tokens: real tokens in all samples together.
+        batch: rows of a batch.
+        sequence: tokens of a row, or `data` for evaluation rows.
+        samples_ms: raw samples in the order of measurement.
+        rows: rows of all samples together.
+        tokens: tokens of all samples together, without padding.
     """
 
     candidate: str
@@ -65,23 +78,29 @@ class Latency(FrozenModel):
     tokens: int
 
     def percentile_ms(self, percent: float) -> float:
-        """Percentile of the samples."""
+        """Return a percentile of the samples.
+
+        Args:
+            percent: from 0 to 100.
+        """
         return float(np.percentile(self.samples_ms, percent))
 
     @property
     def rows_per_second(self) -> float:
-        """Throughput of this candidate run alone, one batch after another."""
+        """Throughput of one batch after another."""
         return self.rows / (sum(self.samples_ms) / 1000.0)
 
 
 class Footprint(FrozenModel):
-    """What a candidate costs beside time, measured in a process of its own.
+    """Load time, size and memory of a candidate, measured in a process of its own.
 
     Args:
-        load_ms: from opening the file to being ready.
-        size_bytes: of the files it opens.
-        peak_memory_bytes: of the whole process, after all shapes were run.
-        precision: arithmetic of its float parts, as the runtime reports it.
+        candidate: its name.
+        load_ms: time to open the model.
+        size_bytes: size of the files that are opened.
+        peak_memory_bytes: peak memory of the process after it has run all shapes.
+        precision: precision of the float operators, as the runtime reports it.
+        threads: threads of one inference.
         device: what it ran on, such as `CPU` or `NVIDIA GPU`.
     """
 

@@ -1,7 +1,7 @@
-"""The plan is the contract: per value, how it is quantized, or that it stays float, and why.
+"""Quantization plans: for each value of a graph, how it is quantized or that it stays float, and the reason.
 
-Methods make plans and edit nothing; `capability.check` holds a plan against a target; `graph.qdq` writes it. Search edits
-plans, never graphs. Everything here is frozen and has a JSON form (`model_dump_json` / `model_validate_json`).
+Methods make plans, `capability.check` compares a plan with a target, the accuracy search edits plans, and `graph.qdq` writes
+them into graphs. Plans are data: nothing here edits a graph.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from octobert.core.frozen import FrozenModel
 
 DType = Literal["int8", "uint8", "int16", "uint16", "float8e4m3"]
 FloatType = Literal["float32", "float16", "bfloat16"]
-# The least and the greatest number of each type; those of float8e4m3 lie unevenly between.
+# Lowest and highest number of each type. The numbers of float8e4m3 are not equally spaced.
 LIMITS: dict[str, tuple[int, int]] = {
     "int8": (-128, 127),
     "uint8": (0, 255),
@@ -23,16 +23,21 @@ LIMITS: dict[str, tuple[int, int]] = {
 
 
 def middle_of(dtype: str) -> int:
-    """The zero point in the middle of a type; 0 for types that are not here."""
+    """Return the zero point in the middle of a type; 0 for types without limits here.
+
+    Example:
+        >>> middle_of("uint8"), middle_of("int8")
+        (128, 0)
+    """
     return (sum(LIMITS.get(dtype, (0, 0))) + 1) // 2
 
 
-# The method that quantizes nothing, and leaves it at the type of the float parts.
+# Name of the method that quantizes nothing.
 FLOAT = "float"
-# What an input index says when the site is the operator's output: every reader of the value reads it quantized.
+# `Site.input` of an operator's output: all readers of the value read it quantized.
 OUTPUT = -1
 
-# What a value can be at a site; `graph.sites` says where each is found.
+# Roles of values; `graph.sites` describes where each occurs.
 LINEAR = ("linear.input", "linear.weight")
 ATTENTION = ("scores.query", "scores.key", "context.probs", "context.value")
 RESIDUAL = ("residual.branch", "residual.skip")
@@ -47,21 +52,21 @@ OUTPUTS = (
     "residual.output",
     "norm.output",
 )
-# What can be quantized by the ranges of activations, without the word embedding table.
+# All roles but the word embedding table.
 WHOLE = (*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *OUTPUTS)
 ROLES = (*LINEAR, *ATTENTION, *RESIDUAL, *HEAD, *EMBEDDING, *OUTPUTS)
 
 
 class Site(FrozenModel):
-    """A place where a value enters an operator, and could enter it as 8-bit integers.
+    """A value at an operator, where it can be quantized.
 
     Args:
-        role: what the value is there, such as `linear.input` or `scores.key` (see `graph.sites`).
-        part: the part of the encoder it belongs to, such as `ffn_up` (see `encoder.LAYER_PARTS`), or `head`, `embeddings`.
-        module: the module path of the operator, without the operator's own suffix.
-        layer: index of the encoder layer, None outside the layers.
+        role: role of the value, such as `linear.input` or `scores.key`.
+        part: part of the encoder, such as `ffn_up` (see `family.LAYER_PARTS`), `head` or `embeddings`.
+        module: module path of the operator.
+        layer: index of the encoder layer; None outside the layers.
         node: name of the operator.
-        input: index of the input; `OUTPUT` for the operator's output.
+        input: index of the input; `OUTPUT` for the output of the operator.
         value: name of the value.
     """
 
@@ -75,30 +80,31 @@ class Site(FrozenModel):
 
     @property
     def kind(self) -> str:
-        """`linear.input@ffn_up`: what placements name."""
+        """Role and part, such as `linear.input@ffn_up`; placements match it."""
         return f"{self.role}@{self.part}"
 
     @property
     def is_weight(self) -> bool:
-        """Whether the value is a constant."""
+        """Whether the value is a weight."""
         return self.role.endswith(".weight")
 
 
 class Quantizer(FrozenModel):
-    """How floats become integers: `q = round(x / scale) + zero_point`, clipped to the type.
+    """How a value is quantized: `q = round(x / scale) + zero_point`, clipped to the type (ONNX QuantizeLinear).
 
     Args:
-        dtype: the integer type, or the 8-bit float type.
-        symmetric: zero point in the middle of the type: 0, or 128 for uint8.
-        axis: one scale per index of this axis; None for one scale.
-        low, high: the interval that is represented. None for weights, whose own values give it, and for dynamic activations.
-        dynamic: the interval is taken from each batch as it comes.
-        reduced: one bit less, for products that would saturate.
-        least: how a weight's interval is chosen: all of it fits (`max`), or the least squared error (`mse`).
-        shared: values, or weights, with the same word here have one interval in common.
-        ceiling: no interval reaches above it, however it is observed or learned.
-        pair: the weight stays float in the file and passes through a Quantize/Dequantize pair, for runtimes that fold it
-            themselves. Its integers are the same.
+        dtype: integer type, or 8-bit float type.
+        symmetric: the zero point is in the middle of the type: 0, or 128 for uint8.
+        axis: one scale per index of this axis; None for one scale per tensor.
+        low: lower end of the interval; None for weights, whose values define it, and for dynamic activations.
+        high: upper end of the interval; None as for `low`.
+        dynamic: the interval is computed from each batch.
+        reduce_range: one bit less, for products that would saturate.
+        weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
+        shared: values, or weights, with the same string share one interval.
+        ceiling: upper limit of the interval, also when it is observed or learned during training.
+        weight_form: a weight is stored as `integers`, or as floats behind a Quantize/Dequantize `pair` that the runtime folds.
+            Both give the same integers.
     """
 
     dtype: DType
@@ -115,12 +121,17 @@ class Quantizer(FrozenModel):
 
     @property
     def weight_limits(self) -> tuple[int, int]:
-        """The limits of a weight's numbers around zero; uint8 ones are stored with 128 added."""
+        """Lowest and highest integer of a weight, around zero. uint8 weights are stored with 128 added."""
         return self._limits("int8" if self.dtype == "uint8" else self.dtype)
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest number. Symmetric signed types leave out the least one, so that negation is exact."""
+        """Lowest and highest number. Symmetric signed types leave out the lowest, so that their range is symmetric.
+
+        Example:
+            >>> Quantizer(dtype="int8", symmetric=True).limits
+            (-127, 127)
+        """
         return self._limits(self.dtype)
 
     def _limits(self, dtype: DType) -> tuple[int, int]:
@@ -133,7 +144,13 @@ class Quantizer(FrozenModel):
 
 
 class Decision(FrozenModel):
-    """What happens to one site: a quantizer, or None, which means float; and the reason in words."""
+    """The decision for one site.
+
+    Args:
+        site: the site.
+        quantizer: how the value is quantized; None for float.
+        reason: in words, for the report.
+    """
 
     site: Site
     quantizer: Quantizer | None
@@ -141,10 +158,14 @@ class Decision(FrozenModel):
 
 
 class QuantPlan(FrozenModel):
-    """Every decision about one graph, for one target.
+    """All decisions for one graph and one target.
 
     Args:
-        float_parts: the type of everything that is not quantized (see `graph.half`).
+        method: name of the method that made the plan.
+        placement: name of the placement.
+        target: name of the target.
+        decisions: one per site.
+        float_parts: type of the operators that are not quantized.
     """
 
     method: str
@@ -155,11 +176,11 @@ class QuantPlan(FrozenModel):
 
     @property
     def quantized(self) -> tuple[tuple[Site, Quantizer], ...]:
-        """The sites that are quantized, and how."""
+        """(site, quantizer) of all quantized sites."""
         return tuple((d.site, d.quantizer) for d in self.decisions if d.quantizer is not None)
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """role → (sites in 8 bits, sites in all)."""
+        """Return role → (quantized sites, sites in all)."""
         table: dict[str, tuple[int, int]] = {}
         for decision in self.decisions:
             done, total = table.get(decision.site.role, (0, 0))

@@ -1,10 +1,11 @@
-"""Plugins are files: `load("targets", "openvino-cpu")` imports `octobert/targets/openvino_cpu.py`.
+"""Plugins: modules that are found by their names. `load("targets", "openvino-cpu")` imports `octobert/targets/openvino_cpu.py`.
 
-There is no registry. The package of each family holds the family's `Protocol` and a typed `load`. A file whose name starts
-with an underscore is shared code, not a plugin. Other Python packages add plugins through entry points of the group
-`octobert.<family>` (`octobert.targets`, `octobert.calibrators`, …); the entry point's name is the plugin's, its value a module.
+There is no registry. The package of each family defines a `Protocol` for its plugins, and a typed `load`. Files whose names
+start with an underscore are shared code. Other Python packages add plugins through entry points of the group
+`octobert.<family>`, such as `octobert.targets`: the name of the entry point is the name of the plugin, its value is a module.
 
-Importing a plugin must not import a runtime (onnxruntime, openvino, torch, transformers): a test checks every plugin.
+Importing a plugin must not import a runtime (onnxruntime, openvino, torch, transformers). `tests/test_plugins.py` checks all of
+this.
 """
 
 from __future__ import annotations
@@ -35,20 +36,28 @@ SINGULAR = {"families": "encoder family"}
 
 
 def names(family: str) -> tuple[str, ...]:
-    """The plugins of a family, as users write them (`openvino-cpu`), sorted."""
+    """Return the names of all plugins of a family, sorted.
+
+    Args:
+        family: a key of `PACKAGES`.
+
+    Example:
+        >>> names("corrections")
+        ('bias-correction', 'weight-rounding')
+    """
     return tuple(sorted({*_own(family), *_installed(family)}))
 
 
 def load(family: str, name: str, *, where: str | None = None) -> ModuleType:
-    """The module of one plugin.
+    """Import a plugin.
 
     Args:
         family: a key of `PACKAGES`.
-        name: as users write it, `openvino-cpu`.
+        name: of the plugin, such as `openvino-cpu`.
         where: the recipe key or option that named it, for the error.
 
     Raises:
-        RecipeError: no plugin of that name; the message suggests the nearest.
+        RecipeError: there is no plugin of that name. The message suggests a similar one.
     """
     if name in _own(family):
         return importlib.import_module(f"{PACKAGES[family]}.{name.replace('-', '_')}")
@@ -67,5 +76,5 @@ def _own(family: str) -> frozenset[str]:
 
 @functools.cache
 def _installed(family: str) -> dict[str, EntryPoint]:
-    """Plugins of other packages; octobert's own come first where names are the same."""
+    """Return the plugins of other packages. Where names are equal, the plugin of octobert is used."""
     return {point.name: point for point in entry_points(group=f"octobert.{family}") if point.name not in _own(family)}

@@ -1,9 +1,8 @@
-"""What calibration sees and what it concludes: `TensorStatistics` of a value, and `Ranges` of many.
+"""Data of calibration: `TensorStatistics` of observed values, and the `Ranges` that a calibrator chooses.
 
-A `TensorStatistics` is enough for every calibrator: the exact minimum, maximum and count, a histogram over the upper 16 bits
-of the float32 pattern (sign, exponent, 7 bits of mantissa), and two numbers a row of data. The bins are at most 1/128 of their
-value wide at every magnitude, so there is no range to guess in advance and no bin to merge later, and how the rows were batched
-makes no difference.
+`TensorStatistics` is enough for every calibrator: the exact minimum, maximum and count, a histogram over the upper 16 bits of
+the float32 pattern (sign, exponent, 7 bits of mantissa), and the minimum and maximum of each row. A bin is at most 1/128 of its
+value wide at every magnitude. So no range is needed in advance, no bins are merged later, and batching has no effect.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import numpy as np
 from octobert.core.frozen import FrozenModel
 
 BINS = 1 << 16
-# No bin is wider than this share of its values; its middle stands for it.
+# Largest width of a bin relative to its values. The middle of a bin represents it.
 RELATIVE_BIN_WIDTH = 2.0**-7
 _POINTS_PER_BIN = 64
 
 
 def _edges(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The edges of bins by their numbers: (nearer to zero, farther from it); the outermost bins end at ±2¹²⁸."""
+    """Return the edges of bins: (closer to zero, farther from zero). The outermost bins end at ±2¹²⁸."""
     starts = (numbers.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     with np.errstate(over="ignore"):
         ends = ((numbers.astype(np.uint32) + 1) << 16).view(np.float32).astype(np.float64)
@@ -33,7 +32,7 @@ def _edges(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def _bin_values() -> tuple[np.ndarray, np.ndarray]:
-    """Bins in order of value: (bin numbers, the value that stands for each)."""
+    """Return all finite bins in order of value: (bin numbers, middles)."""
     numbers = np.arange(BINS, dtype=np.uint32)
     finite = np.flatnonzero(np.isfinite((numbers << 16).view(np.float32)))
     starts, ends = _edges(numbers[finite])
@@ -44,13 +43,14 @@ def _bin_values() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class TensorStatistics:
-    """All that is remembered of the values that one tensor took.
+    """Statistics of the values of one tensor over all calibration rows.
 
     Args:
-        minimum, maximum: exact.
-        count: values seen.
+        minimum: smallest value, exact.
+        maximum: largest value, exact.
+        count: number of values.
         histogram: [65536] counts by the upper 16 bits of the float32 pattern.
-        extremes: [rows, 2] minimum and maximum of each row of data, in the order of the data.
+        extremes: [rows, 2] minimum and maximum of each row, in the order of the data.
     """
 
     minimum: float
@@ -60,24 +60,27 @@ class TensorStatistics:
     extremes: np.ndarray
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """The occupied bins in order of value: (values float64, counts)."""
+        """Return the occupied bins in order of value: (middles in float64, counts)."""
         numbers, middles = _bin_values()
         counts = self.histogram[numbers]
         used = counts > 0
         return np.clip(middles[used], self.minimum, self.maximum), counts[used]
 
     def magnitudes(self, bins: int) -> np.ndarray:
-        """Counts of absolute values in equal bins from 0 to the largest.
+        """Return a histogram of absolute values, in equal bins from 0 to the largest.
 
-        The values of one own bin are laid out evenly over its width, as many points as there are values (at most 64), so that
-        what is empty among exact values is, as a rule, empty here.
+        The values of each bin of this class are spread evenly over its width, as up to 64 points. Bins that would be empty for
+        the exact values are then empty in nearly all cases.
+
+        Args:
+            bins: number of bins of the result.
         """
         half = BINS // 2
         counts = self.histogram[:half] + self.histogram[half:]
         used = np.flatnonzero(counts)
         largest = max(abs(self.minimum), abs(self.maximum))
         starts, ends = _edges(used)
-        # The bin that holds the value nearest to zero, and the one that holds the farthest, reach no further than these.
+        # Values lie between the smallest and the largest magnitude, so the outer bins end there.
         starts, ends = np.maximum(starts, max(self.minimum, -self.maximum, 0.0)), np.minimum(ends, largest)
         points = np.minimum(counts[used], _POINTS_PER_BIN)
         owner = np.repeat(np.arange(len(used)), points)
@@ -86,7 +89,12 @@ class TensorStatistics:
         return np.histogram(values, bins=bins, range=(0.0, largest), weights=(counts[used] / points)[owner])[0]
 
     def quantiles(self, low: float, high: float) -> tuple[float, float]:
-        """The values below which shares `low` and `high` of all values lie, to within one bin."""
+        """Return two quantiles, exact to within one bin.
+
+        Args:
+            low: probability of the lower quantile, from 0 to 1.
+            high: probability of the upper quantile.
+        """
         values, counts = self.points()
         cumulative = np.cumsum(counts)
         last = len(values) - 1
@@ -96,18 +104,25 @@ class TensorStatistics:
 
 
 class Collector:
-    """Gathers the statistics of one tensor, batch by batch; the rows of a batch may be any of the data's."""
+    """Collects the statistics of one tensor over batches of rows.
+
+    Args:
+        rows: number of rows of the data.
+    """
 
     def __init__(self, rows: int) -> None:
         self._histogram = np.zeros(BINS, dtype=np.int64)
         self._extremes = np.full((rows, 2), (np.inf, -np.inf), dtype=np.float32)
 
     def add(self, indices: Sequence[int], rows: Sequence[np.ndarray]) -> int | None:
-        """Take in the values of some rows; the index of the first that holds a NaN or an infinity, or None.
+        """Add rows.
 
         Args:
-            indices: which rows of the data these are.
-            rows: float32 values of each, of any shape.
+            indices: of the rows in the data.
+            rows: float32 values of each row, of any shape.
+
+        Returns:
+            The index of the first row that contains NaN or infinity, or None.
         """
         for index, row in zip(indices, rows, strict=True):
             if row.size:
@@ -117,23 +132,23 @@ class Collector:
                 self._extremes[index] = np.minimum(self._extremes[index, 0], low), np.maximum(self._extremes[index, 1], high)
         flat = [np.ascontiguousarray(row, dtype=np.float32).reshape(-1) for row in rows]
         together = flat[0] if len(flat) == 1 else np.concatenate(flat)
-        # The upper half of each pattern, read as 16-bit integers without a shifted copy.
+        # Read the upper halves of the patterns as 16-bit integers, without a copy.
         halves = together.view(np.uint16)[sys.byteorder == "little" :: 2]
         self._histogram += np.bincount(halves, minlength=BINS)
         return None
 
     def statistics(self) -> TensorStatistics:
-        """What was gathered."""
+        """Return the statistics of all rows so far."""
         low, high = self._extremes[:, 0].min(initial=np.inf), self._extremes[:, 1].max(initial=-np.inf)
         return TensorStatistics(float(low), float(high), int(self._histogram.sum()), self._histogram, self._extremes)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some tokens of one activation, and what all tokens reached.
+    """A sample of the tokens of one activation.
 
     Args:
-        largest: [C] largest absolute value of each channel over all tokens.
+        largest: [C] largest magnitude of each channel over all tokens.
         rows: [N, C] the sampled tokens.
     """
 
@@ -142,7 +157,13 @@ class Sample:
 
 
 class Interval(FrozenModel):
-    """The interval that 8 bits shall cover: free ends for asymmetric quantizers, and a bound for symmetric ones."""
+    """The interval that a quantizer covers.
+
+    Args:
+        low: lower end, for asymmetric quantizers.
+        high: upper end, for asymmetric quantizers.
+        bound: symmetric quantizers cover [-bound, bound].
+    """
 
     low: float
     high: float
@@ -150,7 +171,16 @@ class Interval(FrozenModel):
 
 
 class Provenance(FrozenModel):
-    """Where ranges come from."""
+    """The data that ranges come from.
+
+    Args:
+        samples: calibration rows.
+        tokens: tokens of these rows.
+        data_digest: sha256 of the rows.
+        model_digest: sha256 of the model.
+        source: where the rows come from.
+        allow_leakage: rows that are also evaluated were accepted.
+    """
 
     samples: int
     tokens: int
@@ -161,7 +191,14 @@ class Provenance(FrozenModel):
 
 
 class Ranges(FrozenModel):
-    """Intervals by value name, with the calibrator that chose them and the data it saw."""
+    """Calibrated ranges.
+
+    Args:
+        calibrator: its name.
+        options: of the calibrator.
+        intervals: name of a value → interval.
+        provenance: the data that they come from.
+    """
 
     calibrator: str
     options: dict[str, float | int | str | bool]

@@ -1,4 +1,4 @@
-"""What every runtime looks like from the outside: feeds in, named outputs out, and an honest word on its precision."""
+"""The interface of all runtimes: options for opening a model, and sessions that run it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from octobert.core.plan import FloatType
 if TYPE_CHECKING:
     import numpy as np
 
+# Input name → array [batch, sequence].
 Feeds = dict[str, "np.ndarray"]
-# A setting of a runtime.
+# The value of a runtime option.
 RuntimeOption = bool | int | str
 
 
 class StaticShape(FrozenModel):
-    """What a model is made for, where its target wants that fixed.
+    """The input shape of a model whose target needs static shapes.
 
     Args:
-        batch: rows; more are cut into several runs, fewer filled up.
-        sequence: tokens of a row; shorter ones are padded.
+        batch: rows of a batch. Larger batches run in parts; smaller ones are filled up.
+        sequence: tokens of a row. Shorter rows are padded.
     """
 
     batch: int = Field(default=1, ge=1)
@@ -31,11 +32,11 @@ class StaticShape(FrozenModel):
 
 
 class ExportOptions(FrozenModel):
-    """What the files of a target are beside what its table says.
+    """How a model is written for a target.
 
     Args:
-        shape: for targets that want it fixed, or a profile; None for all others.
-        float_parts: the type of everything that is not quantized.
+        shape: the input shape, for targets with static shapes or shape profiles; None for all others.
+        float_parts: type of the operators that are not quantized.
     """
 
     shape: StaticShape | None = None
@@ -46,14 +47,14 @@ class SessionOptions(FrozenModel):
     """How to open a model.
 
     Args:
-        threads: worker threads of one inference; 0 lets the runtime choose.
-        streams: inferences that may go on at the same time, each on threads of its own; all others wait.
+        threads: threads of one inference; 0 leaves the number to the runtime.
+        streams: inferences that run at the same time, each on its own threads. Further calls wait.
         precision: precision of the float operators: `f32`, `bf16` or `f16`; None for the precision that the target prefers.
-        cache: folder where the runtime keeps what it compiled, so that it opens faster the next time.
-        log: the runtime says on stderr what it does.
-        allow_fallback: what the target's device does not take may run on the CPU, instead of being an error.
-        knobs: settings of the runtime by name, of those that its target lists under `KNOBS`.
-        compile: compile the model, where the runtime can run it either way; None leaves it to the target.
+        cache: folder for compiled models, so that they open faster the next time.
+        log: print the log of the runtime on stderr.
+        allow_fallback: run operators on the CPU that the target's device does not support, instead of raising an error.
+        runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
+        compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
     """
 
     threads: int = 0
@@ -67,7 +68,7 @@ class SessionOptions(FrozenModel):
 
 
 class Session(Protocol):
-    """An opened model. Any number of threads may ask it at the same time; as many as there are streams are served."""
+    """An opened model. Any number of threads may call it; as many calls as there are streams run at the same time."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -76,24 +77,24 @@ class Session(Protocol):
 
     @property
     def precision(self) -> str:
-        """Arithmetic of the float parts, as the runtime reports it."""
+        """Precision of the float operators, as the runtime reports it."""
         ...
 
     @property
     def threads(self) -> int:
-        """Threads of one inference."""
+        """Number of threads of one inference."""
         ...
 
     @property
     def streams(self) -> int:
-        """Inferences that go on at the same time."""
+        """Number of inferences that run at the same time."""
         ...
 
     @property
     def prepares_shapes(self) -> bool:
-        """The first inference of a shape takes longer, because the runtime makes kernels for it."""
+        """Whether the first inference at a shape takes longer, because the runtime prepares kernels for the shape."""
         ...
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        """Outputs by name. Feeds that the model does not read are ignored."""
+        """Return the outputs by name. Feeds that the model has no input for are ignored."""
         ...
