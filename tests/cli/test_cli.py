@@ -15,9 +15,11 @@ import yaml
 
 import octobert as library
 from octobert import cli
+from octobert.cli import _recipe
+from octobert.config import loading, schema
+from octobert.config import recipe as recipe_models
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
-from octobert.config.schema import descriptions
 from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError, StorageError
 from tests.support.checkpoints import reduces
@@ -374,8 +376,26 @@ def test_options_are_generated_from_the_recipe() -> None:
     assert (recipe["corrections"], recipe["targets"]) == ([], ["ort-cpu", "openvino-cpu"])
     assert (recipe["measure"], recipe["strict"], recipe["revision"]) == (False, False, "main")
     assert (recipe["benchmark"], recipe["shape"]) == ({"repeats": 5}, {"batch": 2, "sequence": 64})
-    text = octobert("quantize", "--help", env={**os.environ, "COLUMNS": "200"}).stdout
-    assert descriptions(Recipe)["sensitivity"] in text
+
+
+def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schema(monkeypatch) -> None:
+    class Extended(Recipe):
+        """A recipe with one key more.
+
+        Args:
+            extra: A number of something.
+        """
+
+        extra: int = 3
+
+    for module in (recipe_models, schema, loading):
+        monkeypatch.setattr(module, "Recipe", Extended)
+    _recipe._parameters.cache_clear()
+    info = _recipe._parameters()["extra"].annotation.__metadata__[0]
+    _recipe._parameters.cache_clear()
+    assert (info.default, info.help) == ("--extra", "A number of something. Default: 3.")
+    assert schema.recipe_schema()["properties"]["extra"]["description"] == "A number of something."
+    assert loading.parse({"model": "m", "task": "mrpc", "data": "d", "extra": 4}).extra == 4
 
 
 @pytest.mark.parametrize(("old", "new"), [("prepare", "transforms"), ("refine", "corrections")])

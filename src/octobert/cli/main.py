@@ -108,8 +108,8 @@ def main() -> None:
 
 
 def _print_warnings_as_notes() -> None:
-    """Print the warnings about old names as notes, once each, without the line of code that caused them."""
-    warnings.simplefilter("once", OldNameWarning)
+    """Print the warnings about old names as notes, without the line of code that caused them."""
+    warnings.simplefilter("always", OldNameWarning)
     show = warnings.showwarning
 
     def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -292,7 +292,7 @@ def as_yaml(recipe: Recipe) -> str:
     for key in plugin_families():
         if key in plain:
             plain[key] = [_short(item) for item in plain[key]] if isinstance(plain[key], list) else _short(plain[key])
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def as_file(recipe: Recipe) -> str:
