@@ -370,7 +370,7 @@ def test_options_are_generated_from_the_recipe() -> None:
         "--target",
         "openvino-cpu",
     ]
-    more = ["--no-measure", "--repair", "--revision", "main", "--set", "benchmark.repeats=5", "--shape", "2x64"]
+    more = ["--no-measure", "--repair", "--seed", 0, "--revision", "main", "--set", "benchmark.repeats=5", "--shape", "2x64"]
     recipe = yaml.safe_load(octobert(*command, *given, *more).stderr.rpartition("octobert: ")[0])
     assert recipe["quantize"] == {"static": {"placement": "ffn"}}
     assert (recipe["corrections"], recipe["targets"]) == ([], ["ort-cpu", "openvino-cpu"])

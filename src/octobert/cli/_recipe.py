@@ -49,7 +49,8 @@ def recipe_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
         def wrapped(**options: Any) -> None:
             values = {key: options.pop(key) for key in parameters}
             changes = values.pop("changes") or []
-            keys = {key: _value(key, value) for key, value in values.items() if value not in (None, False, [])}
+            # Options that are not given: None, [] of several values, False of a flag; 0 is a value.
+            keys = {key: _value(key, value) for key, value in values.items() if value or (value == 0 and value is not False)}
             command(**options, keys=keys, changes=changes)
 
         return _show.with_parameters(wrapped, command, list(parameters.values()), without=("keys", "changes"))
@@ -76,7 +77,7 @@ def _parameters() -> dict[str, inspect.Parameter]:
             text += f" {_YAML}{', several times; none for none' if several else ''}."
         elif several:
             text += " Give it several times."
-        if default not in (None, False, True):
+        if default is not None and not isinstance(default, bool):
             shown = [
                 choice.name if isinstance(choice, Choice) else str(choice) for choice in (default if several else (default,))
             ]
