@@ -1,4 +1,4 @@
-"""What a target accepts and runs fast, as a table; and the one function that holds a plan against it."""
+"""Capability tables of targets, and the comparison of plans with them."""
 
 from __future__ import annotations
 
@@ -9,49 +9,48 @@ from octobert.core.errors import PlanError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Decision, DType, FloatType, Quantizer, QuantPlan, Site
 
-# Features of x86 CPUs of which one is needed for fast and exact products of 8-bit numbers.
+# Features of x86 CPUs for 8-bit products. A CPU with none of them computes these products slowly, and they saturate.
 INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 class Capabilities(FrozenModel):
-    """One target.
+    """What a target accepts, and what it runs fast.
 
     Args:
-        name: as users write it, `openvino-cpu`.
+        name: of the target, such as `openvino-cpu`.
         runtime: a module of `octobert.targets.runtimes`, such as `ort`.
-        description: one line for people.
+        description: one line for lists.
         device: what it runs on, such as `CPU` or `NVIDIA GPU`.
         float_precisions: precisions in which the float model runs on this device; the first is the float baseline. Empty where
             the device cannot run a float model: the CPU target of the same runtime is the baseline then.
         float_model: what the float baseline opens in a run, the captured graph or the checkpoint (by transformers).
-        placement: name of the placement that the runtime runs fastest; what `placement: auto` means.
+        placement: name of the placement that the runtime runs fastest; `placement: auto` takes it.
         activations: accepted (type, symmetric) pairs; the first is the default.
         simulated_activations: pairs that are accepted, but dequantized and computed in float.
-        dynamic: it computes dynamically quantized activations in integers.
-        saturates_without: CPU features of which one is needed for exact products of 8-bit numbers on x86.
+        dynamic: the target computes dynamically quantized activations in integers.
+        saturates_without: CPU features. On an x86 CPU with none of them 8-bit products saturate.
         symmetric_int8: roles whose activations default to symmetric int8 instead, where products do not saturate.
         weights: accepted weight types; the first is the default.
-        weight_form: weights lie in the file as integers, or as floats behind a Quantize/Dequantize pair.
-        weight_axis: the axis of a [in, out] weight that may have its own scale each, None for per-tensor only.
-        roles: site roles that the runtime computes in integers.
+        weight_form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`.
+        weight_axis: axis of a [in, out] weight with one scale per index; None if weights have one scale per tensor.
+        roles: roles of sites that the runtime computes in integers.
         simulated: roles that are accepted, but dequantized and computed in float.
-        least_range: the narrowest range of an activation.
-        float_parts: accepted types of what is not quantized; the first is the default.
-        shapes: batch and sequence are free in its files, free within limits that are written beside them, or fixed.
-        opset: accepted range of the ONNX opset.
-        domains: operator domains beside ONNX's own that it takes.
-        refuses: operators that it does not compute at all, not even in float.
-        int32_bias: it takes biases that are int32 behind DequantizeLinear, as other tools write them.
-        integer_operators: operators that it computes in integers if all their inputs are quantized.
-        whole_graph: it is meant to compute everything in integers; what is not quantized falls to slower units.
-        first_token: the last layer computes the first token only, where the head reads no other; not where fused operators take
-            layers whole.
-        fast_norms: on machines with up to so many cores norms are faster in operators that compute with vectors (`norms`).
-        lowest_constant: below this a mask's constant is no number to it any more.
-        pairs: it computes in integers what stands between Quantize/DequantizeLinear; otherwise its own operators only.
-        file: the ONNX file of a package that it opens, or that what it opens was made from.
-        formats: what is written into the package.
-        written_anywhere: its files are written where it cannot run, too; they are not measured there.
+        smallest_range: smallest width of the interval of an activation.
+        float_parts: accepted types of operators that are not quantized; the first is the default.
+        shapes: batch and sequence are dynamic, dynamic within profiles that are written next to the model, or fixed.
+        opset: lowest and highest accepted ONNX opset.
+        domains: accepted operator domains besides ONNX's own.
+        refuses: operators that the target does not support.
+        int32_bias: the target accepts int32 biases behind DequantizeLinear, which other tools write.
+        integer_operators: operators that run in integers if all their inputs are quantized.
+        whole_graph: the device computes in integers only; other operators fall back to slower units.
+        first_token: the last layer may compute the first token only, where the head reads no other token.
+        fast_norms: largest number of cores at which norms are rewritten to vectorized operators (`graph.passes.norms`).
+        lowest_constant: lowest constant of a mask that the target can represent.
+        pairs: operators between Quantize/DequantizeLinear run in integers; otherwise only the target's own operators do.
+        file: ONNX file of a package that the target opens, or from which its model file is made.
+        formats: formats that are written into the package.
+        written_anywhere: files are also written on machines where the target cannot run, without measurements.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
 
@@ -72,7 +71,7 @@ class Capabilities(FrozenModel):
     weight_axis: int | None
     roles: tuple[str, ...]
     simulated: tuple[str, ...] = ()
-    least_range: float = 0.0
+    smallest_range: float = 0.0
     float_parts: tuple[FloatType, ...] = ("float32",)
     shapes: Literal["dynamic", "profiles", "fixed"] = "dynamic"
     opset: tuple[int, int]
@@ -95,10 +94,10 @@ class Probe(FrozenModel):
     """Whether a target can run on this machine.
 
     Args:
-        available: it can.
-        version: of the runtime, where it is installed.
-        missing: what is missing, in words.
-        install: the command that mends it.
+        available: the target can run.
+        version: of the runtime; None if it is not installed.
+        missing: what is missing.
+        install: command that installs it.
     """
 
     available: bool
@@ -108,42 +107,51 @@ class Probe(FrozenModel):
 
 
 def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
-    """Whether products of full 8-bit numbers are inexact on a CPU with these features; weights need 7 bits there."""
+    """Whether 8-bit products saturate on a CPU, so that weights need 7 bits.
+
+    Args:
+        features: of the CPU (`Environment.features`).
+    """
     return lacks(capabilities.saturates_without, features)
 
 
 def lacks(needed: Collection[str], features: Collection[str]) -> bool:
-    """Whether an x86 CPU has none of the features of which it needs one."""
+    """Whether an x86 CPU has none of the needed features.
+
+    Example:
+        >>> lacks(INTEGER_UNITS, ("avx2",)), lacks(INTEGER_UNITS, ("avx2", "avx_vnni"))
+        (True, False)
+    """
     return bool(needed) and "avx2" in features and not set(needed) & set(features)
 
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
-    """Every rule of a target that a plan breaks, as sentences without a final stop."""
-    found = [] if plan.float_parts in capabilities.float_parts else [_wrong_float(plan, capabilities)]
-    found += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities)]
-    return list(dict.fromkeys(found))
+    """Return the rules of a target that a plan breaks, as sentences without a full stop."""
+    broken = [] if plan.float_parts in capabilities.float_parts else [_wrong_float(plan, capabilities)]
+    broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities)]
+    return list(dict.fromkeys(broken))
 
 
 def check(plan: QuantPlan, capabilities: Capabilities) -> None:
-    """Refuse a plan that the target refuses.
+    """Check a plan against the rules of a target.
 
     Raises:
-        PlanError: with every broken rule.
+        PlanError: the plan breaks rules.
     """
-    found = violations(plan, capabilities)
-    if found:
-        shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+    broken = violations(plan, capabilities)
+    if broken:
+        shown = "; ".join(broken[:5]) + (f"; and {len(broken) - 5} more" if len(broken) > 5 else "")
         raise PlanError(
-            f"the plan breaks {len(found)} rules of the target",
+            f"the plan breaks {len(broken)} rules of the target",
             where=f"target {capabilities.name}",
             got=shown,
-            fix="choose another method, placement or type (octobert targets --json lists what the target takes), "
-            "or have it repaired with strict: false",
+            fix="choose another method, placement or type (octobert targets --json lists what the target accepts), "
+            "or repair the plan with strict: false",
         )
 
 
 def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
-    """The plan as the target takes it; whatever had to change says so in its reason."""
+    """Return the plan with each broken rule repaired by the closest change. The reasons of the decisions name the changes."""
     parts = plan.float_parts if plan.float_parts in capabilities.float_parts else capabilities.float_parts[0]
     decisions = tuple(_repaired(decision, capabilities) for decision in plan.decisions)
     return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
@@ -151,7 +159,7 @@ def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
 
 def _repaired(decision: Decision, capabilities: Capabilities) -> Decision:
     changes: list[str] = []
-    # A quantizer that is mended in one respect may break another rule; each repair satisfies its rule for good.
+    # A repaired quantizer may break another rule. No repair breaks a rule that an earlier repair has satisfied.
     while decision.quantizer is not None and (broken := _broken(decision, capabilities)):
         sentence, quantizer = broken[0]
         changes.append(sentence)
@@ -160,50 +168,50 @@ def _repaired(decision: Decision, capabilities: Capabilities) -> Decision:
 
 
 def _broken(decision: Decision, capabilities: Capabilities) -> list[tuple[str, Quantizer | None]]:
-    """The rules that a decision breaks: (sentence, the nearest quantizer that keeps the rule, None for float)."""
+    """Return the rules that a decision breaks: (sentence, the closest quantizer that keeps the rule or None for float)."""
     site, quantizer, name = decision.site, decision.quantizer, capabilities.name
     if quantizer is None:
         return []
     if site.role not in capabilities.roles + capabilities.simulated:
-        return [(f"{site.node}: {name} does not take 8-bit {site.role}", None)]
+        return [(f"{site.node}: {name} does not support 8-bit {site.role}", None)]
     if site.is_weight:
         return _broken_weight(site, quantizer, capabilities)
     if quantizer.dynamic:
         sentence = f"{site.value}: {name} computes dynamically quantized activations in float"
         return [] if capabilities.dynamic else [(sentence, None)]
     accepted = capabilities.activations + capabilities.simulated_activations
-    found: list[tuple[str, Quantizer | None]] = []
+    broken: list[tuple[str, Quantizer | None]] = []
     if (quantizer.dtype, quantizer.symmetric) not in accepted:
         expected = " or ".join(kind_of(*pair) for pair in accepted)
         sentence = f"{site.value}: {name} takes {expected} activations, not {kind_of(quantizer.dtype, quantizer.symmetric)}"
-        found.append((sentence, _retyped(quantizer, *accepted[0])))
+        broken.append((sentence, _retyped(quantizer, *accepted[0])))
     elif quantizer.low is None or quantizer.high is None:
-        found.append((f"{site.value}: an activation needs a range", None))
-    elif quantizer.high - quantizer.low < capabilities.least_range:
-        sentence = f"{site.value}: {name} takes ranges of at least {capabilities.least_range:g}"
-        middle = quantizer.low + capabilities.least_range
+        broken.append((f"{site.value}: an activation needs a range", None))
+    elif quantizer.high - quantizer.low < capabilities.smallest_range:
+        sentence = f"{site.value}: {name} takes ranges of at least {capabilities.smallest_range:g}"
+        middle = quantizer.low + capabilities.smallest_range
         low, high = (-middle, middle) if quantizer.symmetric else (quantizer.low, middle)
-        found.append((sentence, quantizer.model_copy(update={"low": low, "high": high})))
-    return found
+        broken.append((sentence, quantizer.model_copy(update={"low": low, "high": high})))
+    return broken
 
 
 def _broken_weight(site: Site, quantizer: Quantizer, capabilities: Capabilities) -> list[tuple[str, Quantizer | None]]:
-    found: list[tuple[str, Quantizer | None]] = []
+    broken: list[tuple[str, Quantizer | None]] = []
     is_table = site.role == "embedding.weight"
-    taken: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights
+    accepted: tuple[DType, ...] = ("int8",) if is_table else capabilities.weights
     axis = 0 if is_table else capabilities.weight_axis
-    if quantizer.dtype not in taken or not quantizer.symmetric:
-        changed = quantizer.model_copy(update={"dtype": taken[0], "symmetric": True})
-        found.append((f"{site.value}: weights must be symmetric {' or '.join(taken)}", changed))
+    if quantizer.dtype not in accepted or not quantizer.symmetric:
+        changed = quantizer.model_copy(update={"dtype": accepted[0], "symmetric": True})
+        broken.append((f"{site.value}: weights must be symmetric {' or '.join(accepted)}", changed))
     if quantizer.axis not in (None, axis):
-        wanted = "one scale each" if axis is None else f"one scale per index of axis {axis}"
+        expected = "one scale each" if axis is None else f"one scale per index of axis {axis}"
         changed = quantizer.model_copy(update={"axis": axis})
-        found.append((f"{site.value}: weights may have {wanted}, not one per index of axis {quantizer.axis}", changed))
-    return found
+        broken.append((f"{site.value}: weights may have {expected}, not one per index of axis {quantizer.axis}", changed))
+    return broken
 
 
 def _retyped(quantizer: Quantizer, dtype: DType, symmetric: bool) -> Quantizer:
-    """The same range in another type."""
+    """Return a quantizer with the same range in another type."""
     low, high = quantizer.low, quantizer.high
     if symmetric and low is not None and high is not None:
         low, high = -max(-low, high), max(-low, high)
@@ -211,7 +219,7 @@ def _retyped(quantizer: Quantizer, dtype: DType, symmetric: bool) -> Quantizer:
 
 
 def kind_of(dtype: DType, symmetric: bool) -> str:
-    """A type of activations in words."""
+    """Return a type of activations in words."""
     return f"{'symmetric' if symmetric else 'asymmetric'} {dtype}"
 
 

@@ -1,7 +1,7 @@
-"""What a runtime made of a model: its operators as they ran, where the time went, and why 8 bits are not faster than they are.
+"""Records of an inspection: the operators that a runtime executed, their times, and the rules that a model file breaks.
 
-A plan says what was asked for; this says what happened. Times of operators come from the runtime's own profile, whose clock
-costs time itself, so that they say where time goes; how fast a model is, `latencies` say, timed without it.
+Times of operators come from the profiler of the runtime, which costs time itself. They show where the time goes. `latencies`
+are measured without the profiler.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ Kind = Literal["product", "conversion", "other"]
 
 
 class Operator(FrozenModel):
-    """One operator as it ran.
+    """An operator that the runtime executed.
 
     Args:
-        name: as the runtime calls it.
-        type: likewise, such as `MatMulIntegerToFloat` or `FullyConnected`.
+        name: the runtime's name for it.
+        type: the runtime's type, such as `MatMulIntegerToFloat` or `FullyConnected`.
         kernel: the implementation, where the runtime names it.
-        kind: a matrix product, with what is fused into it; a conversion between 8 bits and float on its own; or another.
-        precision: `int8`, `f32`, `bf16`, `f16`, `mixed` where it takes and gives several, or the runtime's word.
-        integer: it computes in integers, rather than only moving them.
-        ms: the least of its times, since whatever else runs on a machine only adds to them.
-        layer: index of the encoder layer, None outside the layers.
-        part: of the layer, as in plans; outside the layers, the module.
-        covers: names of the model's nodes that it stands for.
+        kind: a matrix product with everything fused into it, a separate conversion between 8 bits and float, or another
+            operator.
+        precision: `int8`, `f32`, `bf16`, `f16`, `mixed` for several, or the runtime's name.
+        integer: the operator computes in integers.
+        ms: smallest time over all runs, because other load can only add time.
+        layer: index of the encoder layer; None outside the layers.
+        part: part of the layer, as in plans; outside the layers, the module.
+        covers: names of the nodes of the model that it executes.
     """
 
     name: str
@@ -46,22 +47,27 @@ class Operator(FrozenModel):
 
 
 class Operand(FrozenModel):
-    """How one input of a matrix product is written in the file: its type, and whether zero is in the middle of it."""
+    """A quantized input of a matrix product in a model file.
+
+    Args:
+        dtype: its type.
+        symmetric: the zero point is in the middle of the type.
+    """
 
     dtype: str
     symmetric: bool
 
 
 class Product(FrozenModel):
-    """A matrix product of the file that has an input in less than 32 bits.
+    """A matrix product of a model file with a quantized input.
 
     Args:
         name: of the node.
-        readers: nodes that read it, which may be all that is left of its name.
-        inputs: the two; None for one that is float.
-        dynamic: ranges of the first are taken at each run.
-        weight: the second is a constant.
-        siblings: other products that read the same integers as their first input, where the file shows it.
+        readers: nodes that read the product; a runtime may keep only their names.
+        inputs: both inputs; None for a float input.
+        dynamic: the first input is quantized dynamically.
+        weight: the second input is a constant.
+        siblings: other products with the same quantized first input.
     """
 
     name: str
@@ -73,12 +79,12 @@ class Product(FrozenModel):
 
 
 class Fallback(FrozenModel):
-    """A product that the file has in 8 bits and the runtime computed in float.
+    """A product that is quantized in the file and that the runtime computed in float.
 
     Args:
         name: of the node in the file.
-        operator: that computed it.
-        why: a clause that continues "because", or None where the file and the runtime do not show it.
+        operator: name of the operator that computed it.
+        why: the reason, as a clause after "because"; None if it is unknown.
     """
 
     name: str
@@ -87,13 +93,15 @@ class Fallback(FrozenModel):
 
 
 class Split(FrozenModel):
-    """Where the time of one run goes.
+    """The time of one run by kinds of operators.
 
     Args:
-        between_ms: the least of what passes of a run outside of operators.
-        total_ms: of all operators together.
-        products_ms, integer_ms, conversions_ms: of matrix products, of operators that compute in integers, of conversions.
-        conversions: how many there are: quantize and dequantize operators that the runtime left standing alone.
+        between_ms: smallest time outside of operators.
+        total_ms: time of all operators.
+        products_ms: time of matrix products.
+        integer_ms: time of operators that compute in integers.
+        conversions_ms: time of conversions.
+        conversions: number of quantize and dequantize operators that are not fused.
     """
 
     between_ms: float
@@ -105,21 +113,22 @@ class Split(FrozenModel):
 
     @property
     def others_ms(self) -> float:
-        """Time of what is neither product nor conversion."""
+        """Time of operators that are neither products nor conversions."""
         return self.total_ms - self.products_ms - self.conversions_ms
 
     def share(self, ms: float) -> float:
-        """A part of the operators' time."""
+        """Return a time as a fraction of the time of all operators."""
         return ms / self.total_ms if self.total_ms else 0.0
 
 
 class Profile(FrozenModel):
-    """One model on one runtime.
+    """A profile of one model on one runtime.
 
     Args:
-        precision: of the float parts, as the runtime reports it.
-        runs: that times are the least of.
-        operators: in the order in which they ran.
+        precision: of the float operators, as the runtime reports it.
+        runs: profiled runs.
+        split: the time by kinds of operators.
+        operators: in the order of execution.
     """
 
     precision: str
@@ -129,18 +138,24 @@ class Profile(FrozenModel):
 
 
 class Inspection(Tabular):
-    """A model after compiling, and the float model beside it where there is one.
+    """The inspection of a model on its runtime, with its float model where there is one.
 
     Args:
-        model: the file that was opened.
-        runtime, version: that opened it.
-        batch, sequence: the shape of every run.
-        threads: of one inference.
-        products: those of the file that are 8-bit there.
-        matched: how many of them were found among the operators.
-        fallbacks: those of them that were computed in float.
-        latencies: of the model and of its float model, interleaved, without profiling.
-        answers: why 8 bits are as fast as they are; sentences.
+        model: the model file.
+        target: name of the target.
+        runtime: name of the runtime.
+        version: of the runtime.
+        batch: rows of a batch.
+        sequence: tokens of a row.
+        threads: threads of one inference.
+        environment: machine and software.
+        profile: of the model.
+        floating: profile of the float model.
+        products: quantized products of the file.
+        matched: number of these products that were matched with operators.
+        fallbacks: products that were computed in float.
+        latencies: of the model and the float model, interleaved and without profiling.
+        answers: explanations of the speed, as sentences.
     """
 
     model: str
@@ -166,14 +181,14 @@ class Inspection(Tabular):
 
 
 def split(operators: Iterable[Operator], between_ms: float) -> Split:
-    """Add up where the time goes."""
-    found = tuple(operators)
-    conversions = [one.ms for one in found if one.kind == "conversion"]
+    """Add up the times of operators by kind."""
+    executed = tuple(operators)
+    conversions = [operator.ms for operator in executed if operator.kind == "conversion"]
     return Split(
         between_ms=between_ms,
-        total_ms=sum(one.ms for one in found),
-        products_ms=sum(one.ms for one in found if one.kind == "product"),
-        integer_ms=sum(one.ms for one in found if one.integer),
+        total_ms=sum(operator.ms for operator in executed),
+        products_ms=sum(operator.ms for operator in executed if operator.kind == "product"),
+        integer_ms=sum(operator.ms for operator in executed if operator.integer),
         conversions_ms=sum(conversions),
         conversions=len(conversions),
     )
@@ -183,15 +198,15 @@ Severity = Literal["refused", "float", "note"]
 
 
 class Finding(FrozenModel):
-    """One rule that a file breaks.
+    """A rule of a target that a model file breaks.
 
     Args:
-        severity: the target refuses the file, runs these operators in float, or the user should know.
-        rule: a word for it, the same in every file.
-        text: what is wrong, as a sentence without a final stop.
-        nodes: operators or values it is about; the first few.
-        count: how many there are.
-        fix: what to change.
+        severity: the target refuses the file (`refused`), runs the operators in float (`float`), or works (`note`).
+        rule: short name of the rule.
+        text: the problem, as a sentence without a full stop.
+        nodes: names of the first few operators or values.
+        count: number of operators or values.
+        fix: how to fix it.
     """
 
     severity: Severity
@@ -203,11 +218,14 @@ class Finding(FrozenModel):
 
 
 class Lint(Tabular):
-    """All findings about one file for one target.
+    """All findings about a model file for one target.
 
     Args:
-        products: matrix products in the file.
-        integer: those of them that the target computes in integers.
+        file: the model file.
+        target: name of the target.
+        products: number of matrix products of the file.
+        integer: number of products that the target computes in integers.
+        findings: broken rules.
     """
 
     file: str
@@ -218,7 +236,7 @@ class Lint(Tabular):
 
     @property
     def passes(self) -> bool:
-        """Whether the target takes the file."""
+        """Whether the target accepts the file."""
         return all(finding.severity != "refused" for finding in self.findings)
 
     def to_rows(self) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What a run says of itself: the facts of a capture, the report, and the card inside a finished package."""
+"""Records of a run: the capture, transforms, sensitivity, search, the report, and the manifest of a package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from octobert.core.ranges import Provenance, Ranges
 from octobert.core.tabular import Row, Tabular
 
 PACKAGE_FILE = "octobert.json"
-# In a checkpoint that was trained here.
+# File in a checkpoint that octobert has trained.
 TRAINED = "trained.json"
 
 
 class Sizes(FrozenModel):
-    """Sizes of a captured encoder."""
+    """Sizes of a captured encoder.
+
+    Args:
+        layers: number of encoder layers.
+        heads: attention heads of a layer.
+        hidden: width of the hidden state.
+    """
 
     layers: int
     heads: int
@@ -27,13 +33,13 @@ class Sizes(FrozenModel):
 
 
 class Parity(FrozenModel):
-    """How closely a graph follows its original.
+    """A comparison of the outputs of a graph with those of the model that it was made from.
 
     Args:
-        against: what it was compared with.
-        batches: [batch size, length] of each comparison.
-        largest_difference: over all outputs of real tokens, relative to the largest output (at least 1).
-        tolerance: what was allowed.
+        against: what the graph was compared with.
+        batches: (rows, tokens of a row) of each compared batch.
+        largest_difference: over all outputs without padding, relative to the largest output (at least 1).
+        tolerance: largest accepted difference.
     """
 
     against: str
@@ -43,7 +49,14 @@ class Parity(FrozenModel):
 
 
 class CaptureFacts(FrozenModel):
-    """`capture.json`: the family's plugin name, the head, sizes and the proof."""
+    """`capture.json`: facts about a captured model.
+
+    Args:
+        family: name of the family plugin.
+        head: such as `sequence-classification`.
+        sizes: of the encoder.
+        parity: comparison with the original model.
+    """
 
     family: str
     head: str
@@ -52,10 +65,12 @@ class CaptureFacts(FrozenModel):
 
 
 class AppliedTransform(FrozenModel):
-    """What one preparer did.
+    """A graph transform that was applied.
 
     Args:
-        groups: what it changed, in its own words: kind, module, and what was chosen.
+        name: of the transform.
+        options: of the transform.
+        groups: one record per group of layers, such as kind, module and the chosen setting.
     """
 
     name: str
@@ -64,20 +79,28 @@ class AppliedTransform(FrozenModel):
 
 
 class TransformFacts(FrozenModel):
-    """`prepared.json`: what every preparer did, and the proof that the graph still computes the same."""
+    """The applied graph transforms.
+
+    Args:
+        transforms: in the order of application.
+        parity: comparison of the transformed graph with the captured graph.
+    """
 
     transforms: tuple[AppliedTransform, ...]
     parity: Parity
 
 
 class SiteSensitivity(FrozenModel):
-    """What quantizing one value costs.
+    """The sensitivity of one quantized value.
 
     Args:
         value: its name.
-        role, part, module, layer: of the first site that reads it so.
-        signal_to_noise_db: of the value itself, before and after; None where it is quantized dynamically.
-        output_error: mean squared error of the model's outputs with only this value quantized, relative to their variance.
+        role: of the first site that reads it.
+        part: of that site.
+        module: of that site.
+        layer: of that site.
+        signal_to_noise_db: of the quantized value; None where it is quantized dynamically.
+        output_error: mean squared error of the outputs when only this value is quantized, relative to their variance.
     """
 
     value: str
@@ -90,12 +113,12 @@ class SiteSensitivity(FrozenModel):
 
 
 class Sensitivity(FrozenModel):
-    """`sensitivity.json`: every quantized value by what it costs.
+    """`sensitivity.json`: the sensitivity of every quantized value.
 
     Args:
-        rows: calibration rows that it was measured on.
-        together: output error with all of them quantized.
-        values: the most harmful first.
+        rows: calibration rows of the measurement.
+        together: output error when all values are quantized.
+        values: in order of decreasing output error.
     """
 
     rows: int
@@ -104,16 +127,16 @@ class Sensitivity(FrozenModel):
 
 
 class Trial(FrozenModel):
-    """One plan that a search tried.
+    """One plan that a search has evaluated.
 
     Args:
-        stepped_back: names of the units that were not in 8 bits.
-        rows: tuning rows it was judged on; fewer than all when it was clear before that it fails.
+        fallback: names of the units that fell back to float or 16 bits.
+        rows: tuning rows of the evaluation; fewer than all where these already showed that the criterion is missed.
         value: of the metric.
-        drop: of the metric against the float model on the same rows.
-        met: whether the criterion was met, on all rows.
-        saved_ms: how much faster than with every unit stepped back, by the measured time of each kind of unit.
-        seconds: that the trial took.
+        drop: of the metric, compared with the float model on the same rows.
+        met: whether the criterion is met on all rows.
+        saved_ms: time saved compared with the fallback of all units, from the measured time of each kind of unit.
+        seconds: duration of the trial.
     """
 
     fallback: tuple[str, ...]
@@ -126,18 +149,19 @@ class Trial(FrozenModel):
 
 
 class Search(FrozenModel):
-    """`search.json`: what an accuracy-aware search tried and took.
+    """`search.json`: the result of an accuracy-aware search.
 
     Args:
-        metric: that the criterion is about.
+        metric: of the criterion.
         criterion: in words.
-        float_value: of the float model of the same runtime, on the tuning rows.
+        float_value: metric of the float model on the same runtime and the tuning rows.
         rows: tuning rows.
-        met: whether the plan that was taken meets the criterion.
-        taken: the trial that was taken.
-        trials: all, in order.
-        unit_saving_ms: kind of unit → time that 8 bits save on one of them, at batch 1 and `tokens` tokens.
-        seconds: of all trials together, interrupted runs included.
+        met: whether the plan meets the criterion.
+        taken: the trial whose plan is used.
+        trials: all trials, in order.
+        unit_saving_ms: kind of unit → time that 8 bits save on one unit, at batch 1 and `tokens` tokens.
+        tokens: sequence length of `unit_saving_ms`.
+        seconds: duration of all trials, including those of interrupted runs.
         ended: why the search ended.
     """
 
@@ -155,13 +179,14 @@ class Search(FrozenModel):
 
 
 class Swept(FrozenModel):
-    """One calibrator in a sweep.
+    """One calibrator of a sweep.
 
     Args:
-        calibrator: with its options, in words.
+        calibrator: its name, and the options that the sweep sets.
         problem: why it could not be used, or None.
-        agreement, output_error: how closely the quantized model follows the float model on rows that were not calibrated on.
-        signal_to_noise_db: of every value.
+        agreement: how closely the quantized model follows the float model, on rows that are not calibration rows.
+        output_error: root mean square difference of the outputs, on the same rows.
+        signal_to_noise_db: name of a value → signal-to-noise ratio.
     """
 
     calibrator: str
@@ -172,12 +197,15 @@ class Swept(FrozenModel):
 
 
 class Sweep(Tabular):
-    """`sweep.json`: calibrators side by side, from one pass over the calibration rows.
+    """`sweep.json`: a comparison of calibrators on the same calibration rows.
 
     Args:
-        fidelity: what `agreement` is called.
-        calibration_rows, judged_rows: of the data.
-        ranges: value → [minimum, maximum] that was seen.
+        target: the plans are made for this target.
+        fidelity: what `agreement` measures.
+        calibration_rows: number of calibration rows.
+        judged_rows: number of rows of the comparison.
+        ranges: name of a value → (minimum, maximum) over the calibration rows.
+        swept: one entry per setting.
     """
 
     target: str
@@ -196,13 +224,14 @@ class Sweep(Tabular):
 
 
 class Simulated(FrozenModel):
-    """`simulation.json`: an exported model beside the PyTorch model that was trained with its values rounded.
+    """`simulation.json`: an exported model compared with the PyTorch model of quantization-aware training.
 
     Args:
-        name: what `agreement` is called.
-        agreement, error: how closely the exported model follows, and the root mean square difference of outputs.
-        rows: evaluated texts.
-        scores: of the PyTorch model; none where the data has no gold.
+        name: what `agreement` measures.
+        agreement: how closely the exported model follows the PyTorch model.
+        error: root mean square difference of the outputs.
+        rows: evaluation rows.
+        scores: of the PyTorch model; empty for data without labels.
     """
 
     name: str
@@ -213,7 +242,17 @@ class Simulated(FrozenModel):
 
 
 class DataFacts(FrozenModel):
-    """Which rows were used, and how they were kept apart."""
+    """The rows of a run.
+
+    Args:
+        calibration_rows: number of calibration rows.
+        evaluation_rows: number of evaluation rows.
+        source: where the rows come from.
+        leaked_rows: calibration or training rows that are also evaluated, where the recipe allows them.
+        dropped_rows: rows that were dropped because they are also evaluated.
+        tuning_rows: rows of the accuracy search.
+        training_rows: rows of fine-tuning.
+    """
 
     calibration_rows: int
     evaluation_rows: int
@@ -225,11 +264,12 @@ class DataFacts(FrozenModel):
 
 
 class Finetuned(Tabular):
-    """What `octobert finetune` says of a float model.
+    """The result of fine-tuning in float.
 
     Args:
-        trained: steps, loss and rows.
-        scores: of the float model in PyTorch, on the evaluated rows.
+        trained: training steps, loss and rows.
+        data: the rows.
+        scores: of the PyTorch model on the evaluation rows.
     """
 
     trained: dict[str, Any]
@@ -242,7 +282,15 @@ class Finetuned(Tabular):
 
 
 class TaskFacts(FrozenModel):
-    """A task as it can be built again."""
+    """A task and its options.
+
+    Args:
+        name: of the task.
+        options: of the task.
+        labels: class names in the order of the logits.
+        head: of the model.
+        primary: name of the main metric; None where the data has no labels.
+    """
 
     name: str
     options: dict[str, Any]
@@ -252,7 +300,13 @@ class TaskFacts(FrozenModel):
 
 
 class RangeFacts(FrozenModel):
-    """How ranges were chosen, without the ranges."""
+    """How ranges were calibrated.
+
+    Args:
+        calibrator: its name.
+        options: of the calibrator.
+        provenance: the calibration data.
+    """
 
     calibrator: str
     options: dict[str, Any]
@@ -260,7 +314,14 @@ class RangeFacts(FrozenModel):
 
 
 class StageFacts(FrozenModel):
-    """How one step of the run went."""
+    """A completed step of a run.
+
+    Args:
+        summary: main figures.
+        seconds: duration.
+        peak_memory_bytes: of the process.
+        key: of the result in the store.
+    """
 
     summary: dict[str, Any]
     seconds: float
@@ -269,12 +330,27 @@ class StageFacts(FrozenModel):
 
 
 class Report(Tabular):
-    """`report.json`: everything that was decided and measured in one run.
+    """`report.json`: all decisions and measurements of a run.
 
     Args:
         recipe: as plain data.
+        task: the task.
+        data: the rows.
+        model: the captured model.
+        model_digest: sha256 of the model.
+        ranges: the calibration.
+        plans: target → plan.
+        transforms: the applied graph transforms; None where the recipe has none.
+        sensitivities: target → sensitivity.
+        searches: target → accuracy search.
+        simulations: target → comparison with the model of quantization-aware training.
         scores: candidate → metrics.
+        comparisons: of quantized models with float baselines.
+        latencies: per candidate and shape.
+        footprints: per candidate.
+        environment: machine and software.
         absent: baseline → why it was not measured.
+        stages: step → facts.
     """
 
     recipe: dict[str, Any]
@@ -322,10 +398,10 @@ class Report(Tabular):
 
 
 class PackageManifest(FrozenModel):
-    """`octobert.json`: what a package is, how it came about, and what it scored.
+    """`octobert.json`: the contents of a package, how it was made, and its scores.
 
     Args:
-        octobert: version that wrote it.
+        octobert: version of octobert that wrote it.
         files: relative path → sha256.
     """
 

@@ -1,7 +1,7 @@
-"""The linter: any Q/DQ ONNX file, ours or not, held against a target's table: what is refused, what runs in float, and why.
+"""The linter: checks any Q/DQ ONNX file against the table of a target.
 
-In: a file and `Capabilities`. Out: findings, each with the operators it is about and what to change. Nothing is run; what
-really happened after compiling is another question (`inspection`).
+Input: a file and `Capabilities`. Output: findings (refused, runs in float, note), each with its operators and a fix.
+Nothing is run; `inspector` shows what a runtime really runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from octobert.core.profile import Finding, Lint, Severity
 from octobert.graph import operators
 
 _PRODUCTS = ("MatMul", "Gemm")
-# What only moves numbers: it runs in whatever type they have.
+# Operators that only move numbers, and run in their type.
 _MOVES = (
     "Reshape",
     "Transpose",
@@ -45,30 +45,36 @@ _DTYPES: dict[ir.DataType, DType] = {
     ir.DataType.UINT16: "uint16",
     ir.DataType.FLOAT8E4M3FN: "float8e4m3",
 }
-# ONNX files are protobuf messages, which end here.
+# The size limit of protobuf messages, and so of ONNX files.
 _PROTOBUF_BYTES = 2**31
 
 
 def lint(path: Path, capabilities: Capabilities) -> Lint:
-    """Hold a file against a target's table.
+    """Check an ONNX file against the table of a target.
+
+    Args:
+        path: the ONNX file.
+        capabilities: the target's table.
 
     Raises:
-        ModelError: no ONNX file, or weights that should lie beside it are not there.
+        ModelError: the file is not an ONNX model, or its external data is missing.
     """
     graph = _load(path)
-    found: list[Finding] = [*_about_file(path, graph, capabilities)]
+    findings: list[Finding] = [*_about_file(path, graph, capabilities)]
     broken: dict[tuple[Severity, str, str, str | None], list[str]] = defaultdict(list)
     for severity, rule, text, node, fix in _about_nodes(graph, capabilities):
         broken[severity, rule, text, fix].append(node)
     products = [node for node in graph if node.op_type in _PRODUCTS and node.domain in _ONNX]
     integer = [node for node in products if _why_float(node, capabilities) is None]
-    found += [
+    findings += [
         Finding(severity=severity, rule=rule, text=text, nodes=tuple(names[:5]), count=len(names), fix=fix)
         for (severity, rule, text, fix), names in broken.items()
     ]
     order = get_args(Severity)
-    found.sort(key=lambda finding: order.index(finding.severity))
-    return Lint(file=str(path), target=capabilities.name, products=len(products), integer=len(integer), findings=tuple(found))
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    return Lint(
+        file=str(path), target=capabilities.name, products=len(products), integer=len(integer), findings=tuple(findings)
+    )
 
 
 def _load(path: Path) -> ir.Graph:
@@ -76,13 +82,13 @@ def _load(path: Path) -> ir.Graph:
         raise ModelError("there is no such file", where=str(path), fix="check the path")
     try:
         graph = ir.load(path).graph
-    except Exception as error:  # protobuf and onnx_ir raise errors of their own for what is no ONNX file
-        raise ModelError("the file is no ONNX model", where=str(path), got=str(error).strip().splitlines()[-1][:200]) from error
+    except Exception as error:  # protobuf and onnx_ir raise their own errors for other files
+        raise ModelError("not an ONNX model", where=str(path), got=str(error).strip().splitlines()[-1][:200]) from error
     for value in graph.initializers.values():
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
             raise ModelError(
-                "the model's weights are not beside it", where=str(tensor.path), fix="copy the .data file to the model's folder"
+                "the model's external data is missing", where=str(tensor.path), fix="copy the .data file to the model's folder"
             )
     return graph
 
@@ -91,19 +97,19 @@ def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[F
     opset = graph.opset_imports.get("", 0)
     low, high = target.opset
     if not low <= opset <= high:
-        text = f"the file is of opset {opset}, and {target.name} takes {low} to {high}"
+        text = f"the file has opset {opset}, but {target.name} takes {low} to {high}"
         yield Finding(severity="refused", rule="opset", text=text, fix=f"export it with opset {min(high, max(low, opset))}")
     inputs = [v for v in graph.inputs if v.name not in graph.initializers]
     free = [str(v.name) for v in inputs if v.shape is None or any(not isinstance(size, int) for size in v.shape)]
     if free and target.shapes == "fixed":
-        text = f"{target.name} compiles one shape, and these inputs have free axes"
-        fix = "fix batch and sequence (octobert does, by the recipe's shape)"
+        text = f"{target.name} needs a static shape, but these inputs have free axes"
+        fix = "make batch and sequence static (octobert does, with the recipe's shape)"
         yield Finding(severity="refused", rule="shape", text=text, nodes=tuple(free), count=len(free), fix=fix)
     elif free and target.shapes == "profiles":
-        text = "axes are free: the engine needs a profile of least, usual and largest shapes"
+        text = "axes are free: the engine needs a profile with minimum, optimum and maximum shapes"
         yield Finding(severity="note", rule="shape", text=text, nodes=tuple(free), count=len(free))
     if path.stat().st_size >= _PROTOBUF_BYTES:
-        text = "the file is 2 GiB or more, which protobuf does not read"
+        text = "the file has 2 GiB or more, which protobuf cannot read"
         yield Finding(severity="refused", rule="size", text=text, fix="save its weights as external data")
 
 
@@ -114,18 +120,18 @@ def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]:
     for node in graph:
         name = str(node.name or (node.outputs[0].name if node.outputs else node.op_type))
         if node.op_type in target.refuses:
-            yield "refused", "operator", f"{target.name} does not compute {node.op_type}", name, "quantize statically"
+            yield "refused", "operator", f"{target.name} does not support {node.op_type}", name, "quantize statically"
         elif node.domain not in (*_ONNX, *target.domains):
-            text = f"{target.name} does not know {node.domain}.{node.op_type}"
+            text = f"{target.name} does not support {node.domain}.{node.op_type}"
             yield "refused", "domain", text, name, "export plain ONNX operators"
         elif node.op_type == "DequantizeLinear":
-            yield from ((*one[:3], name, one[3]) for one in _about_dequantize(node, target))
+            yield from ((*rule[:3], name, rule[3]) for rule in _about_dequantize(node, target))
         elif node.op_type in _PRODUCTS:
             why = _why_float(node, target)
             if why is not None:
                 yield "float", "product", f"{node.op_type} runs in float: {why[0]}", name, why[1]
         elif target.whole_graph and not _is_integer(node, target):
-            text = f"{node.op_type} runs in float: it does not stand between quantized values"
+            text = f"{node.op_type} runs in float: its inputs and outputs are not all quantized"
             yield "float", "operator", text, name, None
     yield from _about_constants(graph, target)
 
@@ -134,7 +140,7 @@ _Rule = tuple[Severity, str, str, str | None]
 
 
 def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
-    """What is wrong with one pair, or with one weight."""
+    """Yield the broken rules of one Q/DQ pair, or of one weight."""
     source = node.inputs[0]
     assert source is not None
     weight = _weight_behind(node)
@@ -146,7 +152,7 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     dtype = _DTYPES.get(_pair_type(node))  # type: ignore[arg-type]
     scale, zero = operators.const_array(node.inputs[1]), _zero_point(node)
     if scale is not None and not (np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)):
-        yield "refused", "scale", "a scale is zero, negative or no number", "calibrate again"
+        yield "refused", "scale", "a scale is zero, negative or not a number", "calibrate again"
         return
     if dtype is None:
         if _pair_type(node) is not None:
@@ -159,55 +165,55 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     if not _feeds(node, _PRODUCTS):
         return
     if dtype not in target.weights or not symmetric:
-        kind, wanted = kind_of(dtype, symmetric), " or ".join(target.weights)
+        kind, expected = kind_of(dtype, symmetric), " or ".join(target.weights)
         yield (
             "refused",
             "weight",
-            f"{target.name} takes symmetric {wanted} weights, not {kind}",
-            f"quantize weights to {wanted}",
+            f"{target.name} takes symmetric {expected} weights, not {kind}",
+            f"quantize weights to {expected}",
         )
     if scale is not None and scale.size > 1:
         yield from _about_channels(node, scale, target)
     if target.weight_form == "pair" and operators.const_array(source) is not None:
-        text = f"weights are integers; {target.name} folds float weights behind a pair itself"
+        text = f"weights are integers; {target.name} prefers float weights with Q/DQ and folds them itself"
         yield "note", "weight-form", text, "weight_form: pair (onnxruntime: AddQDQPairToWeight)"
 
 
 def _about_activation(dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities) -> Iterator[_Rule]:
     kind = kind_of(dtype, symmetric)
-    expected = " or ".join(kind_of(*one) for one in target.activations)
+    expected = " or ".join(kind_of(*pair) for pair in target.activations)
     if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
         text = f"{target.name} takes {expected} activations, not {kind}"
         yield "refused", "activation", text, f"quantize activations to {expected}"
-    if scale is not None and target.least_range:
+    if scale is not None and target.smallest_range:
         low, high = LIMITS[dtype]
-        if float(scale.max()) * (high - low) < target.least_range:
-            text = f"a range is narrower than {target.name}'s least, {target.least_range:g}"
-            yield "refused", "range", text, f"widen it (onnxruntime: MinimumRealRange {target.least_range:g})"
+        if float(scale.max()) * (high - low) < target.smallest_range:
+            text = f"a range is narrower than {target.name}'s minimum, {target.smallest_range:g}"
+            yield "refused", "range", text, f"widen it (onnxruntime: MinimumRealRange {target.smallest_range:g})"
 
 
 def _about_channels(node: ir.Node, scale: np.ndarray, target: Capabilities) -> Iterator[_Rule]:
-    """Scales by channel of a weight; channels are the axis of outputs, which a Gemm may have first."""
+    """Yield the broken rules of per-channel scales. The channels are the output axis, which is the first one in some Gemms."""
     if target.weight_axis is None:
-        yield "refused", "channels", f"{target.name} takes one scale a weight", "per_channel: false"
+        yield "refused", "channels", f"{target.name} takes one scale per weight", "per_channel: false"
         return
     if node.attributes.get("block_size") is not None and node.attributes["block_size"].as_int():
-        yield "float", "channels", f"{target.name} dequantizes weights with scales by block", "per_channel: true"
+        yield "float", "channels", f"{target.name} dequantizes weights with one scale per block", "per_channel: true"
         return
-    found = node.attributes.get("axis")
-    axis = found.as_int() if found is not None else 1
+    attribute = node.attributes.get("axis")
+    axis = attribute.as_int() if attribute is not None else 1
     for reader, index in node.outputs[0].uses():
         if reader.op_type not in _PRODUCTS or index != 1:
             continue
         swapped = reader.op_type == "Gemm" and "transB" in reader.attributes and reader.attributes["transB"].as_int()
-        wanted = 0 if swapped else target.weight_axis
-        if axis % 2 != wanted:
-            text = f"{target.name} takes scales by output channel (axis {wanted}), not axis {axis}"
-            yield "refused", "channels", text, "quantize weights by output channel"
+        expected = 0 if swapped else target.weight_axis
+        if axis % 2 != expected:
+            text = f"{target.name} takes one scale per output channel (axis {expected}), not per index of axis {axis}"
+            yield "refused", "channels", text, "quantize weights per output channel"
 
 
 def _about_constants(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]:
-    """Types and numbers of constants; of a graph that came with its weights outside, only small ones are read."""
+    """Yield the broken rules of constants. Only small constants are read."""
     constants = [(str(v.name), v.const_value) for v in graph.initializers.values() if v.const_value is not None]
     constants += [
         (str(n.outputs[0].name), n.attributes["value"].as_tensor())
@@ -225,17 +231,17 @@ def _about_constants(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]
         elif kind is not None and tensor.size <= 64:
             lowest = float(np.min(tensor.numpy().astype(np.float32), initial=0.0))
             if lowest < target.lowest_constant:
-                text = f"a constant below {target.lowest_constant:g} is minus infinity to {target.name}"
+                text = f"a constant is below {target.lowest_constant:g}, which {target.name} treats as minus infinity"
                 yield "refused", "constant", text, name, "mask with -1e4 instead"
 
 
 def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | None:
-    """Why a product is not computed in integers, and what would help; None where it is."""
+    """Return why a product runs in float, and a fix; None if it runs in integers."""
     sides = [operators.producer(value, "DequantizeLinear") for value in node.inputs[:2]]
     if all(side is None for side in sides):
-        return "neither side is quantized", None
+        return "neither input is quantized", None
     if not target.pairs:
-        return f"{target.name} has integer operators of its own, and computes none between pairs", "placement: auto"
+        return f"{target.name} computes only its own integer operators, not Q/DQ", "placement: auto"
     if any(side is None for side in sides):
         side = sides[0] or sides[1]
         which = "weight" if side is not None and _weight_behind(side) is not None else "activation"
@@ -244,16 +250,16 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
         assert side is not None
         dtype, zero = _DTYPES.get(_pair_type(side)), _zero_point(side)  # type: ignore[arg-type]
         if dtype is None:
-            return f"a side of type {_pair_type(side)}", None
+            return f"an input of type {_pair_type(side)}", None
         symmetric = _is_symmetric(dtype, zero)
         if _weight_behind(side) is None and not _accepts(target.activations, dtype, symmetric):
-            wanted = " or ".join(kind_of(*pair) for pair in target.activations)
-            return f"{kind_of(dtype, symmetric)} activations are dequantized first", f"quantize them to {wanted}"
+            expected = " or ".join(kind_of(*pair) for pair in target.activations)
+            return f"{kind_of(dtype, symmetric)} activations are dequantized first", f"quantize them to {expected}"
     return None
 
 
 def _is_integer(node: ir.Node, target: Capabilities) -> bool:
-    """Whether a unit for whole graphs computes an operator in integers, or has nothing to compute."""
+    """Return whether a target for whole graphs runs an operator in integers, or has nothing to compute."""
     if (
         node.op_type in (*operators.PAIR, *_MOVES, "Constant", "Shape")
         or not node.outputs
@@ -267,7 +273,7 @@ def _is_integer(node: ir.Node, target: Capabilities) -> bool:
 
 
 def _weight_behind(node: ir.Node) -> ir.Value | None:
-    """The constant that a DequantizeLinear makes floats of, whether it is stored as integers or as floats."""
+    """Return the constant before a DequantizeLinear, stored as integers or as floats with Q/DQ."""
     value = node.inputs[0]
     quantize = operators.producer(value, "QuantizeLinear")
     value = quantize.inputs[0] if quantize is not None else value
@@ -275,7 +281,7 @@ def _weight_behind(node: ir.Node) -> ir.Value | None:
 
 
 def _pair_type(node: ir.Node) -> ir.DataType | None:
-    """The type of a DequantizeLinear's input: its own, or that of the zero point."""
+    """Return the integer type of a DequantizeLinear's input: its own, or that of the zero point."""
     source = node.inputs[0]
     for value in (source, node.inputs[2] if len(node.inputs) > 2 else None):
         if value is not None and value.dtype is not None:
@@ -287,7 +293,7 @@ def _pair_type(node: ir.Node) -> ir.DataType | None:
 
 
 def _zero_point(node: ir.Node) -> np.ndarray | None:
-    """The zero point of a pair; without one it is 0."""
+    """Return the zero point of a pair; the default is 0."""
     value = node.inputs[2] if len(node.inputs) > 2 else None
     return np.zeros(1, dtype=np.int8) if value is None else operators.const_array(value)
 
@@ -297,7 +303,7 @@ def _is_symmetric(dtype: DType, zero: np.ndarray | None) -> bool:
 
 
 def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:
-    """Whether a type is among those accepted; where zero points are free, they may be in the middle too."""
+    """Return whether a type is accepted. Targets that take asymmetric types take symmetric ones too."""
     return (dtype, False) in pairs or (symmetric and (dtype, True) in pairs)
 
 

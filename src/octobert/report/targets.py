@@ -35,7 +35,7 @@ def _section(target: Capabilities) -> str:
         ("activations computed in integers", _kinds(target.activations)),
         ("activations accepted, computed in float", _kinds(target.simulated_activations)),
         ("dynamic quantization", "computed in integers" if target.dynamic else "not computed in integers"),
-        ("narrowest range", f"{target.least_range:g}" if target.least_range else ""),
+        ("narrowest range", f"{target.smallest_range:g}" if target.smallest_range else ""),
         ("weights", f"{weights}; {channels}; {form}"),
         ("biases", "float, or int32 with a DequantizeLinear" if target.int32_bias else "float"),
         ("site roles computed in integers", ", ".join(target.roles)),

@@ -295,7 +295,7 @@ def test_asymmetric_activations_are_refused(bert) -> None:
 
 
 def test_other_placements_are_refused(bert) -> None:
-    with pytest.raises(PlanError, match=r"ort-cuda does not take 8-bit scores\.query"):
+    with pytest.raises(PlanError, match=r"ort-cuda does not support 8-bit scores\.query"):
         bert.plan(placement="matmul-attention")
     error = refusal(bert, bert.plan(placement="matmul"))
     assert isinstance(error, PlanError)
