@@ -132,9 +132,10 @@ class _Writer:
             return self._type(ir.DataType(attribute.value), node)
         return tuple(attribute.value) if isinstance(attribute.value, (list, tuple)) else attribute.value
 
-    def _type(self, dtype: ir.DataType, node: ir.Node) -> torch.dtype:
-        if dtype not in self._types:
-            raise ModelError("PyTorch has no form of a type here", where=f"node {node.name}", got=dtype.name)
+    def _type(self, dtype: ir.DataType | None, node: ir.Node) -> torch.dtype:
+        if dtype is None or dtype not in self._types:
+            got = dtype.name if dtype is not None else "no type"
+            raise ModelError("PyTorch has no form of a type here", where=f"node {node.name}", got=got)
         return self._types[dtype]
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> fx.Node:
@@ -173,17 +174,22 @@ class _Writer:
     def _scaled(self, value: ir.Value) -> Any:
         """The output of a QuantizeLinear (its integers) or of a DequantizeLinear (the floats that they stand for)."""
         node = value.producer()
+        assert node is not None
         weight, quantized = _Weight.of(node), _Activation.of(node)
         if node.op_type == "DequantizeLinear" and weight is not None:
-            return self._buffer(str(value.name), torch.from_numpy(weight.floats).to(self._type(node.inputs[1].dtype, node)))
+            return self._buffer(
+                str(value.name), torch.from_numpy(weight.floats).to(self._type(operators.input_of(node, 1).dtype, node))
+            )
         if quantized is None:
             fix = "quantize activations by one constant scale each"
             raise ModelError("PyTorch has no form of these integers here", where=f"node {node.name}", got=node.op_type, fix=fix)
-        scale, zero = self._scale(quantized.node.inputs[1]), quantized.zero_point
+        scale, zero = self._scale(operators.input_of(quantized.node, 1)), quantized.zero_point
         integers = self._value(node.inputs[0])
         if node.op_type == "QuantizeLinear":
             return self._call(torch_operators.quantize, integers, scale, zero, quantized.limits, quantized.dtype)
-        return self._call(torch_operators.dequantize, integers, scale, zero, self._type(node.inputs[1].dtype, node))
+        return self._call(
+            torch_operators.dequantize, integers, scale, zero, self._type(operators.input_of(node, 1).dtype, node)
+        )
 
     def _scale(self, value: ir.Value) -> fx.Node:
         """The scale of an activation, float32 whatever the file has."""
@@ -264,7 +270,7 @@ class _Weight:
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         value = node.inputs[0] if quantize is None else quantize.inputs[0]
         array = operators.const_array(value)
-        if scale is None or array is None or (zero is not None and zero.any()):
+        if scale is None or value is None or array is None or (zero is not None and zero.any()):
             return None
         axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
         axis = axis % array.ndim if array.ndim else 0
@@ -278,7 +284,8 @@ class _Weight:
     @property
     def floats(self) -> np.ndarray:
         """What the integers stand for."""
-        return self.integers * qdq.spread(self.scale, self.integers.ndim, self.axis if self.scale.ndim else None)
+        floats: np.ndarray = self.integers * qdq.spread(self.scale, self.integers.ndim, self.axis if self.scale.ndim else None)
+        return floats
 
 
 @dataclass(frozen=True)
@@ -302,10 +309,10 @@ class _Linear:
         return _Linear(activation, weight, dtype) if fits and activation.dtype is torch.int8 else None
 
 
-def _dequantizing(value: ir.Value) -> tuple[ir.Node | None, ir.DataType | None]:
+def _dequantizing(value: ir.Value | None) -> tuple[ir.Node | None, ir.DataType | None]:
     """The DequantizeLinear behind a value, and the value's type, which a Cast may have changed (`half`)."""
     cast = operators.producer(value, "Cast")
     node = operators.producer(value if cast is None else cast.inputs[0], "DequantizeLinear")
     if node is None:
         return None, None
-    return node, node.inputs[1].dtype if cast is None else ir.DataType(cast.attributes["to"].as_int())
+    return node, operators.input_of(node, 1).dtype if cast is None else ir.DataType(cast.attributes["to"].as_int())
