@@ -142,7 +142,7 @@ def test_int8_activations_run_in_float_in_onnxruntime_and_that_is_why(captured, 
         assert {name.split(".")[-2] for name in shared} == {"query", "key", "value"}
         assert {one.name for one in fallbacks} == shared
         assert {one.why for one in fallbacks} == {
-            "several of them read one int8 activation; ONNX Runtime on x86 computes only uint8 ones in integers, and turns int8 ones into those only for a single reader"
+            "several of them read one int8 activation; ONNX Runtime on x86 computes only uint8 activations in integers, and converts int8 to uint8 for a single reader only"
         }
         assert sum(one.integer for one in profile.operators) == len(products) - len(shared)
 
@@ -404,5 +404,5 @@ def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
     node = helper.make_node("Relu", ["pixels"], ["y"], name="relu")
     graph = helper.make_graph([node], "g", [value("pixels", TensorProto.FLOAT, [1])], [value("y", TensorProto.FLOAT, [1])])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=r"the model has inputs that encoders have not \(got pixels, expected input_ids, "):
+    with pytest.raises(ModelError, match=r"the model has inputs that encoders do not have \(got pixels, expected input_ids, "):
         ort.profile(tmp_path / "m.onnx", FEEDS, threads=1, warmup=1, runs=1, family=None)

@@ -27,6 +27,7 @@ from octobert.graph import operators, qdq
 from octobert.graph.passes import contrib, epcontext, float16
 from octobert.inspection import linter
 from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from octobert.quantization.methods import static
 from octobert.report import targets as report_targets
 from octobert.targets.runtimes import ort as onnxruntime
@@ -59,7 +60,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "shape": SHAPE,
         "measure": False,
     }
-    runner.run(parse(plain), folder / "out")
+    runner.run(parse(plain), folder / "out", executor=inline.run)
     return folder / "out"
 
 
@@ -305,20 +306,20 @@ def free_axis(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("target", "change", "rule", "words"),
     [
-        ("tensorrt", opset(23), "opset", "the file is of opset 23, and tensorrt takes 13 to 21"),
+        ("tensorrt", opset(23), "opset", "the file has opset 23, but tensorrt takes 13 to 21"),
         ("migraphx", opset(20), "opset", "migraphx takes 13 to 19"),
         ("tensorrt", zero_point, "activation", "takes symmetric int8 or symmetric float8e4m3 activations, not asymmetric int8"),
         ("tensorrt", bias, "bias", "biases that are int32"),
-        ("tensorrt", operator("DynamicQuantizeLinear"), "operator", "does not compute DynamicQuantizeLinear"),
-        ("tensorrt", operator("FastGelu", "com.microsoft"), "domain", "does not know com.microsoft.FastGelu"),
-        ("qnn", channels, "channels", "qnn takes one scale a weight"),
-        ("qnn", scale(1e-10), "range", "narrower than qnn's least, 0.0001"),
-        ("qnn", constant(-3.4e38), "constant", "minus infinity to qnn"),
-        ("qnn", free_axis, "shape", "qnn compiles one shape"),
-        ("vitisai", free_axis, "shape", "vitisai compiles one shape"),
-        ("ort-cpu", wrong_axis, "channels", r"by output channel \(axis 1\), not axis 0"),
-        ("ort-cpu", scale(0.0), "scale", "zero, negative or no number"),
-        ("openvino-cpu", scale(float("nan")), "scale", "zero, negative or no number"),
+        ("tensorrt", operator("DynamicQuantizeLinear"), "operator", "does not support DynamicQuantizeLinear"),
+        ("tensorrt", operator("FastGelu", "com.microsoft"), "domain", "does not support com.microsoft.FastGelu"),
+        ("qnn", channels, "channels", "qnn takes one scale per weight"),
+        ("qnn", scale(1e-10), "range", "narrower than qnn's minimum, 0.0001"),
+        ("qnn", constant(-3.4e38), "constant", "which qnn treats as minus infinity"),
+        ("qnn", free_axis, "shape", "qnn needs a static shape"),
+        ("vitisai", free_axis, "shape", "vitisai needs a static shape"),
+        ("ort-cpu", wrong_axis, "channels", r"per output channel \(axis 1\), not per index of axis 0"),
+        ("ort-cpu", scale(0.0), "scale", "zero, negative or not a number"),
+        ("openvino-cpu", scale(float("nan")), "scale", "zero, negative or not a number"),
         ("openvino-cpu", constant(1.0, TensorProto.DOUBLE), "type", "does not take float64"),
     ],
 )
@@ -346,20 +347,20 @@ def test_products_in_float_are_named_with_the_reason(everywhere: Path) -> None:
     ours = linter.lint(onnx_of(everywhere, "ort-cpu"), table("ort-cpu"))
     assert ours.integer == 12
     reasons = {one.text: one.count for one in ours.findings if one.severity == "float"}
-    assert reasons == {"MatMul runs in float: neither side is quantized": 6}
+    assert reasons == {"MatMul runs in float: neither input is quantized": 6}
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path, everywhere: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no such file"):
         linter.lint(tmp_path / "none.onnx", table("ort-cpu"))
     (tmp_path / "text.onnx").write_text("no model")
-    with pytest.raises(ModelError, match=r"the file is no ONNX model"):
+    with pytest.raises(ModelError, match=r"not an ONNX model"):
         linter.lint(tmp_path / "text.onnx", table("ort-cpu"))
     outside = tmp_path / "outside.onnx"
     ir.save(ir.load(onnx_of(everywhere, "ort-cpu")), outside, external_data="outside.onnx.data")
     assert linter.lint(outside, table("ort-cpu")).passes
     (tmp_path / "outside.onnx.data").unlink()
-    with pytest.raises(ModelError, match=r"outside\.onnx\.data: the model's weights are not beside it; copy"):
+    with pytest.raises(ModelError, match=r"outside\.onnx\.data: the model's external data is missing; copy"):
         linter.lint(outside, table("ort-cpu"))
 
 
@@ -388,7 +389,7 @@ def test_fuse_as_a_command(everywhere: Path, tmp_path: Path) -> None:
     operators.save(model, tmp_path / "foreign.onnx")
     refused = octobert("fuse", tmp_path / "foreign.onnx", "--out", tmp_path / "none.onnx")
     assert refused.returncode == ModelError.exit_code
-    assert "only graphs in octobert's own form are fused" in refused.stderr
+    assert "octobert fuses only graphs" in refused.stderr
     assert not (tmp_path / "none.onnx").exists()
 
 
@@ -458,9 +459,9 @@ def test_strict_is_a_part_of_a_recipe(checkpoint, pairs: Path, tmp_path: Path) -
         "measure": False,
     }
     with pytest.raises(PlanError, match=r"not asymmetric uint8.*strict: false"):
-        runner.run(parse(plain), tmp_path / "out")
+        runner.run(parse(plain), tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out" / "tensorrt").exists()
-    report = runner.run(parse({**plain, "strict": False}), tmp_path / "out")
+    report = runner.run(parse({**plain, "strict": False}), tmp_path / "out", executor=inline.run)
     assert any(one.reason.startswith("repaired: ") for one in report.plans["tensorrt"].decisions)
 
 
@@ -475,7 +476,7 @@ def test_a_shape_that_does_not_fit_is_refused(checkpoint, pairs: Path, tmp_path:
         with pytest.raises(
             RecipeError, match=rf"shape\.sequence: the shape does not fit.*got {sequence}, expected 16.*max_length"
         ):
-            runner.run(parse({**plain, "shape": {"sequence": sequence}}), tmp_path / "out")
+            runner.run(parse({**plain, "shape": {"sequence": sequence}}), tmp_path / "out", executor=inline.run)
 
 
 def test_shape_and_repair_on_the_command_line(pairs: Path, checkpoint) -> None:

@@ -1,7 +1,7 @@
-"""Which encoder layer and part an operator belongs to, by the names of the nodes that it stands for.
+"""The encoder layer and part that an operator belongs to, by the names of the nodes that it computes.
 
-Runtimes keep the names of nodes where they can. An operator that lost all of them, as a fused norm may, is placed with the one
-that reads it, or else with the one that it reads.
+Runtimes keep node names where they can. An operator without any name of the model, such as a fused norm, gets the place of the
+operator that reads it, or else of the operator that it reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOWHERE: Place = (None, "")
 
 @dataclass(frozen=True)
 class Ran:
-    """What a runtime says of one operator: `Operator` without its place, and the names of operators that it reads."""
+    """What a runtime reports of an operator: `Operator` without its place, and the names of the operators that it reads."""
 
     name: str
     type: str
@@ -34,61 +34,62 @@ class Ran:
 
 
 def operators(ran: Sequence[Ran], family: str | None) -> tuple[Operator, ...]:
-    """Place every operator.
+    """Assign every operator to an encoder layer and part.
 
     Args:
-        family: plugin name of the encoder; None to find out which one's names these are.
+        ran: the operators, in the order of the run.
+        family: plugin name of the encoder family; None to choose the family that most names fit.
     """
-    encoder = _encoder(ran, family)
-    places = {one.name: _own(one, encoder) for one in ran}
+    encoder = _family(ran, family)
+    places = {operator.name: _own(operator, encoder) for operator in ran}
     readers: dict[str, list[str]] = {}
-    for one in ran:
-        for name in one.reads:
-            readers.setdefault(name, []).append(one.name)
-    # Backwards, so that a chain without names goes where its end goes; then forwards for what nothing placed reads.
-    for one in reversed(ran):
-        if places[one.name] == NOWHERE:
-            places[one.name] = _first(places, readers.get(one.name, ()))
-    for one in ran:
-        if places[one.name] == NOWHERE:
-            places[one.name] = _first(places, one.reads)
+    for operator in ran:
+        for name in operator.reads:
+            readers.setdefault(name, []).append(operator.name)
+    # Backwards: a chain without names gets the place of its end. Then forwards, for operators whose readers have no place.
+    for operator in reversed(ran):
+        if places[operator.name] == NOWHERE:
+            places[operator.name] = _first(places, readers.get(operator.name, ()))
+    for operator in ran:
+        if places[operator.name] == NOWHERE:
+            places[operator.name] = _first(places, operator.reads)
     return tuple(
         Operator(
-            **{field.name: getattr(one, field.name) for field in fields(one) if field.name != "reads"},
-            layer=places[one.name][0],
-            part=places[one.name][1],
+            **{field.name: getattr(operator, field.name) for field in fields(operator) if field.name != "reads"},
+            layer=places[operator.name][0],
+            part=places[operator.name][1],
         )
-        for one in ran
+        for operator in ran
     )
 
 
-def place(name: str, encoder: EncoderFamily) -> Place:
+def place(name: str, family: EncoderFamily) -> Place:
     """`encoder.layer.3.attention.self.query.matmul` → (3, "query"); `pooler.dense` → (None, "pooler")."""
-    pattern = re.escape(encoder.layer).replace(r"\{\}", r"(\d+)") + r"\.(.+)"
-    found = re.match(pattern, name)
-    if found is None:
+    pattern = re.escape(family.layer).replace(r"\{\}", r"(\d+)") + r"\.(.+)"
+    match = re.match(pattern, name)
+    if match is None:
         head, dot, _ = name.partition(".")
         return (None, head) if dot else NOWHERE
-    rest = found[2]
-    fitting = [role for role, path in encoder.parts.items() if re.match(re.escape(path) + r"($|[./])", rest)]
-    role = max(fitting, key=lambda one: len(encoder.parts[one]), default="")
-    return int(found[1]), part_of(role)
+    rest = match[2]
+    fitting = [role for role, path in family.parts.items() if re.match(re.escape(path) + r"($|[./])", rest)]
+    role = max(fitting, key=lambda each: len(family.parts[each]), default="")
+    return int(match[1]), part_of(role)
 
 
-def _own(one: Ran, encoder: EncoderFamily) -> Place:
-    """By the operator's own names: a product is where it begins, whatever is fused into it; others are where they end."""
-    found = [at for at in (place(name, encoder) for name in one.covers) if at != NOWHERE]
-    if not found:
+def _own(operator: Ran, family: EncoderFamily) -> Place:
+    """Return the place by the operator's own names: the first for a product, whatever is fused into it; the last for others."""
+    places = [at for at in (place(name, family) for name in operator.covers) if at != NOWHERE]
+    if not places:
         return NOWHERE
-    return found[0] if one.kind == "product" else found[-1]
+    return places[0] if operator.kind == "product" else places[-1]
 
 
 def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
     return next((places[n] for n in names if places.get(n, NOWHERE) != NOWHERE), NOWHERE)
 
 
-def _encoder(ran: Sequence[Ran], family: str | None) -> EncoderFamily:
-    """The family that is named, or the one in whose layers most operators have a part."""
-    known = [plugins.load("families", name).FAMILY for name in ((family,) if family else plugins.names("families"))]
-    names = [name for one in ran for name in one.covers] if len(known) > 1 else []
-    return max(known, key=lambda encoder: sum(all(p not in (None, "") for p in place(n, encoder)) for n in names))
+def _family(ran: Sequence[Ran], family: str | None) -> EncoderFamily:
+    """Return the named family, or the family in whose layers most operators have a part."""
+    families = [plugins.load("families", name).FAMILY for name in ((family,) if family else plugins.names("families"))]
+    names = [name for operator in ran for name in operator.covers] if len(families) > 1 else []
+    return max(families, key=lambda each: sum(all(p not in (None, "") for p in place(n, each)) for n in names))

@@ -1,4 +1,4 @@
-"""OpenVINO: the execution graph of its CPU plugin, with kernels, precisions and times, after transformations and fusion."""
+"""OpenVINO: the execution graph of its CPU plugin after transformations and fusion, with kernels, precisions and times."""
 
 from __future__ import annotations
 
@@ -23,42 +23,37 @@ _EIGHT = frozenset(("i8", "u8"))
 _TYPES = {"f32": "f32", "bf16": "bf16", "f16": "f16", "i8": "int8", "u8": "int8"}
 _INTEGERS = {"i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16"}
 _FREE = Operand(dtype="8-bit", symmetric=True)
-# A time is long beside its rounding from so many times that on.
+# Times above this multiple of their rounding error are taken as exact.
 _ROUNDINGS = 10
-# What may stand between a product and the integers that it reads.
+# Operators that may be between a product and the integers that it reads.
 _MOVES = frozenset(("Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze"))
 
 
 def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
-    """Run a model and take its execution graph.
-
-    Raises:
-        TargetError: the runtime cannot open or run it.
-        ModelError: the model reads what an encoder has no input for.
-    """
+    """Run a model and read its execution graph; see `Profiler.profile`."""
     import openvino
 
     settings = {**_openvino.settings_of(SessionOptions(threads=threads)), "PERF_COUNT": True}
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
-        known = fitting(feeds, [port.get_any_name() for port in compiled.inputs], path)
+        inputs = fitting(feeds, [port.get_any_name() for port in compiled.inputs], path)
         request = compiled.create_infer_request()
         whole, sums = [], []
         for number in range(warmup + runs):
-            begun = time.perf_counter()
-            request.infer(known)
-            whole.append((time.perf_counter() - begun) * 1000)
+            started = time.perf_counter()
+            request.infer(inputs)
+            whole.append((time.perf_counter() - started) * 1000)
             sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
     except RuntimeError as error:
         got = str(error).strip().splitlines()[-1][:300]
         raise TargetError("openvino cannot compile and run the model", where=str(path), got=got) from error
-    found = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
+    operators = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
     # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
     added = [sum(after.values()) - sum(before.values()) for before, after in itertools.pairwise(sums[warmup - 1 :])]
     between_ms = max(0.0, min(run - us / 1000 for run, us in zip(whole[warmup:], added, strict=True)))
     precision = _TYPES.get(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(), "unknown")
-    return Profile(precision=precision, runs=runs, split=split(found, between_ms), operators=found)
+    return Profile(precision=precision, runs=runs, split=split(operators, between_ms), operators=operators)
 
 
 def _facts(node: Any) -> dict[str, str]:
@@ -66,38 +61,38 @@ def _facts(node: Any) -> dict[str, str]:
 
 
 def _times(compiled: Any) -> dict[str, int]:
-    """Microseconds of every operator that ran, the mean of all runs so far."""
+    """Return the microseconds of every operator that ran: the mean of all runs so far."""
     facts = {n.get_friendly_name(): _facts(n).get("execTimeMcs", "") for n in compiled.get_runtime_model().get_ordered_ops()}
     return {name: int(text) for name, text in facts.items() if text.isdigit()}
 
 
 def _least(sums: list[dict[str, int]], warmup: int) -> dict[str, float]:
-    """Operator → the least of its microseconds; for short ones the median.
+    """Return operator → its fastest run in microseconds, or the median for short operators.
 
-    OpenVINO tells the mean of all runs so far, in whole microseconds; times of single runs are differences of its sums.
-    Roundings make one of them wrong by up to as many microseconds as there were runs, which cancels out in a median.
+    OpenVINO reports the mean of all runs so far in whole microseconds. Times of single runs are differences of the sums.
+    Rounding makes a difference wrong by up to as many microseconds as there were runs, which cancels out in a median.
     """
-    found = {}
+    least = {}
     for name in sums[-1]:
         times = [after.get(name, 0) - before.get(name, 0) for before, after in itertools.pairwise(sums[warmup - 1 :])]
         exact = min(times) > _ROUNDINGS * len(sums)
-        found[name] = max(0.0, float(min(times) if exact else median(times)))
-    return found
+        least[name] = max(0.0, float(min(times) if exact else median(times)))
+    return least
 
 
 def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[places.Ran]:
-    """Every operator that ran, in order. Those that only pass 8 bits on to float, or back, are conversions."""
+    """Return every operator that ran, in order. Operators that only convert between 8 bits and float are conversions."""
     nodes = compiled.get_runtime_model().get_ordered_ops()
     matmuls = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() == "MatMul"}
     facts = {node.get_friendly_name(): _facts(node) for node in nodes}
     ran: dict[str, places.Ran] = {}
-    for node in sorted(nodes, key=lambda one: int(facts[one.get_friendly_name()].get("execOrder", 0))):
+    for node in sorted(nodes, key=lambda node: int(facts[node.get_friendly_name()].get("execOrder", 0))):
         name = node.get_friendly_name()
         own = facts[name]
         if own.get("layerType") in _IDLE or name not in times:
             continue
         reads = tuple(port.get_source_output().get_node().get_friendly_name() for port in node.inputs())
-        covers = tuple(one for one in own.get("originalLayersNames", "").split(",") if one) or (name,)
+        covers = tuple(node for node in own.get("originalLayersNames", "").split(",") if node) or (name,)
         kind = _kind(own, covers, matmuls, [ran[r] for r in reads if r in ran])
         taken, given = own.get("runtimePrecision", ""), own.get("outputPrecisions", "").split(",")
         inputs = {
@@ -123,47 +118,47 @@ def _kind(facts: dict[str, str], covers: tuple[str, ...], matmuls: set[str], sou
         return "product"
     eight = (facts.get("runtimePrecision") in _EIGHT, given in _EIGHT)
     if op_type == "FakeQuantize" or (op_type in ("Convert", "Reorder") and eight[0] != eight[1]):
-        # Rows of an embedding table are dequantized by design; that is no boundary between two operators.
-        return "other" if any(".rows" in one for one in covers) else "conversion"
-    # Zero point and scale behind a Convert from 8 bits.
+        # Rows of an embedding table are dequantized by design. That is not a conversion between two operators.
+        return "other" if any(".rows" in name for name in covers) else "conversion"
+    # Zero point and scale after a Convert from 8 bits.
     behind = any(s.kind == "conversion" and s.type == "Convert" for s in sources)
     return "conversion" if op_type == "Eltwise" and behind and given not in _EIGHT else "other"
 
 
 def _precision(kind: Kind, taken: str, inputs: set[str], given: set[str]) -> str:
-    """A product's precision is that of its operands; another operator's, that of all it takes and gives."""
+    """Return the precision of a product's operands, or of all inputs and outputs of another operator."""
     seen = inputs if kind == "product" else inputs | given | {taken}
-    known = {_TYPES[one] for one in seen if one in _TYPES}
+    precisions = {_TYPES[word] for word in seen if word in _TYPES}
     if kind == "product" and taken in _EIGHT:
         return "int8"
-    return known.pop() if len(known) == 1 else "mixed" if known else taken
+    return precisions.pop() if len(precisions) == 1 else "mixed" if precisions else taken
 
 
 def products(path: Path) -> tuple[Product, ...]:
-    """The matrix products of a model that have an 8-bit or 16-bit input, as OpenVINO reads them from an IR or an ONNX file."""
+    """Return the matrix products of an IR or ONNX file that have an 8-bit or 16-bit input."""
     import openvino
 
-    found = []
+    products_ = []
     for node in openvino.Core().read_model(str(path)).get_ordered_ops():
         if node.get_type_name() == "MatMul":
             left, right = (_operand(port.get_source_output().get_node()) for port in node.inputs())
             if left[0] or right[0]:
                 readers = tuple(port.get_node().get_friendly_name() for port in node.output(0).get_target_inputs())
                 inputs = (left[0], right[0])
-                found.append(Product(name=node.get_friendly_name(), readers=readers, inputs=inputs, weight=right[1]))
-    return tuple(found)
+                products_.append(Product(name=node.get_friendly_name(), readers=readers, inputs=inputs, weight=right[1]))
+    return tuple(products_)
 
 
 def _operand(node: Any) -> tuple[Operand | None, bool]:
-    """(type of the integers that an input comes from, whether they are constants)."""
+    """Return (integer type behind an input or None, whether the integers are constants)."""
     zero: Any = None
     while True:
-        held = _INTEGERS.get(node.get_output_element_type(0).get_type_name())
+        dtype = _INTEGERS.get(node.get_output_element_type(0).get_type_name())
         constant = node.get_type_name() == "Constant"
-        if held:
-            return Operand(dtype=held, symmetric=_is_middle(zero, held)), constant
+        if dtype:
+            return Operand(dtype=dtype, symmetric=_is_middle(zero, dtype)), constant
         if node.get_type_name() not in _MOVES:
-            # In IRs of other tools a FakeQuantize alone may stand for the integers, whose type OpenVINO then chooses.
+            # IRs of other tools may have a FakeQuantize only. OpenVINO chooses the integer type then.
             return (_FREE if node.get_type_name() == "FakeQuantize" else None), constant
         if node.get_type_name() == "Subtract":
             zero = node.input_value(1).get_node()
@@ -179,7 +174,7 @@ def _is_middle(zero: Any, dtype: str) -> bool:
 
 
 def why(product: Product, features: frozenset[str]) -> str | None:
-    """Why OpenVINO computes a product in float, as far as the file shows it."""
+    """Return why OpenVINO computes a product in float, or None if the file does not show it."""
     left, right = product.inputs
     if left is None or right is None or reason_in_file(product) is not None:
         return reason_in_file(product)

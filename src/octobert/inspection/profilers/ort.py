@@ -1,6 +1,6 @@
 """ONNX Runtime: its optimized graph, and the time of every node by its own profiler.
 
-The profile has names, times and types; how nodes hang together is read from the optimized graph, which the session writes.
+The profile has names, times and types of nodes. Their connections are read from the optimized graph, which the session writes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,15 @@ _CONVERSIONS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantize
 # `accuracy_level` of MatMulNBits at which activations are rounded to int8 for the product.
 _INT8_LEVEL = 4
 _KERNEL_TIME = "_kernel_time"
-# What fusions put around the name of the first node that they fuse.
+# Fusions put this around the name of the first node that they fuse.
 _FUSED = re.compile(r"^fused |/\w*Fusion\w*/?$")
 _TYPES = {"float": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
-# Operators between a value and its dequantization that move numbers and do not change them.
+# Operators between a value and its dequantization that move numbers without changing them.
 _MOVES = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Gather", "Slice", "Split"))
 
 
 def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
-    """Run a model and take its profile.
-
-    Raises:
-        TargetError: the runtime cannot open or run it.
-        ModelError: the model reads what an encoder has no input for.
-    """
+    """Run a model under the profiler; see `Profiler.profile`."""
     import onnx
     import onnxruntime as ort
 
@@ -54,9 +49,9 @@ def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, f
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
         try:
             session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-            known = fitting(feeds, [i.name for i in session.get_inputs()], path)
+            inputs = fitting(feeds, [i.name for i in session.get_inputs()], path)
             for _ in range(warmup + runs):
-                session.run(None, known)
+                session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         except ModelError:
             raise
@@ -66,27 +61,32 @@ def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, f
         graph = onnx.load(settings.optimized_model_filepath, load_external_data=False).graph
     whole = [e for e in events if e["name"] == "model_run"][warmup:]
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]]
-    found = places.operators(_ran(graph, nodes), family)
+    operators = places.operators(_ran(graph, nodes), family)
     between = [e["dur"] - sum(n["dur"] for n in nodes if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole]
-    return Profile(precision="f32", runs=runs, split=split(found, max(0.0, min(between) / 1000)), operators=found)
+    return Profile(precision="f32", runs=runs, split=split(operators, max(0.0, min(between) / 1000)), operators=operators)
 
 
 def fitting(feeds: Feeds, inputs: Iterable[str], path: Path) -> Feeds:
-    """The feeds that a model reads.
+    """Return the feeds that a model reads.
+
+    Args:
+        feeds: one batch by name.
+        inputs: names of the model's inputs.
+        path: of the model, for the error.
 
     Raises:
-        ModelError: it reads others.
+        ModelError: the model has an input that is not in `feeds`.
     """
     unknown = [name for name in inputs if name not in feeds]
     if unknown:
         raise ModelError(
-            "the model has inputs that encoders have not", where=str(path), got=", ".join(unknown), expected=", ".join(feeds)
+            "the model has inputs that encoders do not have", where=str(path), got=", ".join(unknown), expected=", ".join(feeds)
         )
     return {name: feeds[name] for name in inputs}
 
 
 def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
-    """Every node once, in the order of the first run."""
+    """Return every node once, in the order of the first run."""
     nodes = {node.name: node for node in graph.node}
     makers = {output: node.name for node in graph.node for output in node.output}
     times: defaultdict[str, list[float]] = defaultdict(list)
@@ -95,12 +95,12 @@ def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
         name = event["name"].removesuffix(_KERNEL_TIME)
         times[name].append(event["dur"])
         first.setdefault(name, event["args"])
-    found = []
+    ran = []
     for name, facts in first.items():
         node, op_type = nodes.get(name), facts["op_name"]
         integer = op_type in _INTEGER_PRODUCTS or op_type.startswith(("QLinear", "QOrdered"))
         integer |= op_type == "MatMulNBits" and node is not None and _attribute(node, "accuracy_level") == _INT8_LEVEL
-        found.append(
+        ran.append(
             places.Ran(
                 name=name,
                 type=op_type,
@@ -113,7 +113,7 @@ def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
                 reads=tuple(makers[i] for i in (node.input if node is not None else ()) if i in makers),
             )
         )
-    return found
+    return ran
 
 
 def _kind(op_type: str) -> Kind:
@@ -123,10 +123,10 @@ def _kind(op_type: str) -> Kind:
 
 
 def _precision(facts: Mapping[str, Any]) -> str:
-    """By the types of what an operator reads and writes; indices and shapes beside numbers do not count."""
-    types = [t for key in ("input_type_shape", "output_type_shape") for one in facts.get(key, ()) for t in one]
-    known = {_TYPES[t] for t in types if t in _TYPES}
-    return known.pop() if len(known) == 1 else "mixed" if known else (types or ["none"])[-1]
+    """Return the precision of an operator's inputs and outputs; indices and shapes do not count."""
+    types = [t for key in ("input_type_shape", "output_type_shape") for value in facts.get(key, ()) for t in value]
+    precisions = {_TYPES[t] for t in types if t in _TYPES}
+    return precisions.pop() if len(precisions) == 1 else "mixed" if precisions else (types or ["none"])[-1]
 
 
 def _attribute(node: Any, name: str) -> int:
@@ -134,18 +134,18 @@ def _attribute(node: Any, name: str) -> int:
 
 
 def products(path: Path) -> tuple[Product, ...]:
-    """The matrix products of an ONNX file that have an 8-bit or 16-bit input."""
+    """Return the matrix products of an ONNX file that have an 8-bit or 16-bit input."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
-    constants = {one.name: one for one in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for node in graph.node:
         for value in node.input:
             readers[value].append(node.name)
-    found: list[Product] = []
-    # Product → the 8-bit value that its first input is made of.
+    products_: list[Product] = []
+    # Product → the 8-bit value of its first input.
     sources: dict[str, str] = {}
     for node in graph.node:
         names = {"name": node.name, "readers": tuple(readers[node.output[0]])}
@@ -155,26 +155,26 @@ def products(path: Path) -> tuple[Product, ...]:
             second = constants.get(node.input[1])
             weight = Operand(dtype=_dtype(second.data_type) if second is not None else "int8", symmetric=True)
             taken = Operand(dtype="uint8", symmetric=False)
-            found.append(Product(**names, inputs=(taken, weight), dynamic=dynamic, weight=second is not None))
+            products_.append(Product(**names, inputs=(taken, weight), dynamic=dynamic, weight=second is not None))
         elif node.op_type in ("MatMul", "Gemm"):
             pair = (_operand(node.input[0], makers, constants), _operand(node.input[1], makers, constants))
             dequantize = makers.get(node.input[0])
             if dequantize is not None and dequantize.op_type == "DequantizeLinear":
                 sources[node.name] = dequantize.input[0]
             if any(pair):
-                found.append(Product(**names, inputs=pair, weight=_is_constant(node.input[1], makers, constants)))
-    return _with_siblings(found, sources)
+                products_.append(Product(**names, inputs=pair, weight=_is_constant(node.input[1], makers, constants)))
+    return _with_siblings(products_, sources)
 
 
-def _with_siblings(found: list[Product], sources: Mapping[str, str]) -> tuple[Product, ...]:
+def _with_siblings(products: list[Product], sources: Mapping[str, str]) -> tuple[Product, ...]:
+    """Return the products with the number of other products that read the same integers."""
     counts = Counter(sources.values())
-    return tuple(
-        one.model_copy(update={"siblings": counts[sources[one.name]] - 1}) if one.name in sources else one for one in found
-    )
+    siblings = {name: counts[source] - 1 for name, source in sources.items()}
+    return tuple(product.model_copy(update={"siblings": siblings.get(product.name, 0)}) for product in products)
 
 
 def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> Operand | None:
-    """What a DequantizeLinear before an input says of it."""
+    """Return the integer type behind an input, or None if no DequantizeLinear produces it."""
     from onnx import numpy_helper
 
     node = makers.get(value)
@@ -185,18 +185,18 @@ def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]
     zero = constants.get(node.input[2]) if len(node.input) > 2 else None
     if zero is None:
         # Without a zero point it is 0; the type is that of the integers.
-        held = constants.get(node.input[0])
-        return Operand(dtype=_dtype(held.data_type) if held is not None else "uint8", symmetric=held is not None)
+        integers = constants.get(node.input[0])
+        return Operand(dtype=_dtype(integers.data_type) if integers is not None else "uint8", symmetric=integers is not None)
     array = numpy_helper.to_array(zero)
     return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
 
 
 def _is_constant(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
-    """Whether nothing but constants leads to a value."""
+    """Whether a value depends on constants only."""
     if value in constants or not value:
         return True
     node = makers.get(value)
-    return node is not None and all(_is_constant(one, makers, constants) for one in node.input)
+    return node is not None and all(_is_constant(name, makers, constants) for name in node.input)
 
 
 def _dtype(number: int) -> str:
@@ -206,13 +206,13 @@ def _dtype(number: int) -> str:
 
 
 def why(product: Product, features: frozenset[str]) -> str | None:
-    """Why ONNX Runtime computes a product in float, as far as the file shows it."""
+    """Return why ONNX Runtime computes a product in float, or None if the file does not show it."""
     left, right = product.inputs
     if left is None or right is None or reason_in_file(product) is not None:
         return reason_in_file(product)
     if left.dtype == "int8" and "avx2" in features:
-        takes = "ONNX Runtime on x86 computes only uint8 ones in integers"
+        takes = "ONNX Runtime on x86 computes only uint8 activations in integers"
         if product.siblings:
-            return f"several of them read one int8 activation; {takes}, and turns int8 ones into those only for a single reader"
+            return f"several of them read one int8 activation; {takes}, and converts int8 to uint8 for a single reader only"
         return f"their activations are int8, and {takes}"
     return None
