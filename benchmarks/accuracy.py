@@ -50,7 +50,7 @@ from octobert.evaluation import scoring
 from octobert.evaluation.candidates import Candidate, open_candidate
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
-from octobert.tasks._task import Outputs, Task, rebuild
+from octobert.tasks import Outputs, Task, rebuild
 
 # Name → keys that are merged into the recipe.
 OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {

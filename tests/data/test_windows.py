@@ -17,14 +17,14 @@ CONTEXT = "The one, 42 of them; was it at Xyzzy? " * 3 + "Naïve “quotes” �
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer_folder) -> Tokenizer:
+def tokenizer(tokenizer_folder) -> Tokenizer:
     return Tokenizer(tokenizer_folder, 512)
 
 
-def cut(encoder: Tokenizer, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION) -> list[Window]:
-    ids = None if question is None else encoder.pieces([question])[0].ids
-    frame = encoder.frame(1 if question is None else 2)
-    return windows(frame, encoder.pieces([context])[0], length=length, stride=stride, question=ids)
+def cut(tokenizer: Tokenizer, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION) -> list[Window]:
+    ids = None if question is None else tokenizer.offsets([question])[0].ids
+    frame = tokenizer.frame(1 if question is None else 2)
+    return windows(frame, tokenizer.offsets([context])[0], length=length, stride=stride, question=ids)
 
 
 def task(**options: object):
@@ -32,14 +32,14 @@ def task(**options: object):
     return module.build(module.Options(**options))
 
 
-def test_the_special_tokens_are_read_off_the_tokenizer(tokenizer_folder, encoder) -> None:
-    assert (encoder.frame(1).size, encoder.frame(2).size) == ((2, 4) if "byte-level" in tokenizer_folder.name else (2, 3))
+def test_the_special_tokens_are_read_off_the_tokenizer(tokenizer_folder, tokenizer) -> None:
+    assert (tokenizer.frame(1).size, tokenizer.frame(2).size) == ((2, 4) if "byte-level" in tokenizer_folder.name else (2, 3))
 
 
 @pytest.mark.parametrize("question", [QUESTION, None])
-def test_one_window_is_the_tokenizers_own_row_where_all_fits(encoder, question: str | None) -> None:
-    (window,) = cut(encoder, 512, 128, question=question)
-    (row,) = encoder.encode([(CONTEXT,) if question is None else (question, CONTEXT)])
+def test_one_window_is_the_tokenizers_own_row_where_all_fits(tokenizer, question: str | None) -> None:
+    (window,) = cut(tokenizer, 512, 128, question=question)
+    (row,) = tokenizer.encode([(CONTEXT,) if question is None else (question, CONTEXT)])
     np.testing.assert_array_equal(window.ids, row.ids)
     np.testing.assert_array_equal(window.types, row.types)
     assert not window.truncated
@@ -49,19 +49,19 @@ def test_one_window_is_the_tokenizers_own_row_where_all_fits(encoder, question: 
 
 @pytest.mark.parametrize("question", [QUESTION, None])
 @pytest.mark.parametrize(("more", "stride"), [(2, 1), (5, 1), (5, 4), (20, 7), (20, 19), (40, 20)])
-def test_every_token_is_in_some_window_and_answered_by_one(encoder, question: str | None, more: int, stride: int) -> None:
-    pieces = encoder.pieces([CONTEXT])[0]
-    frame = encoder.frame(1 if question is None else 2)
-    asked = 0 if question is None else len(encoder.pieces([question])[0].ids)
-    found = cut(encoder, frame.size + asked + more, stride, question=question)
-    owners = np.zeros(len(pieces.ids), dtype=int)
+def test_every_token_is_in_some_window_and_answered_by_one(tokenizer, question: str | None, more: int, stride: int) -> None:
+    offsets = tokenizer.offsets([CONTEXT])[0]
+    frame = tokenizer.frame(1 if question is None else 2)
+    encoded = 0 if question is None else len(tokenizer.offsets([question])[0].ids)
+    found = cut(tokenizer, frame.size + encoded + more, stride, question=question)
+    owners = np.zeros(len(offsets.ids), dtype=int)
     for number, window in enumerate(found):
         held = np.flatnonzero(window.spans[:, 0] != NOWHERE)
-        assert len(window) == frame.size + asked + len(held)
+        assert len(window) == frame.size + encoded + len(held)
         assert len(held) == more or (number == len(found) - 1 and 1 <= len(held) <= more)
         places = np.arange(number * stride, number * stride + len(held))
-        np.testing.assert_array_equal(window.ids[held], pieces.ids[places])
-        np.testing.assert_array_equal(window.spans[held], pieces.spans[places])
+        np.testing.assert_array_equal(window.ids[held], offsets.ids[places])
+        np.testing.assert_array_equal(window.spans[held], offsets.spans[places])
         owners[places[window.best[held]]] += 1
         assert not window.best[window.spans[:, 0] == NOWHERE].any()
     np.testing.assert_array_equal(owners, 1)
@@ -81,8 +81,8 @@ def original_rule(parts: list[tuple[int, int]], index: int, position: int) -> bo
 
 
 @pytest.mark.parametrize(("more", "stride"), [(2, 1), (9, 4), (9, 8), (24, 8), (30, 11), (60, 20)])
-def test_the_maximum_context_rule_is_that_of_the_original_code(encoder, more: int, stride: int) -> None:
-    found = cut(encoder, encoder.frame(1).size + more, stride, CONTEXT * 2, question=None)
+def test_the_maximum_context_rule_is_that_of_the_original_code(tokenizer, more: int, stride: int) -> None:
+    found = cut(tokenizer, tokenizer.frame(1).size + more, stride, CONTEXT * 2, question=None)
     held = [np.flatnonzero(window.spans[:, 0] != NOWHERE) for window in found]
     parts = [(stride * number, len(own)) for number, own in enumerate(held)]
     assert len(parts) > 1
@@ -91,19 +91,19 @@ def test_the_maximum_context_rule_is_that_of_the_original_code(encoder, more: in
         assert window.best[own].tolist() == expected
 
 
-def test_a_question_that_is_too_long_is_cut_and_said_to_be(encoder) -> None:
+def test_a_question_that_is_too_long_is_cut_and_said_to_be(tokenizer) -> None:
     short, long = QUESTION, QUESTION * 9
-    asked = task(max_length=64, max_query_length=12, doc_stride=20).encode(encoder, [(long, CONTEXT), ("who?", CONTEXT)])
-    ids = encoder.pieces([short])[0].ids[:12]
-    first = len(encoder.frame(2).special[0])
-    for window in asked.rows[0]:
+    encoded = task(max_length=64, max_query_length=12, doc_stride=20).encode(tokenizer, [(long, CONTEXT), ("who?", CONTEXT)])
+    ids = tokenizer.offsets([short])[0].ids[:12]
+    first = len(tokenizer.frame(2).special[0])
+    for window in encoded.rows[0]:
         np.testing.assert_array_equal(window.ids[first : first + 12], ids)
         assert window.truncated
         assert len(window) <= 64
-    assert not any(window.truncated for window in asked.rows[1])
+    assert not any(window.truncated for window in encoded.rows[1])
 
 
-def test_lengths_that_leave_no_room_for_a_context(encoder) -> None:
+def test_lengths_that_leave_no_room_for_a_context(tokenizer) -> None:
     with pytest.raises(
         ValidationError, match="max_length 20 has no room for a context beside a question of max_query_length 17"
     ):
@@ -111,9 +111,9 @@ def test_lengths_that_leave_no_room_for_a_context(encoder) -> None:
     with pytest.raises(ValidationError, match="doc_stride must be less than the 5 tokens of context in a window"):
         task(max_length=20, max_query_length=12, doc_stride=5)
     with pytest.raises(DataError, match=r"windows would not overlap \(got 17, expected less than the 1\d tokens of context"):
-        task(max_length=24, doc_stride=17).encode(encoder, [(QUESTION, CONTEXT)])
+        task(max_length=24, doc_stride=17).encode(tokenizer, [(QUESTION, CONTEXT)])
     with pytest.raises(DataError, match=r"max_length: a window has no room for a context \(got a window of 384 tokens"):
-        task(max_query_length=600).encode(encoder, [(QUESTION, CONTEXT)])
+        task(max_query_length=600).encode(tokenizer, [(QUESTION, CONTEXT)])
 
 
 def test_four_special_tokens_count_as_four(tmp_path) -> None:
@@ -125,45 +125,45 @@ def test_four_special_tokens_count_as_four(tmp_path) -> None:
 
 def test_defaults_shrink_with_the_model(tokenizer_folder) -> None:
     for limit in (16, 24, 64, 384, 512):
-        asked = task().encode(Tokenizer(tokenizer_folder, limit), [(QUESTION * 20, CONTEXT * 20)])
-        lengths = [len(window) for window in asked.rows[0]]
+        encoded = task().encode(Tokenizer(tokenizer_folder, limit), [(QUESTION * 20, CONTEXT * 20)])
+        lengths = [len(window) for window in encoded.rows[0]]
         assert max(lengths) == min(limit, 384)
         assert len(lengths) > 1
 
 
-def test_a_context_of_a_hundred_thousand_characters(encoder) -> None:
+def test_a_context_of_a_hundred_thousand_characters(tokenizer) -> None:
     context = ("they had this from one, " * 4200)[:100_000]
-    pieces = encoder.pieces([context])[0]
-    (rows,) = task().encode(encoder, [(QUESTION, context)]).rows
+    offsets = tokenizer.offsets([context])[0]
+    (rows,) = task().encode(tokenizer, [(QUESTION, context)]).rows
     spans = np.concatenate([window.spans[window.best] for window in rows])
-    np.testing.assert_array_equal(spans[np.lexsort(spans.T[::-1])], pieces.spans)
+    np.testing.assert_array_equal(spans[np.lexsort(spans.T[::-1])], offsets.spans)
     assert max(map(len, rows)) <= 384
     # Reading long texts leaves the encoder as it was: other tasks still cut.
-    assert len(encoder.encode([(context,)])[0]) == 512
+    assert len(tokenizer.encode([(context,)])[0]) == 512
 
 
 def test_a_context_of_which_nothing_is_left_is_one_empty_window(tmp_path) -> None:
     make_tokenizer(tmp_path, pad_id=0)
-    encoder = Tokenizer(tmp_path, 64)
+    tokenizer = Tokenizer(tmp_path, 64)
     # BERT's normalizer drops what controls and formats.
-    asked = task().encode(encoder, [(QUESTION, "\u200b\u200d"), (QUESTION, "the of")])
-    (empty,), (other,) = asked.rows
+    encoded = task().encode(tokenizer, [(QUESTION, "\u200b\u200d"), (QUESTION, "the of")])
+    (empty,), (other,) = encoded.rows
     assert len(other) == len(empty) + 2
     assert not empty.best.any()
     outputs = {
         name: np.random.default_rng(0).standard_normal(len(empty) + len(other)) for name in ("start_logits", "end_logits")
     }
-    answer = task(unanswerable=False).answer(outputs, asked, 0, asked.texts[0])
+    answer = task(unanswerable=False).answer(outputs, encoded, 0, encoded.texts[0])
     assert (answer["answer"], answer["start"], answer["end"], answer["others"]) == ("", None, None, [])
     assert answer["score"] == 1.0
     gold = [{"texts": ["x"], "starts": []}] * 2
-    assert np.isfinite(task().items(outputs, asked, gold)).all()
+    assert np.isfinite(task().items(outputs, encoded, gold)).all()
 
 
-def test_contexts_are_tokenized_once(encoder, monkeypatch) -> None:
+def test_contexts_are_tokenized_once(tokenizer, monkeypatch) -> None:
     seen: list[int] = []
-    pieces = Tokenizer.pieces
-    monkeypatch.setattr(Tokenizer, "pieces", lambda self, texts: (seen.append(len(texts)), pieces(self, texts))[1])
-    asked = task().encode(encoder, [(f"{QUESTION} {i}", CONTEXT) for i in range(5)])
+    offsets = Tokenizer.offsets
+    monkeypatch.setattr(Tokenizer, "offsets", lambda self, texts: (seen.append(len(texts)), offsets(self, texts))[1])
+    encoded = task().encode(tokenizer, [(f"{QUESTION} {i}", CONTEXT) for i in range(5)])
     assert sorted(seen) == [1, 5]
-    assert len(asked.rows) == 5
+    assert len(encoded.rows) == 5

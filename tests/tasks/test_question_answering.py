@@ -37,7 +37,7 @@ NASTY = {
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer_folder) -> Tokenizer:
+def tokenizer(tokenizer_folder) -> Tokenizer:
     return Tokenizer(tokenizer_folder, 256)
 
 
@@ -51,18 +51,18 @@ def task(name: str = "question-answering", **options: object):
     return module.build(module.Options(**options))
 
 
-def said(asked: EncodedTexts, seed: int = 0) -> dict[str, np.ndarray]:
+def said(encoded: EncodedTexts, seed: int = 0) -> dict[str, np.ndarray]:
     """Random outputs."""
     generator = np.random.default_rng(seed)
-    count = sum(map(len, asked.flat))
+    count = sum(map(len, encoded.flat))
     return {name: 3 * generator.standard_normal(count).astype(np.float32) for name in ("start_logits", "end_logits")}
 
 
-def pointing(asked: EncodedTexts, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
+def pointing(encoded: EncodedTexts, *tokens: tuple[int, int]) -> dict[str, np.ndarray]:
     """Outputs in which every row is sure of one (start, end)."""
     found = {}
     for part, name in enumerate(("start_logits", "end_logits")):
-        own = [np.eye(len(row), dtype=np.float32)[pair[part]] for row, pair in zip(asked.flat, tokens, strict=True)]
+        own = [np.eye(len(row), dtype=np.float32)[pair[part]] for row, pair in zip(encoded.flat, tokens, strict=True)]
         found[name] = 9 * np.concatenate(own)
     return found
 
@@ -70,8 +70,8 @@ def pointing(asked: EncodedTexts, *tokens: tuple[int, int]) -> dict[str, np.ndar
 # --- What is answered ---
 
 
-def predictions(one, outputs: dict[str, np.ndarray], asked: EncodedTexts):
-    return one.predictions(outputs, asked, one.options.n_best)
+def predictions(one, outputs: dict[str, np.ndarray], encoded: EncodedTexts):
+    return one.predictions(outputs, encoded, one.options.n_best)
 
 
 def by_hand(context: str, rows, outputs, *, keep: int, longest: int) -> tuple[list[tuple[str, float]], float]:
@@ -97,14 +97,14 @@ def by_hand(context: str, rows, outputs, *, keep: int, longest: int) -> tuple[li
 @pytest.mark.parametrize(
     ("keep", "longest", "length"), [(20, 30, 384), (20, 30, 40), (3, 5, 40), (1, 1, 32), (10**5, 8, 40), (10**5, 10**5, 256)]
 )
-def test_answers_are_those_of_trying_every_pair(encoder, keep: int, longest: int, length: int) -> None:
-    one = task(n_best=keep, max_answer_length=longest, max_length=min(length, encoder.max_length))
+def test_answers_are_those_of_trying_every_pair(tokenizer, keep: int, longest: int, length: int) -> None:
+    one = task(n_best=keep, max_answer_length=longest, max_length=min(length, tokenizer.max_length))
     contexts = [PLAIN, PLAIN[:60], "he was the one"]
-    asked = one.encode(encoder, [(f"who is {i}?", context) for i, context in enumerate(contexts)])
-    outputs = said(asked)
+    encoded = one.encode(tokenizer, [(f"who is {i}?", context) for i, context in enumerate(contexts)])
+    outputs = said(encoded)
     at = 0
-    predicted, alone = predictions(one, outputs, asked), one.predictions(outputs, asked, 1)
-    for (_, context), rows, found, best in zip(asked.texts, asked.rows, predicted, alone, strict=True):
+    predicted, alone = predictions(one, outputs, encoded), one.predictions(outputs, encoded, 1)
+    for (_, context), rows, found, best in zip(encoded.texts, encoded.rows, predicted, alone, strict=True):
         size = sum(map(len, rows))
         own = {name: array[at : at + size] for name, array in outputs.items()}
         expected, null = by_hand(context, rows, own, keep=keep, longest=longest)
@@ -117,11 +117,11 @@ def test_answers_are_those_of_trying_every_pair(encoder, keep: int, longest: int
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_answers_are_exact_parts_of_the_context(encoder, name: str) -> None:
+def test_answers_are_exact_parts_of_the_context(tokenizer, name: str) -> None:
     context = NASTY[name]
     one = task(n_best=10**4, max_answer_length=10**4)
-    asked = one.encode(encoder, [("who?", context)])
-    (found,) = predictions(one, said(asked), asked)
+    encoded = one.encode(tokenizer, [("who?", context)])
+    (found,) = predictions(one, said(encoded), encoded)
     assert len({span.text for span in found.spans}) == len(found.spans) > 2
     for span in found.spans:
         assert context[span.start : span.end] == span.text
@@ -132,20 +132,20 @@ def test_answers_are_exact_parts_of_the_context(encoder, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["decomposed accents", "emoji", "hebrew", "arabic"])
-def test_no_answer_begins_with_the_mark_of_a_letter_before_it(encoder, name: str) -> None:
+def test_no_answer_begins_with_the_mark_of_a_letter_before_it(tokenizer, name: str) -> None:
     context, one = NASTY[name], task(n_best=10**4, max_answer_length=10**4)
-    asked = one.encode(encoder, [("who?", context)])
-    (found,) = predictions(one, said(asked), asked)
+    encoded = one.encode(tokenizer, [("who?", context)])
+    (found,) = predictions(one, said(encoded), encoded)
     assert [ascii(span.text) for span in found.spans if unicodedata.category(span.text[0]).startswith("M")] == []
 
 
-def test_what_is_told_is_the_best_answer_with_its_place_and_others(encoder) -> None:
+def test_what_is_told_is_the_best_answer_with_its_place_and_others(tokenizer) -> None:
     context = NASTY["decomposed accents"]
     one = task()
-    asked = one.encode(encoder, [("a", PLAIN), ("who?", context), ("b", PLAIN)])
-    outputs = said(asked, seed=3)
-    answer = one.answer(outputs, asked, 1, asked.texts[1])
-    predicted = predictions(one, outputs, asked)[1]
+    encoded = one.encode(tokenizer, [("a", PLAIN), ("who?", context), ("b", PLAIN)])
+    outputs = said(encoded, seed=3)
+    answer = one.answer(outputs, encoded, 1, encoded.texts[1])
+    predicted = predictions(one, outputs, encoded)[1]
     assert set(answer) == {"answer", "score", "start", "end", "others"}
     told = [answer, *answer["others"]]
     assert len(told) == 5
@@ -158,36 +158,36 @@ def test_what_is_told_is_the_best_answer_with_its_place_and_others(encoder) -> N
 
 def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) -> None:
     texts = [("you", "the of and")]
-    asked = task().encode(wordpiece, texts)
-    outputs = pointing(asked, (3, 3))
+    encoded = task().encode(wordpiece, texts)
+    outputs = pointing(encoded, (3, 3))
     outputs["start_logits"][0] = 10.5
     outputs["end_logits"][0] = 9.0
     # The best answer scores 18, "no answer" 19.5.
     for threshold, expected in ((0.0, ""), (1.4, ""), (1.5, "the"), (2.0, "the")):
         one = task(unanswerable=True, null_score_diff_threshold=threshold)
-        (found,) = predictions(one, outputs, asked)
+        (found,) = predictions(one, outputs, encoded)
         assert found.null_minus_best == pytest.approx(1.5)
         assert one.says(found) == expected
-        answer = one.answer(outputs, asked, 0, texts[0])
+        answer = one.answer(outputs, encoded, 0, texts[0])
         assert answer["answer"] == expected
         assert (answer["start"], answer["end"]) == ((None, None) if not expected else (0, 3))
         assert [t["answer"] for t in answer["others"]].count("the") == (0 if expected else 1)
         assert 0 < answer["score"] < 1
     # Where every question has an answer, one is given.
     always = task()
-    assert always.says(predictions(always, outputs, asked)[0]) == "the"
+    assert always.says(predictions(always, outputs, encoded)[0]) == "the"
     assert task("squad-v2", null_score_diff_threshold=-3.0).threshold == -3.0
 
 
 def test_no_answer_is_the_least_of_all_windows(wordpiece) -> None:
     one = task(unanswerable=True, max_length=24)
-    asked = one.encode(wordpiece, [("who?", PLAIN)])
-    outputs = {name: np.zeros(sum(map(len, asked.flat)), dtype=np.float32) for name in ("start_logits", "end_logits")}
-    edges = np.cumsum([0, *map(len, asked.flat)])[:-1]
+    encoded = one.encode(wordpiece, [("who?", PLAIN)])
+    outputs = {name: np.zeros(sum(map(len, encoded.flat)), dtype=np.float32) for name in ("start_logits", "end_logits")}
+    edges = np.cumsum([0, *map(len, encoded.flat)])[:-1]
     assert len(edges) > 3
     outputs["start_logits"][edges] = 5.0
     outputs["start_logits"][edges[2]] = -1.0
-    assert predictions(one, outputs, asked)[0].null == -1.0
+    assert predictions(one, outputs, encoded)[0].null == -1.0
 
 
 # --- How answers are judged: SQuAD's published definitions, written down a second time ---
@@ -290,8 +290,8 @@ def test_the_versions_differ_where_nothing_is_left_of_an_answer() -> None:
 def test_a_question_whose_only_answer_is_an_article_is_answerable(wordpiece) -> None:
     """`make_qid_to_has_ans` of the 2.0 script asks whether there are answers, not whether any word of them is left."""
     one = task("squad-v2")
-    asked = one.encode(wordpiece, [("which vitamin?", "vitamin a is it")])
-    items = one.items(said(asked), asked, [{"texts": ["a"], "starts": [8]}])
+    encoded = one.encode(wordpiece, [("which vitamin?", "vitamin a is it")])
+    items = one.items(said(encoded), encoded, [{"texts": ["a"], "starts": [8]}])
     assert items[0, _squad.ANSWERABLE] == 1.0
 
 
@@ -328,34 +328,34 @@ def real(shared, tmp_path_factory):
     from octobert.pipeline.stages.capture import parity_batches
 
     checkpoint, path = shared / "checkpoints" / "minilm-squad", tmp_path_factory.mktemp("squad") / "model.onnx"
-    encoder = Tokenizer(checkpoint, 64)
-    operators.save(capture.capture(resolve(checkpoint), "question-answering", parity_batches(encoder)).model, path)
+    tokenizer = Tokenizer(checkpoint, 64)
+    operators.save(capture.capture(resolve(checkpoint), "question-answering", parity_batches(tokenizer)).model, path)
     session = candidates.open_candidate(candidates.Candidate(name="ort-f32", path=str(path), head="question-answering"), 0)
     found = {}
     for version, name in ((1, "squad"), (2, "squad-v2")):
         one = task(name, max_length=64)
         questions = formats.squad(shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json"))
         questions = [questions[i] for i in sampling.sample(len(questions), 400, 0)]
-        asked = one.encode(encoder, one.inputs(questions, where="dev"))
+        encoded = one.encode(tokenizer, one.inputs(questions, where="dev"))
         # Predictions are wanted here, not good ones: the first window is read, as if the text ended there.
-        asked = EncodedTexts(asked.texts, [rows[:1] for rows in asked.rows])
-        found[version] = questions, one, asked, run_rows(session, asked.flat, encoder.pad_id, per_token=True)
+        encoded = EncodedTexts(encoded.texts, [rows[:1] for rows in encoded.rows])
+        found[version] = questions, one, encoded, run_rows(session, encoded.flat, tokenizer.pad_id, per_token=True)
     return found
 
 
 @pytest.mark.needs_shared
 @pytest.mark.parametrize("version", [1, 2])
 def test_real_predictions_score_what_the_official_definitions_say(real, version: int) -> None:
-    questions, one, asked, outputs = real[version]
-    predicted = predictions(one, outputs, asked)
+    questions, one, encoded, outputs = real[version]
+    predicted = predictions(one, outputs, encoded)
     names = [question["id"] for question in questions]
     final = {n: one.says(p) for n, p in zip(names, predicted, strict=True)}
     assert len(final) == 400
     gold = one.gold(questions, where="dev")
-    items = one.items(outputs, asked, gold)
+    items = one.items(outputs, encoded, gold)
     expected = official(questions, final, version)
     assert [tuple(row) for row in items[:, [_squad.EXACT, _squad.F1]]] == [expected[n] for n in names]
-    scores = {s.metric: s.value for s in scoring.scores(one, outputs, asked, gold, seed=0) if s.rows}
+    scores = {s.metric: s.value for s in scoring.scores(one, outputs, encoded, gold, seed=0) if s.rows}
     has = {question["id"] for question in questions if question["answers"]}
     groups = {"": names} | (
         {"HasAns_": [n for n in names if n in has], "NoAns_": [n for n in names if n not in has]} if version == 2 else {}
@@ -382,7 +382,7 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
 
 @pytest.mark.parametrize("name", ["plain", "no-break spaces", "decomposed accents", "hebrew", "arabic", "chinese"])
 @pytest.mark.parametrize("length", [24, 256])
-def test_targets_are_the_answer_in_every_window_that_holds_it(encoder, name: str, length: int) -> None:
+def test_targets_are_the_answer_in_every_window_that_holds_it(tokenizer, name: str, length: int) -> None:
     context = NASTY[name]
     one = task("squad-v2", max_length=length, max_query_length=4)
     words = [(m.start(), m.end()) for m in re.finditer(r"\S+", context)]
@@ -391,17 +391,17 @@ def test_targets_are_the_answer_in_every_window_that_holds_it(encoder, name: str
         {"question": f"who {a} {b}", "context": context, "answers": [{"text": context[a:b], "answer_start": a}]}
         for a, b in places
     ] + [{"question": "none?", "context": context, "answers": []}]
-    asked = one.encode(encoder, one.inputs(rows, where="rows"))
-    targets = iter(one.targets(asked, one.gold(rows, where="rows")))
+    encoded = one.encode(tokenizer, one.inputs(rows, where="rows"))
+    targets = iter(one.targets(encoded, one.gold(rows, where="rows")))
     learned = 0
-    pieces = encoder.pieces([context])[0]
-    for (start, end), windows in zip([*places, (0, 0)], asked.rows, strict=True):
-        touched = [i for i, (a, b) in enumerate(pieces.spans.tolist()) if a < end and b > start and context[a:b].strip()]
+    offsets = tokenizer.offsets([context])[0]
+    for (start, end), windows in zip([*places, (0, 0)], encoded.rows, strict=True):
+        touched = [i for i, (a, b) in enumerate(offsets.spans.tolist()) if a < end and b > start and context[a:b].strip()]
         for window in windows:
             target = next(targets)
             first, last = target["start_positions"], target["end_positions"]
             held = window.spans[window.spans[:, 0] != NOWHERE].tolist()
-            whole = bool(touched) and all(pieces.spans[i].tolist() in held for i in touched)
+            whole = bool(touched) and all(offsets.spans[i].tolist() in held for i in touched)
             assert (first != 0) == whole, (context[start:end], held)
             assert (first == 0) == (last == 0)
             if whole:
@@ -422,10 +422,10 @@ def test_targets_are_the_answer_in_every_window_that_holds_it(encoder, name: str
 def test_what_a_tokenizer_drops_at_the_edge_of_a_window_does_not_hide_the_answer(wordpiece, context: str, answer: str) -> None:
     one = task()
     row = {"question": "who?", "context": context, "answers": [{"text": answer, "answer_start": context.index(answer)}]}
-    asked = one.encode(wordpiece, one.inputs([row], where="rows"))
-    (target,) = one.targets(asked, one.gold([row], where="rows"))
+    encoded = one.encode(wordpiece, one.inputs([row], where="rows"))
+    (target,) = one.targets(encoded, one.gold([row], where="rows"))
     assert target["start_positions"] > 0
-    window = asked.rows[0][0]
+    window = encoded.rows[0][0]
     told = context[window.spans[target["start_positions"], 0] : window.spans[target["end_positions"], 1]]
     assert bare_of_marks(told) == bare_of_marks(answer).strip("\u200b")
 
@@ -437,12 +437,12 @@ def bare_of_marks(text: str) -> str:
 def test_an_answer_at_no_stated_place_is_found_or_refused(wordpiece) -> None:
     one = task()
     rows = [{"question": "who?", "context": "the of and of", "answers": "of"}]
-    asked = one.encode(wordpiece, one.inputs(rows, where="rows"))
-    (target,) = one.targets(asked, one.gold(rows, where="rows"))
-    first = int(np.flatnonzero(asked.rows[0][0].spans[:, 0] == 4)[0])
+    encoded = one.encode(wordpiece, one.inputs(rows, where="rows"))
+    (target,) = one.targets(encoded, one.gold(rows, where="rows"))
+    first = int(np.flatnonzero(encoded.rows[0][0].spans[:, 0] == 4)[0])
     assert target == {"start_positions": first, "end_positions": first}
     with pytest.raises(DataError, match=r'the answer is not in the context, so it cannot be learned \(got "xyz"'):
-        one.targets(asked, one.gold([{**rows[0], "answers": "xyz"}], where="rows"))
+        one.targets(encoded, one.gold([{**rows[0], "answers": "xyz"}], where="rows"))
 
 
 # --- What is read ---
@@ -507,11 +507,11 @@ def write_official(path: Path, paragraphs: list) -> Path:
     """[(context, [(id, question, [(answer, start)])])] as the official JSON; no answers make a question impossible."""
     found = []
     for context, questions in paragraphs:
-        asked = [
+        encoded = [
             {"id": i, "question": q, "answers": [{"text": t, "answer_start": s} for t, s in golds], "is_impossible": not golds}
             for i, q, golds in questions
         ]
-        found.append({"context": context, "qas": asked})
+        found.append({"context": context, "qas": encoded})
     path.write_text(json.dumps({"version": "v", "data": [{"title": "Someone", "paragraphs": found}]}))
     return path
 
@@ -667,10 +667,10 @@ def test_targets_of_real_questions_decode_to_their_answers(shared, language: str
     """Multilingual contexts and the real multilingual tokenizer, in windows of 128."""
     one = task("squad", max_length=128)
     rows = readers.read_file(shared / "data" / "xquad" / f"xquad.{language}.json")[:400]
-    encoder = Tokenizer(shared / "data" / "tokenizers" / "bert-base-multilingual-cased", 128)
-    asked = one.encode(encoder, one.inputs(rows, where="rows"))
-    targets, held = iter(one.targets(asked, one.gold(rows, where="rows"))), 0
-    for row, windows in zip(rows, asked.rows, strict=True):
+    tokenizer = Tokenizer(shared / "data" / "tokenizers" / "bert-base-multilingual-cased", 128)
+    encoded = one.encode(tokenizer, one.inputs(rows, where="rows"))
+    targets, held = iter(one.targets(encoded, one.gold(rows, where="rows"))), 0
+    for row, windows in zip(rows, encoded.rows, strict=True):
         answers = set()
         for window in windows:
             target = next(targets)

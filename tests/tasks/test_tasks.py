@@ -24,7 +24,7 @@ def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def encoder(wordpiece_folder) -> Tokenizer:
+def tokenizer(wordpiece_folder) -> Tokenizer:
     return Tokenizer(wordpiece_folder, 64)
 
 
@@ -39,7 +39,7 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 LETTERS = "bcdefghi"
 
 
-def answering(name: str, encoder: Tokenizer):
+def answering(name: str, tokenizer: Tokenizer):
     """Every question asks for one of eight letters; in 2.0 every third has no answer."""
     task, generator = build(name), np.random.default_rng(1)
     context = " ".join(LETTERS)
@@ -53,54 +53,54 @@ def answering(name: str, encoder: Tokenizer):
         }
         for i, p in enumerate(places)
     ]
-    asked = task.encode(encoder, task.inputs(rows, where="rows"))
+    encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
     # [CLS] the of [SEP] b c d …: the letter at character 2k is token 4 + k; "no answer" is token 0.
     tokens = [4 + (p - 1) // 2 if p else 0 for p in places]
 
     def said(chosen: list[int]) -> dict[str, np.ndarray]:
-        high = np.concatenate([np.eye(len(row), dtype=np.float32)[t] for row, t in zip(asked.flat, chosen, strict=True)])
+        high = np.concatenate([np.eye(len(row), dtype=np.float32)[t] for row, t in zip(encoded.flat, chosen, strict=True)])
         return {"start_logits": 9 * high, "end_logits": 9 * high}
 
-    return task, rows, asked, said(tokens), said(list(generator.permutation(tokens)))
+    return task, rows, encoded, said(tokens), said(list(generator.permutation(tokens)))
 
 
-def tagging(name: str, encoder: Tokenizer):
+def tagging(name: str, tokenizer: Tokenizer):
     """Sentences of single words, a random tag each."""
     task, generator = build(name, TAGS), np.random.default_rng(1)
     tags = [[TAGS[k] for k in generator.integers(0, 5, 3 + i % 5)] for i in range(40)]
     rows = [{"tokens": ["the", "of", "and", "a", "to", "in", "is"][: len(own)], "ner_tags": own} for own in tags]
-    asked = task.encode(encoder, task.inputs(rows, where="rows"))
+    encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
     gold = task.gold(rows, where="rows")
 
     def said(chosen: list[list[str]]) -> dict[str, np.ndarray]:
         return {"logits": np.concatenate([np.eye(5, dtype=np.float32)[[0, *map(TAGS.index, own), 0]] for own in chosen])}
 
     flat = generator.permutation([tag for own in gold for tag in own]).tolist()
-    return task, rows, asked, said(gold), said([[flat.pop() for _ in own] for own in gold])
+    return task, rows, encoded, said(gold), said([[flat.pop() for _ in own] for own in gold])
 
 
-def example(name: str, encoder: Tokenizer):
+def example(name: str, tokenizer: Tokenizer):
     """(task, rows, what is asked, perfect outputs, shuffled outputs) of a task."""
     generator = np.random.default_rng(1)
     if name in ANSWERING:
-        return answering(name, encoder)
+        return answering(name, tokenizer)
     if name == "token-classification":
-        return tagging(name, encoder)
+        return tagging(name, tokenizer)
     if name == "embedding":
         task = build(name)
         first, second = unit(40, seed=1), unit(40, seed=2)
         gold = (first * second).sum(1)
         rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": str(g)} for i, g in enumerate(gold)]
         shuffled = np.concatenate([first, generator.permutation(second)])
-        asked = only(*task.inputs(rows, where="rows"))
-        return task, rows, asked, {"sentence_embedding": np.concatenate([first, second])}, {"sentence_embedding": shuffled}
+        encoded = only(*task.inputs(rows, where="rows"))
+        return task, rows, encoded, {"sentence_embedding": np.concatenate([first, second])}, {"sentence_embedding": shuffled}
     task = build(name, ("no", "yes"))
     columns, label = task.text[0], task.label[0]
     gold = generator.integers(0, 2, 60)
     rows = [{**{c: f"{c} {i}" for c in columns}, label: str(g)} for i, g in enumerate(gold)]
     perfect = np.eye(2, dtype=np.float32)[gold]
-    asked = only(*task.inputs(rows, where="rows"))
-    return task, rows, asked, {"logits": perfect}, {"logits": generator.permutation(perfect)}
+    encoded = only(*task.inputs(rows, where="rows"))
+    return task, rows, encoded, {"logits": perfect}, {"logits": generator.permutation(perfect)}
 
 
 def text_column(task) -> str:
@@ -112,43 +112,43 @@ def text_column(task) -> str:
 
 @pytest.mark.parametrize("name", plugins.names("tasks"))
 class TestEveryTask:
-    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str, encoder) -> None:
-        task, rows, asked, perfect, shuffled = example(name, encoder)
+    def test_perfect_predictions_score_one_and_shuffled_ones_do_not(self, name: str, tokenizer) -> None:
+        task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         gold = task.gold(rows, where="rows")
         for metric, function in task.metrics.items():
             if not metric.endswith("_threshold"):
-                assert function(task.items(perfect, asked, gold)) == pytest.approx(1.0), metric
-                assert function(task.items(shuffled, asked, gold)) < 0.8, metric
+                assert function(task.items(perfect, encoded, gold)) == pytest.approx(1.0), metric
+                assert function(task.items(shuffled, encoded, gold)) < 0.8, metric
 
-    def test_items_are_figures_of_each_item(self, name: str, encoder) -> None:
-        task, rows, asked, perfect, _ = example(name, encoder)
+    def test_items_are_figures_of_each_item(self, name: str, tokenizer) -> None:
+        task, rows, encoded, perfect, _ = example(name, tokenizer)
         gold = task.gold(rows, where="rows")
-        items = task.items(perfect, asked, gold)
+        items = task.items(perfect, encoded, gold)
         assert items.ndim == 2
         assert len(items) == len(gold)
         assert np.isfinite(items).all()
 
-    def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, encoder) -> None:
-        task, rows, asked, perfect, _ = example(name, encoder)
+    def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, tokenizer) -> None:
+        task, rows, encoded, perfect, _ = example(name, tokenizer)
         inputs = task.inputs(rows, where="rows")
-        assert len(next(iter(perfect.values()))) == (sum(map(len, asked.flat)) if task.per_token else len(inputs))
+        assert len(next(iter(perfect.values()))) == (sum(map(len, encoded.flat)) if task.per_token else len(inputs))
         lengths = {len(text) for text in inputs}
         assert lengths == {len(row["tokens"]) for row in rows} if task.head == "token-classification" else lengths <= {1, 2}
 
-    def test_what_is_expected_can_be_said(self, name: str, encoder) -> None:
-        task, rows, *_ = example(name, encoder)
+    def test_what_is_expected_can_be_said(self, name: str, tokenizer) -> None:
+        task, rows, *_ = example(name, tokenizer)
         assert all(task.expected(one) for one in task.gold(rows, where="rows"))
 
-    def test_a_model_follows_itself(self, name: str, encoder) -> None:
-        task, _, asked, perfect, shuffled = example(name, encoder)
-        assert task.fidelity(perfect, perfect, asked).agreement == pytest.approx(1.0)
-        assert task.fidelity(perfect, perfect, asked).error == 0.0
-        assert task.fidelity(perfect, perfect, asked).changed == ()
-        assert task.fidelity(shuffled, perfect, asked).agreement < 0.95
+    def test_a_model_follows_itself(self, name: str, tokenizer) -> None:
+        task, _, encoded, perfect, shuffled = example(name, tokenizer)
+        assert task.fidelity(perfect, perfect, encoded).agreement == pytest.approx(1.0)
+        assert task.fidelity(perfect, perfect, encoded).error == 0.0
+        assert task.fidelity(perfect, perfect, encoded).changed == ()
+        assert task.fidelity(shuffled, perfect, encoded).agreement < 0.95
 
-    def test_what_changed_is_said_in_words(self, name: str, encoder) -> None:
-        task, rows, asked, perfect, shuffled = example(name, encoder)
-        compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), asked, task.gold(rows, where="rows"), seed=0)
+    def test_what_changed_is_said_in_words(self, name: str, tokenizer) -> None:
+        task, rows, encoded, perfect, shuffled = example(name, tokenizer)
+        compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), encoded, task.gold(rows, where="rows"), seed=0)
         assert bool(compared.changed) == (name != "embedding")
         gold = task.gold(rows, where="rows")
         for index, expected, before, after in compared.changed:
@@ -156,8 +156,8 @@ class TestEveryTask:
             assert (before, expected) == (task.expected(gold[index]),) * 2
             assert after != before
 
-    def test_a_missing_column_is_named(self, name: str, encoder) -> None:
-        task, rows, *_ = example(name, encoder)
+    def test_a_missing_column_is_named(self, name: str, tokenizer) -> None:
+        task, rows, *_ = example(name, tokenizer)
         column = text_column(task)
         broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
         named = f'there is no column "{column}".*did you mean "{column}x"'
@@ -165,27 +165,27 @@ class TestEveryTask:
         with pytest.raises(DataError, match=f"{named}|{usual}"):
             task.inputs(broken, where="rows")
 
-    def test_no_rows(self, name: str, encoder) -> None:
+    def test_no_rows(self, name: str, tokenizer) -> None:
         with pytest.raises(DataError, match="there are no rows"):
-            example(name, encoder)[0].inputs([], where="rows")
+            example(name, tokenizer)[0].inputs([], where="rows")
 
-    def test_an_empty_text_is_named(self, name: str, encoder) -> None:
-        task, rows, *_ = example(name, encoder)
+    def test_an_empty_text_is_named(self, name: str, tokenizer) -> None:
+        task, rows, *_ = example(name, tokenizer)
         column = text_column(task)
         rows[3] = {**rows[3], column: [] if name == "token-classification" else "  "}
         with pytest.raises(DataError, match=f'rows, row 4, column "{column}": the (text is empty|cell is not a list of words)'):
             task.inputs(rows, where="rows")
 
-    def test_it_answers(self, name: str, encoder) -> None:
-        task, _, asked, perfect, _ = example(name, encoder)
-        answer = task.answer(perfect, asked, 0, asked.texts[0])
+    def test_it_answers(self, name: str, tokenizer) -> None:
+        task, _, encoded, perfect, _ = example(name, tokenizer)
+        answer = task.answer(perfect, encoded, 0, encoded.texts[0])
         answered = {"answer", "score", "start", "end", "others"}
         assert set(answer) in ({"label", "score"}, {"embedding"}, answered, {"words", "tags", "entities"})
 
-    def test_what_is_no_text_is_refused(self, name: str, encoder) -> None:
+    def test_what_is_no_text_is_refused(self, name: str, tokenizer) -> None:
         for given in (None, 1, {"text": "a"}, ["a", 1], "\udcff", "", ("a", " ") if name != "token-classification" else [" "]):
             with pytest.raises(DataError, match=r"here: the (input is neither|input is not|text is)"):
-                example(name, encoder)[0].parse(given, where="here")
+                example(name, tokenizer)[0].parse(given, where="here")
 
 
 def test_classification_metrics_equal_scikit_learn() -> None:
@@ -324,12 +324,12 @@ def test_f1_needs_two_classes() -> None:
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_an_undefined_metric_is_refused() -> None:
     task = build("embedding")
-    asked = only(*((f"a{i}",) for i in range(6)))
+    encoded = only(*((f"a{i}",) for i in range(6)))
     assert statistics.score("spearman", lambda items: float("nan"), np.ones((3, 2)), seed=0) is None
     with pytest.raises(
         DataError, match=r"spearman is not defined on the evaluated rows \(got 3 rows, for example with gold 1\)"
     ):
-        scoring.scores(task, {"sentence_embedding": unit(6)}, asked, [1.0] * 3, seed=0)
+        scoring.scores(task, {"sentence_embedding": unit(6)}, encoded, [1.0] * 3, seed=0)
 
 
 def test_errors_name_the_row_of_the_file_after_sampling() -> None:

@@ -33,7 +33,7 @@ def task(of_model: tuple[str, ...] = LABELS, **options: object):
 
 
 @pytest.fixture(scope="module")
-def encoder(tokenizer_folder) -> Tokenizer:
+def tokenizer(tokenizer_folder) -> Tokenizer:
     return Tokenizer(tokenizer_folder, 64)
 
 
@@ -42,10 +42,10 @@ def wordpiece(wordpiece_folder) -> Tokenizer:
     return Tokenizer(wordpiece_folder, 64)
 
 
-def saying(asked: EncodedTexts, tags: list[list[str]], labels: tuple[str, ...] = LABELS) -> dict[str, np.ndarray]:
+def saying(encoded: EncodedTexts, tags: list[list[str]], labels: tuple[str, ...] = LABELS) -> dict[str, np.ndarray]:
     """Outputs that give the first piece of each word its tag, and every other piece another one."""
     found = []
-    for rows, own in zip(asked.rows, tags, strict=True):
+    for rows, own in zip(encoded.rows, tags, strict=True):
         for row in rows:
             logits = np.zeros((len(row), len(labels)), dtype=np.float32)
             logits[:, -1] = 4.0
@@ -147,8 +147,8 @@ def test_a_model_that_says_iob1_is_judged_in_its_own_words(wordpiece) -> None:
     one = task(("O", "I-PER", "B-PER", "I-LOC", "B-LOC"))
     tags = ["I-PER", "I-PER", "B-PER", "O"]
     rows = [{"tokens": ["the", "of", "and", "to"], "ner_tags": tags}]
-    asked = one.encode(wordpiece, one.inputs(rows, where="rows"))
-    items = one.items(saying(asked, [tags], one.labels), asked, one.gold(rows, where="rows"))
+    encoded = one.encode(wordpiece, one.inputs(rows, where="rows"))
+    items = one.items(saying(encoded, [tags], one.labels), encoded, one.gold(rows, where="rows"))
     assert {name: metric(items) for name, metric in one.metrics.items()} == dict.fromkeys(one.metrics, 1.0)
 
 
@@ -186,15 +186,15 @@ WORDS = [
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_every_word_is_tagged_at_its_first_piece(encoder, words: list[str]) -> None:
+def test_every_word_is_tagged_at_its_first_piece(tokenizer, words: list[str]) -> None:
     one = task()
-    asked = one.encode(encoder, [tuple(words)])
-    (row,) = asked.rows[0]
-    pieces = encoder.pieces([" ".join(words)])[0]
-    np.testing.assert_array_equal(row.ids, encoder.encode([(" ".join(words),)])[0].ids)
+    encoded = one.encode(tokenizer, [tuple(words)])
+    (row,) = encoded.rows[0]
+    offsets = tokenizer.offsets([" ".join(words)])[0]
+    np.testing.assert_array_equal(row.ids, tokenizer.encode([(" ".join(words),)])[0].ids)
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     first: dict[int, int] = {}
-    for index, (start, end) in enumerate(pieces.spans.tolist()):
+    for index, (start, end) in enumerate(offsets.spans.tolist()):
         # A byte-level token may hold the space before its word.
         inside = next((c for c in range(start, end) if not " ".join(words)[c].isspace()), None)
         if inside is not None:
@@ -202,42 +202,42 @@ def test_every_word_is_tagged_at_its_first_piece(encoder, words: list[str]) -> N
     told = {int(row.spans[place, 0]): int(place) for place in np.flatnonzero(row.spans[:, 0] != NOWHERE)}
     assert told == first == {word: first[word] for word in range(len(words))}
     tags = [random.Random(i).choice(LABELS) for i in range(len(words))]
-    assert one.predictions(saying(asked, [tags]), asked)[0][0] == tags
+    assert one.predictions(saying(encoded, [tags]), encoded)[0][0] == tags
 
 
 def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
     one = task()
     words = ("the", "\u200b", "\u200d\u200b", "of", "\u0007")
-    asked = one.encode(wordpiece, [words])
-    tags, shares = one.predictions(saying(asked, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), asked)[0]
+    encoded = one.encode(wordpiece, [words])
+    tags, shares = one.predictions(saying(encoded, [["B-PER", "B-LOC", "B-LOC", "I-PER", "B-LOC"]]), encoded)[0]
     assert tags == ["B-PER", "O", "O", "I-PER", "O"]
     assert [share > 0.9 for share in shares] == [True, False, False, True, False]
-    answer = one.answer(saying(asked, [["O"] * 5]), asked, 0, list(words))
+    answer = one.answer(saying(encoded, [["O"] * 5]), encoded, 0, list(words))
     assert (answer["words"], answer["tags"]) == (list(words), ["O"] * 5)
 
 
 @pytest.mark.parametrize(("length", "stride"), [(None, None), (16, None), (16, 13), (12, 1), (32, 5)])
 def test_long_sentences_are_tagged_by_the_window_with_most_context(wordpiece, length: int | None, stride: int | None) -> None:
     one = task(max_length=length, doc_stride=stride)
-    encoder = wordpiece if length is None else _shorter(wordpiece, length)
+    tokenizer = wordpiece if length is None else _shorter(wordpiece, length)
     words = tuple(f"{word}{i % 10}" for i, word in enumerate(["the", "catz", "of", "in", "x"] * 40))
-    asked = one.encode(encoder, [words, ("the", "of")])
-    assert len(asked.rows[0]) > 2
-    assert max(map(len, asked.flat)) <= encoder.max_length
+    encoded = one.encode(tokenizer, [words, ("the", "of")])
+    assert len(encoded.rows[0]) > 2
+    assert max(map(len, encoded.flat)) <= tokenizer.max_length
     answered = np.zeros(len(words), dtype=int)
-    for row in asked.rows[0]:
+    for row in encoded.rows[0]:
         answered[row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0]] += 1
     np.testing.assert_array_equal(answered, 1)
     tags = [[random.Random(i).choice(LABELS) for i in range(len(words))], ["B-PER", "I-PER"]]
-    assert [own for own, _ in one.predictions(saying(asked, tags), asked)] == tags
+    assert [own for own, _ in one.predictions(saying(encoded, tags), encoded)] == tags
     for index, given in enumerate((words, ("the", "of"))):
-        assert one.answer(saying(asked, tags), asked, index, given)["tags"] == tags[index]
+        assert one.answer(saying(encoded, tags), encoded, index, given)["tags"] == tags[index]
 
 
-def _shorter(encoder: Tokenizer, length: int) -> Tokenizer:
+def _shorter(tokenizer: Tokenizer, length: int) -> Tokenizer:
     import copy
 
-    found = copy.copy(encoder)
+    found = copy.copy(tokenizer)
     found.max_length = length
     return found
 
@@ -247,18 +247,18 @@ def test_windows_that_do_not_overlap(wordpiece) -> None:
         task(doc_stride=62).encode(wordpiece, [("the",)])
 
 
-def test_targets_are_at_first_pieces_and_nowhere_else(encoder) -> None:
+def test_targets_are_at_first_pieces_and_nowhere_else(tokenizer) -> None:
     words = ["the", "zebra", "of", "quartz"]
     one, tags = task(), ["B-PER", "I-PER", "O", "B-LOC"]
-    asked = one.encode(encoder, [tuple(words)])
-    (target,) = one.targets(asked, [tags])
-    row = asked.rows[0][0]
+    encoded = one.encode(tokenizer, [tuple(words)])
+    (target,) = one.targets(encoded, [tags])
+    row = encoded.rows[0][0]
     assert set(target) == {"labels"}
     assert len(target["labels"]) == len(row)
     told = {int(row.spans[i, 0]): LABELS[label] for i, label in enumerate(target["labels"].tolist()) if label != -100}
     assert [told[i] for i in range(4)] == tags
     with pytest.raises(DataError, match=r"a tag is none of the model's \(got B-ORG, expected O, B-PER"):
-        one.targets(asked, [["B-ORG", "O", "O", "O"]])
+        one.targets(encoded, [["B-ORG", "O", "O", "O"]])
 
 
 # --- What a user is told ---
@@ -268,11 +268,11 @@ def test_entities_of_raw_text_have_their_characters(wordpiece) -> None:
     one = task()
     text = "  He met Ada Lovelace,\u00a0and the-the (of) \U0001f600 Zu\u0308rich. "
     words = one.parse(text, where="x")
-    asked = one.encode(wordpiece, [("x",), words])
+    encoded = one.encode(wordpiece, [("x",), words])
     tags = ["O"] * len(words)
     for name, tag in (("Ada", "B-PER"), ("Lovelace", "I-PER"), ("of", "B-LOC")):
         tags[words.index(name)] = tag
-    answer = one.answer(saying(asked, [["O"], tags]), asked, 1, text)
+    answer = one.answer(saying(encoded, [["O"], tags]), encoded, 1, text)
     assert [(e["type"], e["text"]) for e in answer["entities"]] == [("PER", "Ada Lovelace"), ("LOC", "of")]
     for entity in answer["entities"]:
         assert text[entity["start"] : entity["end"]] == entity["text"]
@@ -290,8 +290,8 @@ def test_a_word_of_raw_text_keeps_its_marks(word: str) -> None:
 
 def test_entities_of_given_words_are_placed_in_their_joined_text(wordpiece) -> None:
     one, words = task(), ["the", "New York", "the", "of"]
-    asked = one.encode(wordpiece, [tuple(words)])
-    answer = one.answer(saying(asked, [["O", "B-LOC", "O", "B-PER"]]), asked, 0, words)
+    encoded = one.encode(wordpiece, [tuple(words)])
+    answer = one.answer(saying(encoded, [["O", "B-LOC", "O", "B-PER"]]), encoded, 0, words)
     joined = " ".join(words)
     assert [(joined[e["start"] : e["end"]], e["text"]) for e in answer["entities"]] == [("New York",) * 2, ("of",) * 2]
 
@@ -452,8 +452,8 @@ def test_the_real_development_set(shared) -> None:
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-multilingual-cased"])
 def test_every_real_word_is_tagged_once(shared, name: str) -> None:
     rows = readers.read_file(shared / "data" / "conll2003" / "eng.testa")
-    one, encoder = task(()), Tokenizer(shared / "data" / "tokenizers" / name, 64)
-    asked = one.encode(encoder, one.inputs(rows, where="rows"))
-    for words, own in zip(asked.texts, asked.rows, strict=True):
+    one, tokenizer = task(()), Tokenizer(shared / "data" / "tokenizers" / name, 64)
+    encoded = one.encode(tokenizer, one.inputs(rows, where="rows"))
+    for words, own in zip(encoded.texts, encoded.rows, strict=True):
         told = [w for row in own for w in row.spans[row.best & (row.spans[:, 0] != NOWHERE), 0].tolist()]
         assert sorted(told) == list(range(len(words)))

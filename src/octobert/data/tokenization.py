@@ -55,7 +55,7 @@ class EncodedTexts:
         """Tokens of all texts before each, and of all."""
         return [0, *itertools.accumulate(sum(map(len, rows)) for rows in self.rows)]
 
-    def one(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
+    def single(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
         """One of the texts, with its part of outputs [tokens of all rows, …]."""
         part = slice(*self._tokens[index : index + 2])
         return EncodedTexts([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
@@ -135,7 +135,7 @@ class Tokenizer:
             Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing)) for e in found
         ]
 
-    def pieces(self, texts: Sequence[str]) -> list[TokenOffsets]:
+    def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
         """The tokens of texts, with their places in the texts."""
         with self._lock:
             self._tokenizer.no_truncation()

@@ -52,7 +52,7 @@ def stride_within(room: int, stated: int | None, *, usual: int | None = None, of
 
 
 def windows(
-    frame: Frame, pieces: TokenOffsets, *, length: int, stride: int, question: np.ndarray | None = None, truncated: bool = False
+    frame: Frame, offsets: TokenOffsets, *, length: int, stride: int, question: np.ndarray | None = None, truncated: bool = False
 ) -> list[Window]:
     """The windows of one text, at least one.
 
@@ -64,14 +64,14 @@ def windows(
         question: ids of the question, which stands before the text in each window.
         truncated: something was cut already.
     """
-    asked = len(question) if question is not None else 0
-    room = length - frame.size - asked
-    starts, total = [0], len(pieces.ids)
+    encoded = len(question) if question is not None else 0
+    room = length - frame.size - encoded
+    starts, total = [0], len(offsets.ids)
     while starts[-1] + room < total:
         starts.append(starts[-1] + stride)
     parts = [(start, min(start + room, total)) for start in starts]
     best = _best(parts, total)
-    return [_window(frame, pieces, part, own, question, truncated) for part, own in zip(parts, best, strict=True)]
+    return [_window(frame, offsets, part, own, question, truncated) for part, own in zip(parts, best, strict=True)]
 
 
 def _best(parts: Sequence[tuple[int, int]], total: int) -> list[np.ndarray]:
@@ -88,7 +88,7 @@ def _best(parts: Sequence[tuple[int, int]], total: int) -> list[np.ndarray]:
 
 
 def _window(
-    frame: Frame, pieces: TokenOffsets, part: tuple[int, int], best: np.ndarray, question: np.ndarray | None, truncated: bool
+    frame: Frame, offsets: TokenOffsets, part: tuple[int, int], best: np.ndarray, question: np.ndarray | None, truncated: bool
 ) -> Window:
     ids, types = [frame.special[0]], [frame.special_types[0]]
     if question is not None:
@@ -97,9 +97,9 @@ def _window(
     first = sum(map(len, ids))
     inside = slice(*part)
     held = part[1] - part[0]
-    ids += [pieces.ids[inside], frame.special[-1]]
+    ids += [offsets.ids[inside], frame.special[-1]]
     types += [np.full(held, frame.types[-1]), frame.special_types[-1]]
     count = sum(map(len, ids))
     spans, known = np.full((count, 2), NOWHERE, dtype=np.int64), np.zeros(count, dtype=bool)
-    spans[first : first + held], known[first : first + held] = pieces.spans[inside], best
+    spans[first : first + held], known[first : first + held] = offsets.spans[inside], best
     return Window(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), truncated, spans, known)

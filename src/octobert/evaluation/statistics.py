@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from octobert.core.measurements import Score
-from octobert.tasks._task import Metric
+from octobert.tasks import Metric
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
-from octobert.tasks._task import Task
+from octobert.core.results import TaskFacts
+from octobert.tasks._task import Fidelity, Metric, Outputs, Task
+
+__all__ = ["Fidelity", "Metric", "Outputs", "Task", "TaskPlugin", "build", "files_of", "load", "names", "rebuild"]
 
 
 class TaskPlugin(Protocol):
@@ -56,3 +60,29 @@ def load(name: str, *, where: str | None = None) -> TaskPlugin:
         RecipeError: there is no task of that name.
     """
     return cast(TaskPlugin, plugins.load("tasks", name, where=where))
+
+
+def build(name: str, options: Mapping[str, Any], labels: Sequence[str]) -> Task:
+    """A task with its options, for a model with these class names.
+
+    Args:
+        name: of the plugin, such as `text-classification`.
+        options: by name, as a recipe has them.
+        labels: the model's class names, in the order of its logits; empty where its head has none.
+
+    Raises:
+        RecipeError: there is no such task.
+        DataError: labels that do not fit the task.
+    """
+    plugin = load(name)
+    return plugin.build(plugin.Options.model_validate(options), tuple(labels))
+
+
+def rebuild(facts: TaskFacts) -> Task:
+    """The task that a report or a package describes."""
+    return build(facts.name, facts.options, facts.labels)
+
+
+def files_of(name: str) -> tuple[str, ...]:
+    """Words in the names of a task's files, to choose between several files for the same split."""
+    return load(name).FILES

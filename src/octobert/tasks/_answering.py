@@ -18,7 +18,8 @@ from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _squad
-from octobert.tasks._task import Fidelity, Metric, Outputs, check_texts, need_columns, output_error, place_of, shares, text_of
+from octobert.tasks._common import check_texts, need_columns, output_error, place_of, probabilities, text_of
+from octobert.tasks._task import Fidelity, Metric, Outputs
 
 # What the reference workflows use; each shrinks where the model's own length is less.
 MAX_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 384, 128, 64
@@ -139,25 +140,25 @@ class Answering:
         """The context: questions about one passage give each other away."""
         return (text[1],)
 
-    def encode(self, encoder: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        frame = encoder.frame(2)
-        length, stride, most = self._window(encoder, frame)
+    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
+        frame = tokenizer.frame(2)
+        length, stride, most = self._window(tokenizer, frame)
         distinct = list(dict.fromkeys(context for _, context in texts))
-        contexts = {c: _visible(c, own) for c, own in zip(distinct, encoder.pieces(distinct), strict=True)}
+        contexts = {c: _visible(c, own) for c, own in zip(distinct, tokenizer.offsets(distinct), strict=True)}
         rows = []
-        for (_, context), question in zip(texts, encoder.pieces([q.strip() for q, _ in texts]), strict=True):
+        for (_, context), question in zip(texts, tokenizer.offsets([q.strip() for q, _ in texts]), strict=True):
             ids = question.ids[:most]
             cut = len(question.ids) > most
             rows.append(windows(frame, contexts[context], length=length, stride=stride, question=ids, truncated=cut))
         return EncodedTexts(texts, rows)
 
-    def _window(self, encoder: Tokenizer, frame: Frame) -> tuple[int, int, int]:
+    def _window(self, tokenizer: Tokenizer, frame: Frame) -> tuple[int, int, int]:
         """(length, stride, tokens of a question) for a model.
 
         Raises:
             DataError: no context fits, or windows would not overlap.
         """
-        length = self.options.max_length or min(MAX_LENGTH, encoder.max_length)
+        length = self.options.max_length or min(MAX_LENGTH, tokenizer.max_length)
         most = self.options.max_query_length or min(MAX_QUERY_LENGTH, length // 4)
         room = length - frame.size - most
         if room < 1:
@@ -192,10 +193,10 @@ class Answering:
         """None: every token has a score for start and end."""
         return ()
 
-    def targets(self, asked: EncodedTexts, gold: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """First and last token of the answer; the first token of the row where the window does not hold it."""
         found = []
-        for (_, context), rows, one in zip(asked.texts, asked.rows, gold, strict=True):
+        for (_, context), rows, one in zip(encoded.texts, encoded.rows, gold, strict=True):
             held = [_held(row, *_characters(context, one)) for row in rows]
             # A window holds the answer if it holds all tokens of it that there are.
             spans = [row.spans[own] for row, own in zip(rows, held, strict=True) if len(own)]  # type: ignore[attr-defined]
@@ -205,12 +206,12 @@ class Answering:
                 found.append({"start_positions": int(own[0]) if holds else 0, "end_positions": int(own[-1]) if holds else 0})
         return found
 
-    def predictions(self, outputs: Outputs, asked: EncodedTexts, keep: int) -> list[Prediction]:
+    def predictions(self, outputs: Outputs, encoded: EncodedTexts, keep: int) -> list[Prediction]:
         """The best answers to every question, so many of each at most."""
-        rows = asked.flat
+        rows = encoded.flat
         starts, ends = split(outputs["start_logits"], rows), split(outputs["end_logits"], rows)
         found, at = [], 0
-        for (_, context), own in zip(asked.texts, asked.rows, strict=True):
+        for (_, context), own in zip(encoded.texts, encoded.rows, strict=True):
             scored: list[tuple[float, int, int]] = []
             for index, row in enumerate(own):
                 scored += self._scored(row, starts[at + index], ends[at + index], keep)
@@ -241,10 +242,10 @@ class Answering:
             return ""
         return one.spans[0].text
 
-    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[dict[str, Any]]) -> np.ndarray:
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> np.ndarray:
         """[questions, 7]: the columns of `_squad`."""
         found = []
-        for one, right in zip(self.predictions(outputs, asked, 1), gold, strict=True):
+        for one, right in zip(self.predictions(outputs, encoded, 1), gold, strict=True):
             golds = right["texts"]
             best = one.spans[0].text if one.spans else ""
             final = _squad.judge(self.says(one), golds, unanswerable=self.unanswerable)
@@ -256,19 +257,19 @@ class Answering:
     def expected(self, gold: dict[str, Any]) -> str:
         return " | ".join(dict.fromkeys(gold["texts"])) or "(no answer)"
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
-        after, before = ([self.says(p) for p in self.predictions(o, asked, 1)] for o in (ours, reference))
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+        after, before = ([self.says(p) for p in self.predictions(o, encoded, 1)] for o in (ours, reference))
         changed = [
             (i, b or "(no answer)", a or "(no answer)") for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b
         ]
         return Fidelity("agreement", 1 - len(changed) / max(len(after), 1), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """The best answer; scores are shares among the best ones, "no answer" included where it is allowed."""
-        one, own = asked.one(index, outputs)
+        one, own = encoded.single(index, outputs)
         found = self.predictions(own, one, self.options.n_best)[0]
         logits = [span.score for span in found.spans] + ([found.null] if self.unanswerable or not found.spans else [])
-        likely = shares(np.array(logits))
+        likely = probabilities(np.array(logits))
         answers: list[dict[str, Any]] = [
             {"answer": span.text, "score": float(share), "start": span.start, "end": span.end}
             for span, share in zip(found.spans, likely, strict=False)
@@ -314,11 +315,11 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
     raise DataError("the answers cannot be read", where=place, got=repr(cell)[:100], expected=expected)
 
 
-def _visible(context: str, pieces: TokenOffsets) -> TokenOffsets:
+def _visible(context: str, offsets: TokenOffsets) -> TokenOffsets:
     """Tokens of white space alone stand for nothing that could be answered."""
     seen = np.cumsum([0, *(not character.isspace() for character in context)])
-    empty = seen[pieces.spans[:, 1]] == seen[pieces.spans[:, 0]]
-    return TokenOffsets(pieces.ids, np.where(empty[:, None], NOWHERE, pieces.spans))
+    empty = seen[offsets.spans[:, 1]] == seen[offsets.spans[:, 0]]
+    return TokenOffsets(offsets.ids, np.where(empty[:, None], NOWHERE, offsets.spans))
 
 
 def _distinct(context: str, scored: list[tuple[float, int, int]], keep: int) -> tuple[Span, ...]:

@@ -12,18 +12,8 @@ import numpy as np
 from octobert.core.errors import DataError
 from octobert.data.rows import ROW_NUMBER, Row
 from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._task import (
-    Fidelity,
-    Metric,
-    Outputs,
-    WholeTexts,
-    first_column,
-    need_columns,
-    output_error,
-    place_of,
-    shares,
-    text_of,
-)
+from octobert.tasks._common import WholeTexts, first_column, need_columns, output_error, place_of, probabilities, text_of
+from octobert.tasks._task import Fidelity, Metric, Outputs
 
 
 def accuracy(items: np.ndarray) -> float:
@@ -100,23 +90,23 @@ class Classification(WholeTexts):
         found = {str(row[column]).strip().removesuffix(".0") for row in rows}
         return tuple(sorted(found, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
 
-    def targets(self, asked: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
         return [{"labels": label} for label in gold]
 
-    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[int]) -> np.ndarray:
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> np.ndarray:
         """[items, 2]: predicted class, right class."""
         return np.stack([outputs["logits"].argmax(axis=-1), np.asarray(gold)], axis=1)
 
     def expected(self, gold: int) -> str:
         return self._name(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         after, before = ours["logits"].argmax(axis=-1), reference["logits"].argmax(axis=-1)
         changed = [(int(i), self._name(int(before[i])), self._name(int(after[i]))) for i in np.flatnonzero(after != before)]
         return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
-        found = shares(outputs["logits"][index])
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+        found = probabilities(outputs["logits"][index])
         best = int(found.argmax())
         return {"label": self._name(best), "score": float(found[best])}
 

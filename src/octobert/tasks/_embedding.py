@@ -16,7 +16,8 @@ import numpy as np
 from octobert.core.errors import DataError
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._task import Fidelity, Metric, Outputs, WholeTexts, need_columns, output_error, place_of, text_of
+from octobert.tasks._common import WholeTexts, need_columns, output_error, place_of, text_of
+from octobert.tasks._task import Fidelity, Metric, Outputs
 
 Form = Literal["pairs", "retrieval", "texts"]
 MRR_DEPTH = 10
@@ -93,25 +94,25 @@ class Embedding(WholeTexts):
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         return ()
 
-    def targets(self, asked: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
         raise DataError(
             "embeddings are not fine-tuned here", where="finetune", fix="train them with sentence-transformers first"
         )
 
-    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
         """[items, 2]: cosine and gold score of pairs; [items, 1]: ranks."""
         if self.form == "retrieval":
-            return self._ranks(outputs, asked)[:, None]
+            return self._ranks(outputs, encoded)[:, None]
         first, second = np.split(_unit(outputs[OUTPUT]), 2)
         return np.stack([np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64)], axis=1)
 
     def expected(self, gold: float) -> str:
         return f"{gold:g}"
 
-    def _ranks(self, outputs: Outputs, asked: EncodedTexts) -> np.ndarray:
+    def _ranks(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
         first, second = np.split(_unit(outputs[OUTPUT]), 2)
         # Documents that several queries share are one document.
-        _, kept, document = np.unique([t[0] for t in asked.texts[len(first) :]], return_index=True, return_inverse=True)
+        _, kept, document = np.unique([t[0] for t in encoded.texts[len(first) :]], return_index=True, return_inverse=True)
         distinct = second[kept].T
         ranks = []
         for start in range(0, len(first), _CHUNK):
@@ -121,15 +122,15 @@ class Embedding(WholeTexts):
             ranks.append(np.sum(block >= own, axis=1))
         return np.concatenate(ranks)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         cosine = np.sum(_unit(ours[OUTPUT]) * _unit(reference[OUTPUT]), axis=-1)
         changed: list[tuple[int, str, str]] = []
         if self.form == "retrieval":
-            after, before = self._ranks(ours, asked), self._ranks(reference, asked)
+            after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
             changed = [(int(i), f"rank {before[i]}", f"rank {after[i]}") for i in np.flatnonzero(after != before)]
         return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         return {"embedding": outputs[OUTPUT][index].tolist()}
 
     def _number(self, value: Any, place: str) -> float:

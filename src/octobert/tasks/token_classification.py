@@ -17,7 +17,8 @@ from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffse
 from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
-from octobert.tasks._task import Fidelity, Metric, Outputs, check_texts, first_column, output_error, place_of, shares
+from octobert.tasks._common import check_texts, first_column, output_error, place_of, probabilities
+from octobert.tasks._task import Fidelity, Metric, Outputs
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES: tuple[str, ...] = ()
@@ -119,13 +120,13 @@ class Tagging:
         """All words."""
         return text
 
-    def encode(self, encoder: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
+    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Words are tokenized as one text with spaces between, as the model knew them in pre-training."""
-        frame, length = encoder.frame(1), encoder.max_length
+        frame, length = tokenizer.frame(1), tokenizer.max_length
         room = length - frame.size
         stride = stride_within(room, self.stride)
-        pieces = encoder.pieces([" ".join(words) for words in texts])
-        aligned = [_aligned(words, own) for words, own in zip(texts, pieces, strict=True)]
+        offsets = tokenizer.offsets([" ".join(words) for words in texts])
+        aligned = [_aligned(words, own) for words, own in zip(texts, offsets, strict=True)]
         return EncodedTexts(texts, [windows(frame, own, length=length, stride=stride) for own in aligned])
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
@@ -148,11 +149,11 @@ class Tagging:
         """O first, then B- and I- of each type; or all tags as they are."""
         return _entities.labels_of({tag for tags in self.gold(rows, where=where) for tag in tags})
 
-    def targets(self, asked: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
         index = {label: i for i, label in enumerate(self.labels)}
         found = []
-        for rows, tags in zip(asked.rows, gold, strict=True):
+        for rows, tags in zip(encoded.rows, gold, strict=True):
             unknown = sorted(set(tags) - set(index))
             if unknown:
                 raise DataError(
@@ -163,41 +164,41 @@ class Tagging:
                 found.append({"labels": np.array([IGNORED if word == NOWHERE else index[tags[word]] for word in places])})
         return found
 
-    def predictions(self, outputs: Outputs, asked: EncodedTexts) -> list[tuple[list[str], list[float]]]:
+    def predictions(self, outputs: Outputs, encoded: EncodedTexts) -> list[tuple[list[str], list[float]]]:
         """(tags, their probabilities) of every text; a word that the tokenizer drops is outside."""
-        logits, found, at = split(outputs["logits"], asked.flat), [], 0
-        for words, rows in zip(asked.texts, asked.rows, strict=True):
+        logits, found, at = split(outputs["logits"], encoded.flat), [], 0
+        for words, rows in zip(encoded.texts, encoded.rows, strict=True):
             tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:
                 own = np.flatnonzero(row.best & (row.spans[:, 0] != NOWHERE))  # type: ignore[attr-defined]
-                for place, share in zip(own, shares(logits[at][own]), strict=True):
+                for place, share in zip(own, probabilities(logits[at][own]), strict=True):
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
                     tags[word], likely[word] = self._label(int(share.argmax())), float(share.max())
                 at += 1
             found.append((tags, likely))
         return found
 
-    def items(self, outputs: Outputs, asked: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
         """[sentences, 5]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
-        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, asked)]
+        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
         return np.array([_entities.counts(*both) for both in zip(predicted, gold, strict=True)], dtype=np.float64)
 
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
 
-    def fidelity(self, ours: Outputs, reference: Outputs, asked: EncodedTexts) -> Fidelity:
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         """Agreement is the share of words with the same tag."""
-        after, before = ([tags for tags, _ in self.predictions(o, asked)] for o in (ours, reference))
+        after, before = ([tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference))
         same = sum(a == b for one, other in zip(after, before, strict=True) for a, b in zip(one, other, strict=True))
         total = sum(map(len, after))
         changed = [(i, _shown(b), _shown(a)) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
         return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed))
 
-    def answer(self, outputs: Outputs, asked: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
-        one, own = asked.one(index, outputs)
+        one, own = encoded.single(index, outputs)
         tags, likely = self.predictions(own, one)[0]
-        words = asked.texts[index]
+        words = encoded.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         places, at = [], 0
         for word in words:
@@ -254,19 +255,19 @@ def _words(text: str) -> Iterator[str]:
         yield word
 
 
-def _aligned(words: Sequence[str], pieces: TokenOffsets) -> TokenOffsets:
+def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
     """Tokens with the word that each begins; tokens inside a word begin none."""
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
     text = " ".join(words)
-    spans = np.full((len(pieces.ids), 2), NOWHERE, dtype=np.int64)
+    spans = np.full((len(offsets.ids), 2), NOWHERE, dtype=np.int64)
     last = NOWHERE
-    for index, (start, end) in enumerate(pieces.spans.tolist()):
+    for index, (start, end) in enumerate(offsets.spans.tolist()):
         while start < end and text[start].isspace():
             start += 1
         word = int(np.searchsorted(starts, start, side="right")) - 1
         if end > start and word > last:
             spans[index], last = (word, word + 1), word
-    return TokenOffsets(pieces.ids, spans)
+    return TokenOffsets(offsets.ids, spans)
 
 
 def _shown(tags: Sequence[str]) -> str:
