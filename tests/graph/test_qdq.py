@@ -1,8 +1,6 @@
-"""Plans and the writer of Q/DQ against NumPy, and the graph with a switch for every quantizer."""
+"""Plans and the writer of Q/DQ against NumPy: activations, outputs, embeddings, and dynamic quantization."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,15 +10,12 @@ import pytest
 
 from octobert import targets
 from octobert.core import capability, environment, plugins
-from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
-from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan, Site
-from octobert.core.ranges import Ranges
+from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan
 from octobert.core.session import SessionOptions
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
-from octobert.graph.passes import switches
 from octobert.quantization import placements
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import batch, exact_options
@@ -34,6 +29,7 @@ from tests.support.graphs import (
     plan_for,
     ranges_for,
     relative_error,
+    written,
 )
 
 INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
@@ -41,32 +37,12 @@ INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
 EXACT = 2e-5
 # Allowed relative error of 8-bit outputs on random weights. The worst plan here has 0.04; a wrong scale or axis gives about 1.
 LOOSE = 0.1
-# Absolute; outputs are near 2. Switched and written graphs differ only in float32 sums of dynamic products.
-SWITCHED = 5e-6
-
-
-@pytest.fixture
-def model(float_path):
-    return ir.load(float_path)
-
-
-@pytest.fixture(scope="module")
-def float_logits(float_path) -> np.ndarray:
-    return outputs_of(float_path, feeds_of(encoded(), 0))
 
 
 def weights_of(plan: QuantPlan) -> Quantizer:
     """The quantizer of the weights of all linear layers."""
     (quantizer,) = {quantizer for site, quantizer in plan.quantized if site.role == "linear.weight"}
     return quantizer
-
-
-def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
-    """Write a plan into a copy of a graph and save it."""
-    model = ir.load(source)
-    qdq.write(model, plan)
-    ops.save(model, path)
-    return model
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 3.0), (0.5, 2.0), (-7.0, -2.0), (-0.17, 40.0), (0.0, 0.0), (1e-30, 2e-30)])
@@ -288,121 +264,6 @@ def test_all_readers_of_a_quantized_output_read_the_pair(model, bert_sites, bert
     assert before["embeddings.LayerNorm"] == 4
 
 
-def test_weights_per_tensor_have_one_scale(float_path, bert_sites, bert_ranges, float_logits, tmp_path) -> None:
-    plan = static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(static, per_channel=False))
-    model = written(float_path, plan, tmp_path / "tensor.onnx")
-    weights = [n for n in model.graph if n.op_type == "DequantizeLinear" and n.inputs[0].is_initializer()]
-    assert len(weights) == 12
-    assert all(n.inputs[1].const_value.shape == () and "axis" not in n.attributes for n in weights)
-    assert relative_error(outputs_of(tmp_path / "tensor.onnx", feeds_of(encoded(), 0)), float_logits) < LOOSE
-
-
-PAIRED = [
-    {},
-    {"per_channel": False},
-    {"weight_ranges": "mse"},
-    {"reduce_range": True},
-    {"fuse_qkv": True, "per_channel": False},
-    {"placement": "qdqbert"},
-    {"placement": ("linear.*", "head.*")},
-]
-
-
-def in_both_forms(float_path, placed, chosen, folder, options, scales=None) -> tuple[ir.Model, ir.Model]:
-    """The same plan with integer weights (`integers.onnx`) and with float weights before a pair (`pair.onnx`)."""
-    models = []
-    for form in ("integers", "pair"):
-        chosen = static.Options(**options, weight_form=form)
-        models.append(ir.load(float_path))
-        plan = static.plan(placed, chosen, capabilities("ort-cpu"), chosen)
-        capability.check(plan, capabilities("ort-cpu"))
-        qdq.write(models[-1], plan, scales)
-        ops.save(models[-1], folder / f"{form}.onnx")
-        onnx.checker.check_model(str(folder / f"{form}.onnx"), full_check=True)
-    return models[0], models[1]
-
-
-def assert_same_integers(integers: ir.Model, pair: ir.Model, folder: Path) -> int:
-    """Check that ONNX Runtime quantizes the float weights to the integers of the other graph; return the number of weights."""
-    names = [n.name for n in pair.graph if n.op_type == "QuantizeLinear" and n.inputs[0].is_initializer()]
-    model = onnx.load(folder / "pair.onnx")
-    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
-    settings = ort.SessionOptions()
-    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session, feeds = ort.InferenceSession(model.SerializeToString(), settings), feeds_of(encoded(), 0)
-    results = session.run(names, {i.name: feeds[i.name] for i in session.get_inputs()})
-    for name, theirs in zip(names, results, strict=True):
-        assert theirs.dtype == np.int8
-        np.testing.assert_array_equal(theirs, constant(integers, name), err_msg=name)
-    return len(names)
-
-
-@pytest.mark.parametrize("options", PAIRED, ids=str)
-def test_a_weight_behind_a_pair_has_the_same_integers(float_path, bert_sites, bert_ranges, tmp_path, options) -> None:
-    integers, pair = in_both_forms(float_path, bert_sites, bert_ranges, tmp_path, options)
-    weights = [s for s in bert_sites if s.role in ("linear.weight", "head.weight")]
-    assert assert_same_integers(integers, pair, tmp_path) == len(weights) - 2 * ("head.*" not in options.get("placement", ()))
-    axes = [n.attributes["axis"].value for n in pair.graph if n.op_type == "QuantizeLinear" and "axis" in n.attributes]
-    assert axes == ([] if options.get("per_channel") is False else [1] * len(axes))
-    # The embedding table keeps its integers.
-    assert constant(pair, "embeddings.word_embeddings.weight.quantized").dtype == np.int8
-    ours, theirs = (outputs_of(tmp_path / f"{form}.onnx", feeds_of(encoded(), 0)) for form in ("pair", "integers"))
-    np.testing.assert_array_equal(ours, theirs)
-
-
-@pytest.mark.parametrize("factor", [0.3, 1.7])
-def test_a_pair_takes_the_scale_that_was_chosen(float_path, bert_sites, bert_ranges, tmp_path, factor) -> None:
-    """Also if the interval is narrower than the weights, which QuantizeLinear alone would map to -128."""
-    graph = ir.load(float_path).graph
-    weights = {s.value: graph.initializers[s.value].const_value.numpy() for s in bert_sites if s.role == "linear.weight"}
-    scales = {n: (np.abs(w).max(axis=0) / 127 * factor).astype(np.float32) for n, w in weights.items()}
-    integers, pair = in_both_forms(float_path, bert_sites, bert_ranges, tmp_path, {}, scales)
-    assert assert_same_integers(integers, pair, tmp_path) == 12
-    name = next(iter(weights))
-    np.testing.assert_array_equal(constant(pair, f"{name}.scale"), scales[name])
-    assert (constant(integers, f"{name}.quantized").min() == -127) == (factor < 1)
-
-
-def test_the_form_of_weights_is_the_targets_unless_chosen(bert_sites, bert_ranges) -> None:
-    def forms(table: Capabilities, **options: str) -> set[bool]:
-        plan = static.plan(bert_sites, bert_ranges, table, static.Options(**options))
-        return {quantizer.weight_form == "pair" for site, quantizer in plan.quantized if site.role == "linear.weight"}
-
-    table = capabilities("ort-cpu")
-    folding = table.model_copy(update={"weight_form": "pair"})
-    assert [forms(table), forms(folding)] == [{False}, {True}]
-    assert [forms(folding, weight_form="integers"), forms(table, weight_form="pair")] == [{False}, {True}]
-    plan = static.plan(bert_sites, bert_ranges, folding, static.Options(placement="qdqbert"))
-    assert not any(q.weight_form == "pair" for s, q in plan.quantized if s.role != "linear.weight")
-
-
-@pytest.mark.parametrize(("reduce_range", "highest"), [(True, 63), (False, 127), ("auto", 127)])
-@pytest.mark.parametrize("method", [static, dynamic])
-def test_reduced_weights_have_seven_bits(model, bert_sites, bert_ranges, method, reduce_range, highest) -> None:
-    options = method.Options(reduce_range=reduce_range)
-    qdq.write(model, method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
-    names = [f"{s.value}.quantized" for s in bert_sites if s.role == "linear.weight"]
-    assert len(names) == 12
-    for name in names:
-        integers = constant(model, name).astype(int)
-        assert (integers.min() >= -highest, np.abs(integers).max()) == (True, highest), name
-
-
-@pytest.mark.parametrize("axis", [None, 1])
-@pytest.mark.parametrize("reduced", [False, True])
-def test_mse_ranges_of_weights_are_never_worse(axis, reduced) -> None:
-    weight = np.random.default_rng(0).standard_t(5, size=(3072, 12)).astype(np.float32)
-    weight[:, 5] = 0.0
-    errors = []
-    for least in ("max", "mse"):
-        quantizer = Quantizer(dtype="int8", symmetric=True, axis=axis, weight_ranges=least, reduce_range=reduced)
-        squares = (qdq.dequantized_weight(weight, quantizer).astype(np.float64) - weight) ** 2
-        errors.append(squares.sum(axis=0 if axis == 1 else None))
-    # Equal if the full interval is the best one, except for the float32 rounding of scales.
-    assert np.all(errors[1] <= errors[0] * (1 + 1e-5))
-    assert np.sum(errors[1]) < 0.98 * np.sum(errors[0])
-
-
 @pytest.mark.parametrize("activations", ["uint16", "int16"])
 def test_16_bit_activations_leave_only_the_error_of_the_weights(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path, activations
@@ -521,69 +382,3 @@ def test_a_dynamic_head_without_bias_may_be_the_output(model, bert, bert_ranges)
     placed = sites.find_sites(model.graph, bert.family)
     qdq.write(model, dynamic.plan(placed, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))))
     assert [v.name for v in model.graph.outputs] == ["logits"]
-
-
-def plan_named(name: str, placed: tuple[Site, ...], chosen: Ranges, **options: object) -> QuantPlan:
-    if name == "dynamic":
-        return dynamic.plan(placed, chosen, capabilities("ort-cpu"), exact_options(dynamic, **options))
-    return static.plan(placed, chosen, capabilities("ort-cpu"), exact_options(static, placement=name, **options))
-
-
-def with_switches(source: Path, plan: QuantPlan, path: Path):
-    """(switches → outputs, the sites behind each switch)."""
-    model = ir.load(source)
-    behind = switches.write_(model, plan)
-    ops.save(model, path)
-    session, feeds = plain_session(path), feeds_of(encoded(), 0)
-    fed = {i.name: feeds[i.name] for i in session.get_inputs() if i.name != switches.SWITCHES}
-    return lambda on: session.run(None, {**fed, switches.SWITCHES: np.array(on, dtype=bool)})[0], behind
-
-
-@pytest.mark.parametrize("name", ["matmul", "qdqbert", "qdqbert-row", "dynamic"])
-def test_switches_go_from_the_float_graph_to_the_written_one(
-    float_path, bert_sites, bert_ranges, float_logits, tmp_path, name
-) -> None:
-    plan = plan_named(name, bert_sites, bert_ranges)
-    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
-    assert sorted(s.kind for group in behind for s in group) == sorted(s.kind for s, _ in plan.quantized)
-    assert len(behind) == len({(s.value, q) for s, q in plan.quantized})
-    count = len(behind)
-    np.testing.assert_allclose(run([False] * count), float_logits, rtol=0, atol=1e-6)
-    written(float_path, plan, tmp_path / "written.onnx")
-    expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
-    assert np.abs(expected - float_logits).max() > 1000 * SWITCHED
-    np.testing.assert_allclose(run([True] * count), expected, rtol=0, atol=SWITCHED)
-    for number in range(count):
-        assert np.abs(run(np.arange(count) == number) - float_logits).max() > 0, behind[number][0].value
-
-
-@pytest.mark.parametrize("name", ["qdqbert", "qdqbert-row"])
-def test_a_switch_alone_is_the_plan_of_its_sites(float_path, bert_sites, bert_ranges, tmp_path, name) -> None:
-    plan = plan_named(name, bert_sites, bert_ranges)
-    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
-    for number in range(0, len(behind), 3):
-        alone = plan.model_copy(update={"decisions": tuple(d for d in plan.decisions if d.site in behind[number])})
-        written(float_path, alone, tmp_path / "alone.onnx")
-        expected = outputs_of(tmp_path / "alone.onnx", feeds_of(encoded(), 0))
-        ours = run(np.arange(len(behind)) == number)
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=SWITCHED, err_msg=behind[number][0].value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"per_channel": False},
-        {"weight_ranges": "mse", "reduce_range": True},
-        {"fuse_qkv": True},
-        pytest.param({"fuse_qkv": True, "per_channel": False}),
-        pytest.param({"activations": "uint16"}),
-        {"weight_form": "pair"},
-    ],
-    ids=str,
-)
-def test_switches_know_every_option(float_path, bert_sites, bert_ranges, tmp_path, options) -> None:
-    plan = plan_named("matmul-attention", bert_sites, bert_ranges, **options)
-    written(float_path, plan, tmp_path / "written.onnx")
-    expected = outputs_of(tmp_path / "written.onnx", feeds_of(encoded(), 0))
-    run, behind = with_switches(float_path, plan, tmp_path / "switched.onnx")
-    np.testing.assert_allclose(run([True] * len(behind)), expected, rtol=0, atol=SWITCHED)

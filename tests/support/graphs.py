@@ -16,7 +16,7 @@ from octobert.core.family import EncoderFamily
 from octobert.core.plan import QuantPlan, Site
 from octobert.core.ranges import Interval, Ranges, TensorStatistics
 from octobert.data.tokenization import Encoded
-from octobert.graph import operators, sites
+from octobert.graph import operators, qdq, sites
 from octobert.graph.capture.capture import Captured
 from octobert.graph.passes import first_token
 from octobert.quantization import calibrators, observer
@@ -143,3 +143,11 @@ def assert_static(model: ir.Model) -> None:
     for node in graph:
         if node.op_type in ("Reshape", "Expand"):
             assert operators.const_array(node.inputs[1]).min() > 0, node.name
+
+
+def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
+    """Write a plan into a copy of a graph and save it."""
+    model = ir.load(source)
+    qdq.write(model, plan)
+    operators.save(model, path)
+    return model
