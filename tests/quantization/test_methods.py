@@ -1,4 +1,4 @@
-"""Planners, placements, sensitivity and refiners: what each promises, for whatever plugins there are."""
+"""Planners, placements, sensitivity and corrections; contracts hold for every plugin."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import onnxruntime as ort
 import pytest
 
 from octobert import targets
-from octobert.core import capability, plugins
+from octobert.core import capability
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Collector, Interval, Ranges
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq
 from octobert.graph.capture import shapes
-from octobert.quantization import apply_corrections, placements, sensitivity
+from octobert.quantization import apply_corrections, corrections, placements, sensitivity
 from octobert.quantization.layers import LinearLayer, Moments, MomentsCollector
 from octobert.quantization.methods import dynamic, static
 from tests.support.graphs import capabilities, constant, encoded, outputs_of, ranges, ranges_for
 
 INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
-REFINERS = plugins.names("corrections")
+CORRECTIONS = corrections.names()
 # A value read from the histogram is off by half a bin of 1/128 of it: 0.07 dB of a signal, and as much of the noise.
 BINS_DB = 0.14
 # Errors of outputs, measured in a session with fused operators and in one without.
@@ -408,25 +408,25 @@ def test_a_ruined_value_is_the_most_harmful(float_path, bert_sites, bert_ranges,
     assert others[0] == pytest.approx(others[1], rel=1e-6)
 
 
-@pytest.mark.parametrize("refined", [False, pytest.param(True)])
+@pytest.mark.parametrize("corrected", [False, pytest.param(True)])
 def test_all_values_together_are_the_written_graph(
-    float_path, bert_sites, bert_ranges, bert_statistics, tmp_path, refined
+    float_path, bert_sites, bert_ranges, bert_statistics, tmp_path, corrected
 ) -> None:
     plan = plan_of(bert_sites, bert_ranges, placement="matmul")
-    refiner = plugins.load("corrections", "weight-rounding")
+    correction = corrections.load("weight-rounding")
     layers = (
-        apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
-        if refined
+        apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent)
+        if corrected
         else {}
     )
     model = ir.load(float_path)
     scales = apply_corrections.apply_(model, layers, plan)
-    operators.save(model, tmp_path / "refined.onnx")
-    result = sensitivity.measure(ir.load(tmp_path / "refined.onnx"), plan, encoded(), 0, bert_statistics, silent, scales)
+    operators.save(model, tmp_path / "corrected.onnx")
+    result = sensitivity.measure(ir.load(tmp_path / "corrected.onnx"), plan, encoded(), 0, bert_statistics, silent, scales)
     qdq.write(model, plan, scales)
     operators.save(model, tmp_path / "written.onnx")
     feeds = feeds_of(encoded(), 0)
-    theirs, ours = (outputs_of(tmp_path / f"{name}.onnx", feeds) for name in ("refined", "written"))
+    theirs, ours = (outputs_of(tmp_path / f"{name}.onnx", feeds) for name in ("corrected", "written"))
     assert result.together == pytest.approx(np.mean((ours - theirs) ** 2) / theirs.var(), rel=FUSED)
 
 
@@ -458,7 +458,7 @@ def test_the_noise_of_weights_and_of_dynamic_values(float_path, bert_sites, bert
     assert sensitivity.decibels(1.0, 0.0) == 200.0
 
 
-# --- refiners
+# --- corrections
 
 
 def correlated(seed: int, mean: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -489,8 +489,8 @@ def layer_of(seed: int, *, bias: bool = True, axis: int | None = 1, least: str =
     return LinearLayer.of(weight, generator.normal(size=16).astype(np.float32) if bias else None, quantizer)
 
 
-def refined(name: str, layer: LinearLayer, moments: Moments) -> LinearLayer:
-    module = plugins.load("corrections", name)
+def corrected(name: str, layer: LinearLayer, moments: Moments) -> LinearLayer:
+    module = corrections.load(name)
     return module.correct(layer, moments, module.Options())
 
 
@@ -513,7 +513,7 @@ def test_moments_equal_numpy() -> None:
 
 @pytest.mark.parametrize("least", ["max", "mse"])
 @pytest.mark.parametrize("axis", [1, None])
-@pytest.mark.parametrize("name", REFINERS)
+@pytest.mark.parametrize("name", CORRECTIONS)
 class TestEveryRefiner:
     """What holds for any rule that changes a layer's constants."""
 
@@ -522,7 +522,7 @@ class TestEveryRefiner:
             x, q = correlated(seed)
             layer = layer_of(seed, axis=axis, least=least)
             plain = squared_error(x, q, layer, layer)
-            ours = squared_error(x, q, layer, refined(name, layer, moments_of(x, q)))
+            ours = squared_error(x, q, layer, corrected(name, layer, moments_of(x, q)))
             # What is lost of the inputs is most of the plain error, and no choice of weights brings all of it back.
             assert ours <= plain * (0.9 if name == "weight-rounding" else 1 + 1e-6), seed
 
@@ -530,7 +530,7 @@ class TestEveryRefiner:
         x, q = correlated(0)
         x[:, 3] = q[:, 3] = 0.0
         layer = layer_of(0, axis=axis, least=least)
-        result = refined(name, layer, moments_of(x, q))
+        result = corrected(name, layer, moments_of(x, q))
         for one in (result.weight, result.bias, qdq.dequantized_weight(result.weight, result.quantizer, result.scale)):
             assert np.isfinite(one).all()
         assert squared_error(x, q, layer, result) <= squared_error(x, q, layer, layer) * (1 + 1e-6)
@@ -540,7 +540,7 @@ class TestEveryRefiner:
         for bias in (True, False):
             layer = layer_of(0, bias=bias, axis=axis, least=least)
             before = layer.weight.copy()
-            result = refined(name, layer, moments_of(x, q))
+            result = corrected(name, layer, moments_of(x, q))
             assert (result.weight.shape, result.weight.dtype) == ((32, 16), np.float32)
             assert (result.bias is None) == (not bias)
             if bias:
@@ -551,12 +551,12 @@ class TestEveryRefiner:
 
 
 @pytest.mark.parametrize("dead", [False, True])
-@pytest.mark.parametrize("name", REFINERS)
+@pytest.mark.parametrize("name", CORRECTIONS)
 def test_inputs_that_never_vary(name: str, dead: bool) -> None:
     # A head that calibration showed one row, or a layer whose inputs are all zero.
     x = np.zeros((5, 32), dtype=np.float32) if dead else correlated(0)[0][:1]
     layer, q = layer_of(0), in_8_bits(x)
-    result = refined(name, layer, moments_of(x, q))
+    result = corrected(name, layer, moments_of(x, q))
     assert np.isfinite(result.weight).all()
     assert np.isfinite(result.bias).all()
     assert squared_error(x, q, layer, result) <= squared_error(x, q, layer, layer) * (1 + 1e-6)
@@ -565,7 +565,7 @@ def test_inputs_that_never_vary(name: str, dead: bool) -> None:
 def test_bias_correction_moves_the_bias_by_the_mean_error_and_nothing_else() -> None:
     x, q = correlated(1)
     layer, moments = layer_of(1), moments_of(x, q)
-    result = refined("bias-correction", layer, moments)
+    result = corrected("bias-correction", layer, moments)
     lost = layer.weight - qdq.dequantized_weight(layer.weight, layer.quantizer)
     np.testing.assert_allclose(result.bias - layer.bias, q.mean(axis=0, dtype=np.float64) @ lost, atol=SUMS)
     np.testing.assert_array_equal(result.weight, layer.weight)
@@ -574,7 +574,7 @@ def test_bias_correction_moves_the_bias_by_the_mean_error_and_nothing_else() -> 
 
 def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
     layer = layer_of(1, bias=False)
-    assert refined("bias-correction", layer, moments_of(*correlated(1))) is layer
+    assert corrected("bias-correction", layer, moments_of(*correlated(1))) is layer
 
 
 @pytest.mark.parametrize("reduced", [False, True])
@@ -582,7 +582,7 @@ def test_bias_correction_leaves_a_layer_without_bias_alone() -> None:
 def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduced: bool) -> None:
     plain = layer_of(2, axis=axis)
     quantizer = plain.quantizer.model_copy(update={"reduce_range": reduced})
-    result = refined("weight-rounding", LinearLayer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
+    result = corrected("weight-rounding", LinearLayer.of(plain.weight, plain.bias, quantizer), moments_of(*correlated(2)))
     assert result.scale.shape == (() if axis is None else (16,))
     codes = result.weight.astype(np.float64) / result.scale
     np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
@@ -597,7 +597,7 @@ def test_rounded_weights_lie_on_the_grid_of_their_scale(axis: int | None, reduce
 def test_a_scale_that_is_chosen_already_is_kept() -> None:
     plain = layer_of(3)
     scale = qdq.weight_scale(plain.weight, plain.quantizer) * np.float32(1.1)
-    result = refined(
+    result = corrected(
         "weight-rounding", LinearLayer.of(plain.weight, plain.bias, plain.quantizer, scale), moments_of(*correlated(3))
     )
     np.testing.assert_array_equal(result.scale, scale)
@@ -608,21 +608,21 @@ def test_a_scale_that_is_chosen_already_is_kept() -> None:
     [("weight-rounding", "bias-correction"), pytest.param(("bias-correction", "weight-rounding"))],
     ids=str,
 )
-def test_refiners_one_after_another_are_as_good_as_the_best(order) -> None:
+def test_corrections_one_after_another_are_as_good_as_the_best(order) -> None:
     x, q = correlated(0)
     layer, moments = layer_of(0), moments_of(x, q)
     result = layer
     for name in order:
-        result = refined(name, result, moments)
-    best = squared_error(x, q, layer, refined("weight-rounding", layer, moments))
+        result = corrected(name, result, moments)
+    best = squared_error(x, q, layer, corrected("weight-rounding", layer, moments))
     assert squared_error(x, q, layer, result) <= best * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("module", ["encoder.layer.1.intermediate.dense", pytest.param("pooler.dense")])
-def test_refined_layers_of_a_model_equal_numpy(float_path, bert_sites, bert_ranges, tmp_path, module) -> None:
+def test_corrected_layers_of_a_model_equal_numpy(float_path, bert_sites, bert_ranges, tmp_path, module) -> None:
     plan = plan_of(bert_sites, bert_ranges, placement="tensorrt")
-    refiner = plugins.load("corrections", "bias-correction")
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+    correction = corrections.load("bias-correction")
+    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent)
     assert len(layers) == 14
     # The inputs of the layer, row by row, so that there is no padding.
     model = ir.load(float_path)
@@ -649,19 +649,20 @@ def test_refined_layers_of_a_model_equal_numpy(float_path, bert_sites, bert_rang
     ]
     + [pytest.param("qdqbert-row", 12)],
 )
-def test_every_linear_layer_in_8_bits_is_refined(float_path, bert_sites, bert_ranges, placement, count) -> None:
-    refiner = plugins.load("corrections", "bias-correction")
+def test_every_linear_layer_in_8_bits_is_corrected(float_path, bert_sites, bert_ranges, placement, count) -> None:
+    correction = corrections.load("bias-correction")
     plan = plan_of(bert_sites, bert_ranges, placement=placement)
     assert (
-        len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)) == count
+        len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent))
+        == count
     )
 
 
-@pytest.mark.parametrize("name", REFINERS)
-def test_refined_q_k_and_v_still_share_one_scale(float_path, bert_sites, bert_ranges, name) -> None:
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_corrected_q_k_and_v_still_share_one_scale(float_path, bert_sites, bert_ranges, name) -> None:
     plan = plan_of(bert_sites, bert_ranges, placement="matmul-attention", fuse_qkv=True, per_channel=False)
-    refiner = plugins.load("corrections", name)
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(refiner, refiner.Options())], silent)
+    correction = corrections.load(name)
+    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [(correction, correction.Options())], silent)
     model = ir.load(float_path)
     qdq.write(model, plan, apply_corrections.apply_(model, layers, plan))
     names = [f"encoder.layer.0.attention.self.{part}.weight.scale" for part in ("query", "key", "value")]

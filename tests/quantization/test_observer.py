@@ -12,7 +12,6 @@ import onnx_ir as ir
 import pydantic
 import pytest
 
-from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError
 from octobert.core.ranges import BINS, RELATIVE_BIN_WIDTH, Collector, Interval, Ranges, TensorStatistics
 from octobert.data.tokenization import Encoded, feeds_of
@@ -23,7 +22,7 @@ from octobert.quantization import calibrators, observer
 from octobert.quantization.calibrators import entropy
 from tests.support.checkpoints import batch
 
-CALIBRATORS = plugins.names("calibrators")
+CALIBRATORS = calibrators.names()
 # Their result depends on the order of the rows, by definition.
 ORDERED = {"moving-average"}
 # A value read from the histogram is at most one bin away from the exact one.
@@ -62,14 +61,14 @@ def drawn(seed: int, count: int = 12, size: int = 400) -> list[np.ndarray]:
 
 
 def interval(name: str, statistics: TensorStatistics, **options: object) -> Interval:
-    module = plugins.load("calibrators", name)
+    module = calibrators.load(name)
     return module.interval(statistics, module.Options(**options))
 
 
-def assert_same(one: TensorStatistics, other: TensorStatistics) -> None:
-    assert (one.minimum, one.maximum, one.count) == (other.minimum, other.maximum, other.count)
-    np.testing.assert_array_equal(one.histogram, other.histogram)
-    np.testing.assert_array_equal(one.extremes, other.extremes)
+def assert_same(observed: TensorStatistics, other: TensorStatistics) -> None:
+    assert (observed.minimum, observed.maximum, observed.count) == (other.minimum, other.maximum, other.count)
+    np.testing.assert_array_equal(observed.histogram, other.histogram)
+    np.testing.assert_array_equal(observed.extremes, other.extremes)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +76,8 @@ def graph(checkpoint, tmp_path_factory):
     result = capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
     path = tmp_path_factory.mktemp("observe") / "model.onnx"
     operators.save(result.model, path)
-    found = sites.find_sites(result.model.graph, result.family)
-    return path, sorted({s.value for s in found if not s.is_weight})
+    all_sites = sites.find_sites(result.model.graph, result.family)
+    return path, sorted({s.value for s in all_sites if not s.is_weight})
 
 
 def rows(lengths: list[int]) -> list[Encoded]:
@@ -114,15 +113,15 @@ def test_statistics_equal_numpy_over_all_real_values_at_once(graph, alone, monke
     assert set(statistics) == set(values)
     for name in values:
         everything = np.concatenate([row.reshape(-1) for row in alone[name]])
-        one = statistics[name]
-        assert one.count == everything.size, name
-        np.testing.assert_allclose([one.minimum, one.maximum], [everything.min(), everything.max()], **SAME)
-        np.testing.assert_allclose(one.extremes, [(row.min(), row.max()) for row in alone[name]], **SAME)
-        low, high = one.quantiles(0.01, 0.99)
+        observed = statistics[name]
+        assert observed.count == everything.size, name
+        np.testing.assert_allclose([observed.minimum, observed.maximum], [everything.min(), everything.max()], **SAME)
+        np.testing.assert_allclose(observed.extremes, [(row.min(), row.max()) for row in alone[name]], **SAME)
+        low, high = observed.quantiles(0.01, 0.99)
         exact = np.quantile(everything, [0.01, 0.99], method="inverted_cdf")
         np.testing.assert_allclose([low, high], exact, rtol=2 * BIN, atol=1e-4)
         bins = np.bincount(everything.view(np.uint32) >> 16, minlength=BINS)
-        assert np.abs(one.histogram - bins).sum() / 2 <= max(2, SHARE_ACROSS_AN_EDGE * one.count), name
+        assert np.abs(observed.histogram - bins).sum() / 2 <= max(2, SHARE_ACROSS_AN_EDGE * observed.count), name
 
 
 def test_padding_changes_nothing(graph) -> None:
@@ -141,7 +140,7 @@ def test_padding_changes_nothing(graph) -> None:
         observer.stream(path, some, pad_id, values, take)
         # All in one batch, so that the long row is what the short ones were padded to.
         assert set(widths) == {len(some)}
-        return {name: one.statistics() for name, one in collectors.items()}
+        return {name: observed.statistics() for name, observed in collectors.items()}
 
     tight = first_two(data[:2], 0)
     for other in (first_two(data, 0), first_two(data, 77)):
@@ -188,10 +187,10 @@ def test_padding_is_left_out_wherever_it_is(kept: list[int]) -> None:
 
 def test_order_and_batching_do_not_matter() -> None:
     values = np.random.default_rng(0).standard_t(2, 5000).astype(np.float32)
-    one = seen(values)
+    observed = seen(values)
     other = seen(*np.array_split(values[::-1], 7))
-    assert (one.minimum, one.maximum, one.count) == (other.minimum, other.maximum, other.count)
-    np.testing.assert_array_equal(one.histogram, other.histogram)
+    assert (observed.minimum, observed.maximum, observed.count) == (other.minimum, other.maximum, other.count)
+    np.testing.assert_array_equal(observed.histogram, other.histogram)
     parts = drawn(0)
     assert_same(batched(parts, [range(12)]), seen(*parts))
     assert_same(batched(parts, [[11, 0, 5], [7], [10, 9, 8, 6], [1, 2, 3, 4]]), seen(*parts))
@@ -200,10 +199,10 @@ def test_order_and_batching_do_not_matter() -> None:
 def test_statistics_of_rows_equal_numpy_exactly() -> None:
     parts = [part.reshape(1, -1) for part in drawn(1)]
     together = np.concatenate(parts, axis=1)
-    one = batched(parts, [[3, 1, 2, 0], range(4, 12)])
-    assert (one.minimum, one.maximum, one.count) == (together.min(), together.max(), together.size)
-    np.testing.assert_array_equal(one.extremes, [(part.min(), part.max()) for part in parts])
-    np.testing.assert_array_equal(one.histogram, np.bincount(together.view(np.uint32)[0] >> 16, minlength=BINS))
+    observed = batched(parts, [[3, 1, 2, 0], range(4, 12)])
+    assert (observed.minimum, observed.maximum, observed.count) == (together.min(), together.max(), together.size)
+    np.testing.assert_array_equal(observed.extremes, [(part.min(), part.max()) for part in parts])
+    np.testing.assert_array_equal(observed.histogram, np.bincount(together.view(np.uint32)[0] >> 16, minlength=BINS))
 
 
 def test_a_row_may_come_in_parts() -> None:
@@ -216,10 +215,10 @@ def test_a_row_may_come_in_parts() -> None:
 
 def test_memory_does_not_grow_with_samples() -> None:
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    one, many = seen(values), seen(*[values * k for k in range(1, 50)])
-    assert one.histogram.nbytes == many.histogram.nbytes == 65536 * 8
+    observed, many = seen(values), seen(*[values * k for k in range(1, 50)])
+    assert observed.histogram.nbytes == many.histogram.nbytes == 65536 * 8
     # Two float32 a row, however many values it has.
-    assert one.extremes.nbytes == 8
+    assert observed.extremes.nbytes == 8
     assert many.extremes.nbytes == 49 * 8
     assert seen(np.tile(values, 50)).extremes.nbytes == 8
 
@@ -233,10 +232,10 @@ def test_statistics_survive_the_disk(tmp_path) -> None:
     observer.save(before, tmp_path / "statistics.npz")
     after = observer.load(tmp_path / "statistics.npz")
     assert set(after) == set(before)
-    for name, one in before.items():
-        assert_same(after[name], one)
-        assert after[name].extremes.dtype == one.extremes.dtype == np.float32
-        assert after[name].histogram.dtype == one.histogram.dtype
+    for name, observed in before.items():
+        assert_same(after[name], observed)
+        assert after[name].extremes.dtype == observed.extremes.dtype == np.float32
+        assert after[name].histogram.dtype == observed.histogram.dtype
     for name in CALIBRATORS:
         assert interval(name, after["e"]) == interval(name, before["e"])
 
@@ -328,17 +327,17 @@ def test_every_row_is_handed_over_once_and_counted(graph, monkeypatch) -> None:
     path, _ = graph
     monkeypatch.setattr(observer, "TOKENS_PER_BATCH", 64)
     data = rows(LENGTHS)
-    found: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in NORM}
+    result: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in NORM}
     done: list[int] = []
 
     def take(name: str, indices: Sequence[int], parts: Sequence[np.ndarray]) -> None:
         for index, part in zip(indices, parts, strict=True):
-            assert index not in found[name]
-            found[name][index] = part.shape
+            assert index not in result[name]
+            result[name][index] = part.shape
 
     observer.stream(path, data, 0, NORM, take, on_rows=done.append)
     for name in NORM:
-        assert found[name] == {index: (length, 32) for index, length in enumerate(LENGTHS)}
+        assert result[name] == {index: (length, 32) for index, length in enumerate(LENGTHS)}
     assert len(done) > 1
     assert done == sorted(set(done))
     assert done[-1] == len(data)
@@ -362,19 +361,19 @@ class TestSample:
 
     @pytest.mark.parametrize("tokens", [20, 10**6])
     def test_largest_equals_numpy_over_all_tokens(self, graph, alone, monkeypatch, tokens: int) -> None:
-        found = self.sample(graph[0], monkeypatch, tokens)
+        result = self.sample(graph[0], monkeypatch, tokens)
         for name in NORM:
             largest = np.abs(np.concatenate(alone[name])).max(axis=0)
-            assert found[name].largest.shape == (32,)
-            np.testing.assert_allclose(found[name].largest, largest, **SAME)
+            assert result[name].largest.shape == (32,)
+            np.testing.assert_allclose(result[name].largest, largest, **SAME)
 
     def test_as_many_tokens_as_there_are_or_more_gives_all(self, graph, alone, monkeypatch) -> None:
         for tokens in (sum(LENGTHS), 10**6):
-            found = self.sample(graph[0], monkeypatch, tokens)
+            result = self.sample(graph[0], monkeypatch, tokens)
             for name in NORM:
                 expected = np.concatenate(alone[name])
                 # In order of the first channel: the rows of a sample come batch by batch.
-                ours = found[name].rows[np.argsort(found[name].rows[:, 0])]
+                ours = result[name].rows[np.argsort(result[name].rows[:, 0])]
                 np.testing.assert_allclose(ours, expected[np.argsort(expected[:, 0])], **SAME)
 
     def test_a_sample_is_of_real_tokens_about_as_many_as_asked_and_repeatable(self, graph, monkeypatch) -> None:
@@ -391,15 +390,15 @@ class TestSample:
     def test_all_values_are_sampled_at_the_same_tokens(self, graph, monkeypatch) -> None:
         model = ir.load(graph[0])
         weight, bias = (model.graph.initializers[f"{NORM[0]}.{part}"].const_value.numpy() for part in ("weight", "bias"))
-        found = self.sample(graph[0], monkeypatch, 50)
-        into = found[NORM[1]].rows.astype(np.float64)
+        result = self.sample(graph[0], monkeypatch, 50)
+        into = result[NORM[1]].rows.astype(np.float64)
         centred = into - into.mean(axis=1, keepdims=True)
         expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-12) * weight + bias
-        np.testing.assert_allclose(found[NORM[0]].rows, expected, **SAME)
+        np.testing.assert_allclose(result[NORM[0]].rows, expected, **SAME)
 
     def test_no_tokens_are_a_sample_too(self, graph, alone, monkeypatch) -> None:
-        found = self.sample(graph[0], monkeypatch, 0)
-        assert [found[name].rows.shape for name in NORM] == [(0, 32), (0, 32)]
+        result = self.sample(graph[0], monkeypatch, 0)
+        assert [result[name].rows.shape for name in NORM] == [(0, 32), (0, 32)]
 
     def test_an_unknown_value_is_refused(self, graph) -> None:
         with pytest.raises(ModelError, match='the graph has no value "nothing"'):
@@ -411,16 +410,16 @@ class TestEveryCalibrator:
     """What holds for any rule that turns statistics into an interval."""
 
     def test_all_zero(self, name: str) -> None:
-        found = interval(name, seen(*np.zeros((4, ENOUGH), dtype=np.float32)))
-        assert (found.low, found.high, found.bound) == (0.0, 0.0, 0.0)
+        result = interval(name, seen(*np.zeros((4, ENOUGH), dtype=np.float32)))
+        assert (result.low, result.high, result.bound) == (0.0, 0.0, 0.0)
 
     def test_never_beyond_what_was_seen_or_zero(self, name: str) -> None:
         for seed in range(5):
             parts = [part + np.float32(seed) for part in drawn(seed)]
             values = np.concatenate(parts)
-            found = interval(name, seen(*parts))
-            assert min(values.min(), 0) <= found.low <= found.high <= max(values.max(), 0)
-            assert 0 < found.bound <= np.abs(values).max()
+            result = interval(name, seen(*parts))
+            assert min(values.min(), 0) <= result.low <= result.high <= max(values.max(), 0)
+            assert 0 < result.bound <= np.abs(values).max()
 
     def test_one_sided_values_stay_one_sided(self, name: str) -> None:
         parts = [np.abs(part) for part in drawn(0)]
@@ -446,29 +445,29 @@ class TestEveryCalibrator:
     @pytest.mark.parametrize("sign", [1, -1])
     def test_a_single_value(self, name: str, value: float, sign: int) -> None:
         value = float(np.float32(value))
-        found = interval(name, seen(*np.full((3, ENOUGH), sign * value, dtype=np.float32)))
-        far, near = (found.high, found.low) if sign > 0 else (-found.low, -found.high)
+        result = interval(name, seen(*np.full((3, ENOUGH), sign * value, dtype=np.float32)))
+        far, near = (result.high, result.low) if sign > 0 else (-result.low, -result.high)
         assert 0 <= near <= far <= value
         assert far == pytest.approx(value, rel=2 * BIN)
-        assert found.bound == pytest.approx(value, rel=2 * BIN)
-        assert found.bound <= value
+        assert result.bound == pytest.approx(value, rel=2 * BIN)
+        assert result.bound <= value
 
     def test_values_far_from_zero(self, name: str) -> None:
         for seed in range(10):
             values = np.random.default_rng(seed).normal(10, 0.3, (5, 40_000)).astype(np.float32)
             for sign in (1, -1):
-                found = interval(name, seen(*(sign * values)))
-                assert found.low <= found.high
-                assert 0 < found.bound <= values.max()
+                result = interval(name, seen(*(sign * values)))
+                assert result.low <= result.high
+                assert 0 < result.bound <= values.max()
 
     def test_a_row_that_is_all_zero(self, name: str) -> None:
-        found = interval(name, seen(*drawn(0), np.zeros(5, dtype=np.float32)))
-        assert found.low < 0 < found.high
-        assert found.bound > 0
+        result = interval(name, seen(*drawn(0), np.zeros(5, dtype=np.float32)))
+        assert result.low < 0 < result.high
+        assert result.bound > 0
 
     def test_options_that_do_not_exist_are_refused(self, name: str) -> None:
         with pytest.raises(pydantic.ValidationError, match="Extra inputs are not permitted"):
-            plugins.load("calibrators", name).Options(nothing=1)
+            calibrators.load(name).Options(nothing=1)
 
 
 @pytest.mark.parametrize(
@@ -483,7 +482,7 @@ class TestEveryCalibrator:
     ],
 )
 def test_options_have_limits(name: str, option: str, within: list[float], beyond: list[float]) -> None:
-    options = plugins.load("calibrators", name).Options
+    options = calibrators.load(name).Options
     for value in within:
         assert getattr(options(**{option: value}), option) == value
     for value in beyond:
@@ -494,17 +493,17 @@ def test_options_have_limits(name: str, option: str, within: list[float], beyond
 def test_minmax_is_exact() -> None:
     parts = drawn(0)
     values = np.concatenate(parts)
-    found = interval("minmax", seen(*parts))
-    assert (found.low, found.high) == (values.min(), values.max())
-    assert found.bound == np.abs(values).max()
+    result = interval("minmax", seen(*parts))
+    assert (result.low, result.high) == (values.min(), values.max())
+    assert result.bound == np.abs(values).max()
 
 
 def test_mean_minmax_is_the_mean_of_the_rows_exactly() -> None:
     parts = drawn(0)
-    found = interval("mean-minmax", seen(*parts))
+    result = interval("mean-minmax", seen(*parts))
     low = math.fsum(float(part.min()) for part in parts) / len(parts)
     high = math.fsum(float(part.max()) for part in parts) / len(parts)
-    assert (found.low, found.high, found.bound) == (low, high, max(-low, high))
+    assert (result.low, result.high, result.bound) == (low, high, max(-low, high))
 
 
 @pytest.mark.parametrize("options", [{}, {"constant": 0.3}, {"constant": 1.0}])
@@ -517,8 +516,8 @@ def test_moving_average_is_the_loop_over_rows_exactly(options: dict[str, float])
         high += constant * (float(part.max()) - high)
     # Batches hold rows of similar length, so the rows of the data arrive in quite another order.
     for groups in ([[i] for i in range(300)], [range(299, 149, -1), range(0, 150)]):
-        found = interval("moving-average", batched(parts, groups), **options)
-        assert (found.low, found.high, found.bound) == (low, high, max(-low, high))
+        result = interval("moving-average", batched(parts, groups), **options)
+        assert (result.low, result.high, result.bound) == (low, high, max(-low, high))
 
 
 def test_one_row_is_its_own_average() -> None:
@@ -530,11 +529,11 @@ def test_one_row_is_its_own_average() -> None:
 @pytest.mark.parametrize("keep", [90.0, 99.0, 99.9, 99.99])
 def test_percentile_equals_numpy_to_one_bin(keep: float) -> None:
     values = np.random.default_rng(0).standard_t(3, 200_000).astype(np.float32)
-    found = interval("percentile", seen(*np.array_split(values, 9)), keep=keep)
+    result = interval("percentile", seen(*np.array_split(values, 9)), keep=keep)
     cut = (1 - keep / 100) / 2
     exact = np.quantile(values, [cut, 1 - cut], method="inverted_cdf")
-    np.testing.assert_allclose([found.low, found.high], exact, rtol=BIN)
-    assert found.bound == pytest.approx(np.quantile(np.abs(values), keep / 100, method="inverted_cdf"), rel=BIN)
+    np.testing.assert_allclose([result.low, result.high], exact, rtol=BIN)
+    assert result.bound == pytest.approx(np.quantile(np.abs(values), keep / 100, method="inverted_cdf"), rel=BIN)
 
 
 def test_percentile_ignores_an_outlier_that_minmax_keeps() -> None:
@@ -564,7 +563,7 @@ def shapes_of_values(count: int = 20_000) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     normal = generator.standard_normal(count)
     wide = np.exp(3 * generator.standard_normal((count // 20, 20)))
-    found = {
+    result = {
         "normal": normal,
         "long tails": generator.standard_t(3, count),
         "off centre": normal + 2,
@@ -572,7 +571,7 @@ def shapes_of_values(count: int = 20_000) -> dict[str, np.ndarray]:
         "relu": np.maximum(normal, 0),
         "probabilities": (wide / wide.sum(axis=1, keepdims=True)).reshape(-1),
     }
-    return {name: values.astype(np.float32) for name, values in found.items()}
+    return {name: values.astype(np.float32) for name, values in result.items()}
 
 
 SHAPES = shapes_of_values()
@@ -580,8 +579,8 @@ SHAPES = shapes_of_values()
 
 def test_mse_is_the_best_of_all_intervals_on_a_grid() -> None:
     values = np.random.default_rng(0).standard_t(3, 50_000).astype(np.float32)
-    found = interval("mse", seen(values))
-    ours = quantization_error(values, found.low, found.high)
+    result = interval("mse", seen(values))
+    ours = quantization_error(values, result.low, result.high)
     for name in ("minmax", "percentile"):
         other = interval(name, seen(values))
         assert ours <= quantization_error(values, other.low, other.high)
@@ -595,19 +594,21 @@ def test_mse_is_the_best_of_all_intervals_on_a_grid() -> None:
 def test_mse_beats_every_other_calibrator(shape: str) -> None:
     parts = np.array_split(SHAPES[shape], 9)
     values = SHAPES[shape]
-    found = interval("mse", seen(*parts))
+    result = interval("mse", seen(*parts))
     for name in CALIBRATORS:
         other = interval(name, seen(*parts))
-        assert quantization_error(values, found.low, found.high) <= AS_GOOD * quantization_error(values, other.low, other.high)
-        assert symmetric_error(values, found.bound) <= AS_GOOD * symmetric_error(values, other.bound)
+        assert quantization_error(values, result.low, result.high) <= AS_GOOD * quantization_error(
+            values, other.low, other.high
+        )
+        assert symmetric_error(values, result.bound) <= AS_GOOD * symmetric_error(values, other.bound)
     grid = [symmetric_error(values, np.abs(values).max() * f) for f in np.linspace(0.05, 1, 100)]
-    assert symmetric_error(values, found.bound) <= AS_GOOD * min(grid)
+    assert symmetric_error(values, result.bound) <= AS_GOOD * min(grid)
 
 
 def divergences(counts: np.ndarray, levels: int) -> np.ndarray:
     """The classical algorithm, bound by bound and bin by bin: the divergence of every number of bins from `levels` on."""
-    h = [float(one) for one in counts]
-    found = []
+    h = [float(observed) for observed in counts]
+    result = []
     for i in range(levels, len(h) + 1):
         raw = h[:i]
         p = [*raw[:-1], raw[-1] + sum(h[i:])]
@@ -622,15 +623,15 @@ def divergences(counts: np.ndarray, levels: int) -> np.ndarray:
         occupied = np.array(p) > 0
         ours, theirs = np.array(p)[occupied] / sum(p), np.array(q)[occupied]
         if (theirs == 0).any():
-            found.append(math.inf)
+            result.append(math.inf)
             continue
-        found.append(float((ours * np.log(ours / (theirs / theirs.sum()))).sum()))
-    return np.array(found)
+        result.append(float((ours * np.log(ours / (theirs / theirs.sum()))).sum()))
+    return np.array(result)
 
 
-def least(found: np.ndarray, levels: int) -> int:
+def least(result: np.ndarray, levels: int) -> int:
     """The number of bins of the least divergence: the last one of equally good."""
-    return levels + int(np.flatnonzero(found <= found.min() + 1e-12)[-1])
+    return levels + int(np.flatnonzero(result <= result.min() + 1e-12)[-1])
 
 
 def exact_magnitudes(values: np.ndarray, bins: int = ENOUGH) -> np.ndarray:
@@ -653,26 +654,26 @@ def test_entropy_equals_the_classical_algorithm(reference, shape: str) -> None:
 def test_entropy_equals_the_classical_algorithm_on_odd_histograms() -> None:
     """Empty bins, empty groups, outliers behind gaps, bounds that cut everything off, one bin that has all."""
     generator = np.random.default_rng(0)
-    found = []
+    result = []
     for _ in range(150):
         bins, levels = int(generator.integers(17, 80)), int(generator.integers(8, 16))
         counts = generator.integers(0, 50, bins) * (generator.random(bins) < generator.choice([0.05, 0.3, 0.9]))
         counts[: int(generator.choice([0, bins // 2]))] = 0
         counts[-1] += 1
-        found.append(entropy._smallest_divergence(counts.astype(np.float64), levels))
-        assert found[-1] == least(divergences(counts, levels), levels), counts.tolist()
-    assert len(set(found)) > 20
+        result.append(entropy._smallest_divergence(counts.astype(np.float64), levels))
+        assert result[-1] == least(divergences(counts, levels), levels), counts.tolist()
+    assert len(set(result)) > 20
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_entropy_from_statistics_is_as_good_as_from_all_values(reference, shape: str) -> None:
     values = SHAPES[shape]
-    found = interval("entropy", seen(*np.array_split(values, 9)))
+    result = interval("entropy", seen(*np.array_split(values, 9)))
     largest = float(np.abs(values).max())
-    kept = found.bound / largest * ENOUGH
+    kept = result.bound / largest * ENOUGH
     assert kept == pytest.approx(round(kept))
     assert reference[shape][round(kept) - LEVELS] <= DIVERGENCE * reference[shape].min()
-    assert (found.low, found.high) == (max(values.min(), -found.bound), min(values.max(), found.bound))
+    assert (result.low, result.high) == (max(values.min(), -result.bound), min(values.max(), result.bound))
 
 
 def test_entropy_of_too_few_values_is_refused_with_the_name_of_the_tensor() -> None:

@@ -11,8 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from octobert import targets
 from octobert.config.loading import parse
-from octobert.core import capability, plugins
+from octobert.core import capability
 from octobert.core.errors import RecipeError
 from octobert.core.plan import Quantizer, QuantPlan
 from octobert.data.tokenization import feeds_of
@@ -38,7 +39,7 @@ def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
 
 
 def table(name: str) -> capability.Capabilities:
-    return plugins.load("targets", name).CAPABILITIES
+    return targets.load(name).CAPABILITIES
 
 
 # --- weights only

@@ -12,17 +12,18 @@ import pytest
 from pydantic import ValidationError
 
 from octobert.config.loading import parse
-from octobert.core import plugins
 from octobert.data.tokenization import Encoded
 from octobert.graph import operators, parity, smoothing
 from octobert.graph.capture import capture, lowering
+from octobert.models import families
 from octobert.models.source import resolve
 from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from octobert.quantization import observer
 from octobert.quantization.transforms import smoothquant
 from tests.support.checkpoints import batch, make_tokenizer, plant_outliers
 
-FAMILIES = plugins.names("families")
+FAMILIES = families.names()
 # Where Q and K, or V, cannot be rescaled: they are rotated, compared with positions, or made by one linear layer.
 FOLDED = {"modernbert": (), "deberta-v2": ("value",)}
 # Scales up to 64 and back are rounded once on each side.
@@ -185,8 +186,10 @@ def test_outliers_that_break_plain_ranges_cost_nothing_after_smoothing(shared, t
         "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [32], "repeats": 3},
     }
-    broken = runner.run(parse({**recipe, "transforms": [], "corrections": [], "calibrate": "minmax"}), tmp_path / "out")
-    whole = runner.run(parse(recipe), tmp_path / "out")
+    broken = runner.run(
+        parse({**recipe, "transforms": [], "corrections": [], "calibrate": "minmax"}), tmp_path / "out", executor=inline.run
+    )
+    whole = runner.run(parse(recipe), tmp_path / "out", executor=inline.run)
     drops = [next(c.difference for c in r.comparisons if c.candidate == "ort-cpu") for r in (broken, whole)]
     assert drops[0] < -0.05
     assert abs(drops[1]) <= 0.01

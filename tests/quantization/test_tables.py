@@ -47,16 +47,16 @@ def rounded(number: float) -> float:
     return float(np.float32(number))
 
 
-def bounds(found: dict[str, Interval]) -> dict[str, float]:
-    return {name: one.bound for name, one in found.items()}
+def bounds(table: dict[str, Interval]) -> dict[str, float]:
+    return {name: entry.bound for name, entry in table.items()}
 
 
 @pytest.mark.parametrize("name", [tables.FLATBUFFERS, tables.CACHE])
 def test_bounds_come_back_to_the_bit(intervals, tmp_path: Path, name) -> None:
     tables.write(intervals, tmp_path)
-    found = tables.read(tmp_path / name)
-    assert bounds(found) == {n: rounded(i.bound) for n, i in intervals.items()}
-    assert all(one.low == -one.bound and one.high == one.bound for one in found.values())
+    table = tables.read(tmp_path / name)
+    assert bounds(table) == {n: rounded(i.bound) for n, i in intervals.items()}
+    assert all(entry.low == -entry.bound and entry.high == entry.bound for entry in table.values())
 
 
 def test_the_json_form_keeps_signs(intervals, tmp_path: Path) -> None:
@@ -70,12 +70,12 @@ def test_random_bounds_come_back_from_every_form(tmp_path: Path) -> None:
     drawn = np.exp(generator.uniform(-40, 40, 2000)).astype(np.float32)
     tables.write({f"v{n}": interval(-float(b), float(b)) for n, b in enumerate(drawn)}, tmp_path, tensorrt=101401)
     for name in (tables.FLATBUFFERS, tables.CACHE, tables.JSON):
-        found = tables.read(tmp_path / name)
-        assert np.array_equal(np.float32([found[f"v{n}"].bound for n in range(len(drawn))]), drawn)
+        table = tables.read(tmp_path / name)
+        assert np.array_equal(np.float32([table[f"v{n}"].bound for n in range(len(drawn))]), drawn)
     native = tables.read(tmp_path / tables.TENSORRT)
-    found = np.float32([native[f"v{n}"].bound for n in range(len(drawn))])
-    assert np.mean(found != drawn) < 0.01
-    assert np.abs(found.view(np.int32) - drawn.view(np.int32)).max() <= 1
+    table = np.float32([native[f"v{n}"].bound for n in range(len(drawn))])
+    assert np.mean(table != drawn) < 0.01
+    assert np.abs(table.view(np.int32) - drawn.view(np.int32)).max() <= 1
 
 
 def test_onnx_runtime_reads_the_flatbuffers(intervals, tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_onnx_runtime_reads_the_json(intervals, tmp_path: Path) -> None:
     tables.write(intervals, tmp_path)
     data = ort_quantization.load_tensors_data(tmp_path / tables.JSON)
     assert data.calibration_method is ort_quantization.CalibrationMethod.MinMax
-    for name, one in intervals.items():
+    for name, entry in intervals.items():
         low, high = data[name].range_value
-        assert (low.dtype, float(low), float(high)) == (np.float32, rounded(one.low), rounded(one.high))
+        assert (low.dtype, float(low), float(high)) == (np.float32, rounded(entry.low), rounded(entry.high))
 
 
 def test_tables_of_onnx_runtime_are_read(tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_tables_of_onnx_runtime_are_read(tmp_path: Path) -> None:
 
 def test_the_cache_of_tensorrt(tmp_path: Path) -> None:
     (tmp_path / "theirs.cache").write_text("TRT-7103-EntropyCalibration2\ndata_0: 4000889d\ninput:0: 3caa54fc\nnothing: 0\n")
-    found = tables.read(tmp_path / "theirs.cache")
+    table = tables.read(tmp_path / "theirs.cache")
     # 4000889d is 2.008338; the range is 127 times the scale.
-    assert found["data_0"].bound == pytest.approx(2.008338 * 127, rel=1e-6)
-    assert set(found) == {"data_0", "input:0", "nothing"}
+    assert table["data_0"].bound == pytest.approx(2.008338 * 127, rel=1e-6)
+    assert set(table) == {"data_0", "input:0", "nothing"}
     paths = tables.write({"b": interval(-1, 127), "a": interval(0, 0)}, tmp_path, tensorrt=8601)
     assert paths[-1].read_text() == "TRT-8601-EntropyCalibration2\na: 00000000\nb: 3f800000\n"
     with pytest.raises(DataError, match=r'"x:0": TensorRT\'s cache cannot hold a name with a colon; rename'):
@@ -142,7 +142,7 @@ def test_what_c_plus_plus_cannot_parse_is_zero(tmp_path: Path) -> None:
         ({"x": interval(math.nan, 1, 1)}, r'"x": the interval cannot be written .*not finite: low nan.*calibrate again'),
         ({"x": interval(0, math.inf)}, "not finite"),
         ({"x": interval(0, 1e39)}, "not finite"),
-        ({"x": interval(2, 1)}, "no interval: low 2.0, high 1.0"),
+        ({"x": interval(2, 1)}, "not an interval: low 2.0, high 1.0"),
         ({"x": interval(-2, 1, -1)}, "bound -1.0"),
         ({"x\ny": interval(0, 1)}, "the table cannot hold a name with a line break; rename"),
     ],

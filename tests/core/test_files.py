@@ -1,0 +1,38 @@
+"""Files: a write is whole or leaves no trace, and a link has the content of its source."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from octobert.core import files
+from octobert.core.errors import StorageError
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with files.atomic_write(path) as partial:
+        partial.write_text("old")
+    with pytest.raises(TypeError), files.atomic_write(path) as partial:
+        partial.write_text("new") and partial.write_text(1)  # type: ignore[operator]
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_of_the_disk_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"the disk is full .*; free some space"), files.storage_errors(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match=r"^$"), files.storage_errors(tmp_path):
+        raise OSError
+
+
+def test_a_link_falls_back_to_a_copy(tmp_path: Path, monkeypatch) -> None:
+    source = tmp_path / "source"
+    source.write_text("content")
+    files.link_or_copy(source, tmp_path / "folder" / "link")
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError()))
+    files.link_or_copy(source, tmp_path / "folder" / "copy")
+    assert files.digests_of(tmp_path / "folder") == {name: files.file_digest(source) for name in ("copy", "link")}
