@@ -19,7 +19,7 @@ from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.evaluation.statistics import paired
 from octobert.inference.batching import run_rows
-from octobert.tasks._task import Task
+from octobert.tasks import Task
 
 Outputs = dict[Text, dict[str, np.ndarray]]
 

@@ -21,7 +21,7 @@ from octobert.evaluation import candidates, latency, tuning
 from octobert.evaluation.candidates import Candidate
 from octobert.inference import tuned_file
 from octobert.inference.predictor import read_manifest
-from octobert.tasks._task import rebuild
+from octobert.tasks import rebuild
 
 # Sequence length of a benchmark, in tokens, where the models allow it.
 _DEFAULT_TOKENS = 128

@@ -14,7 +14,7 @@ from octobert.data.rows import Row
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.inference.predictor import Predictor
-from octobert.tasks._task import files_of
+from octobert.tasks import files_of
 
 
 class Judgement(Tabular):

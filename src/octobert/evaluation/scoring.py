@@ -9,7 +9,7 @@ from octobert.core.errors import DataError
 from octobert.core.measurements import Comparison, Score
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import mcnemar, paired, score
-from octobert.tasks._task import Outputs, Task
+from octobert.tasks import Outputs, Task
 
 
 def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any], *, seed: int) -> tuple[Score, ...]:

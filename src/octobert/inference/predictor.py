@@ -19,7 +19,7 @@ from octobert.inference import cost_model
 from octobert.inference.batching import run_rows
 from octobert.inference.streaming import Scheduler
 from octobert.inference.tuned_file import read_tuned
-from octobert.tasks._task import rebuild
+from octobert.tasks import rebuild
 
 # A list of up to this many inputs is answered on the calling thread.
 _FEW = 4

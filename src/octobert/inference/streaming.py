@@ -18,7 +18,7 @@ from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
 from octobert.inference.batching import Batch, Outputs, make_batches
 from octobert.inference.cost_model import CostModel
-from octobert.tasks._task import Task
+from octobert.tasks import Task
 
 # The first window is small, for early answers. Later ones are large, so that rows meet others of their length.
 _FIRST, _LARGEST = 32, 1024

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from octobert.config.training import Training
 from octobert.core.frozen import FrozenModel
-from octobert.tasks._task import Task, build
+from octobert.tasks import Task, build
 
 M = TypeVar("M", bound=FrozenModel)
 I_co = TypeVar("I_co", bound=FrozenModel, covariant=True)

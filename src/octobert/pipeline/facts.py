@@ -18,7 +18,7 @@ from octobert.models import heads, source
 from octobert.models.source import ModelSource
 from octobert.pipeline import preflight
 from octobert.pipeline.contract import StepResult, TaskSpec
-from octobert.tasks._task import build, files_of
+from octobert.tasks import build, files_of
 
 DATA, CAPTURE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "observe"))
 

@@ -14,7 +14,7 @@ from octobert.data.tokenization import check_length
 from octobert.evaluation.latency import check_lengths
 from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
-from octobert.tasks._task import Task
+from octobert.tasks import Task
 
 
 def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, places: sources.Places) -> None:

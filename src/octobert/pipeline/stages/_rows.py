@@ -6,7 +6,7 @@ from typing import Any
 
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.pipeline.contract import StepResult
-from octobert.tasks._task import Task
+from octobert.tasks import Task
 
 
 def tokenizer_of(capture: StepResult, task: Task) -> Tokenizer:

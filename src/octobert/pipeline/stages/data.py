@@ -21,7 +21,7 @@ from octobert.data import readers, sampling
 from octobert.data.rows import Row
 from octobert.data.tokenization import Text
 from octobert.pipeline.contract import Context, Summary, TaskSpec
-from octobert.tasks._task import Task
+from octobert.tasks import Task
 
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
