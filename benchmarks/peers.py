@@ -30,7 +30,7 @@ def onnxruntime_model(floating: Path, rows: list[Feeds], folder: Path, *, static
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    class Reader(CalibrationDataReader):
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
         """One row at a time, None after the last."""
 
         get_next = staticmethod(partial(next, iter(rows), None))

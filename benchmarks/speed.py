@@ -158,7 +158,8 @@ class Torchao(Sessions):
         model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
         quantize_(model, Int8DynamicActivationInt8WeightConfig())
         torch.set_num_threads(environment.cores())
-        self._torch, self._model = torch, torch.compile(model)
+        self._torch: Any = torch
+        self._model = torch.compile(model)
         self._encoder = Tokenizer(Path(folder), 512)
         self.run({"input_ids": np.ones((1, 16), dtype=np.int64), "attention_mask": np.ones((1, 16), dtype=np.int64)})
 

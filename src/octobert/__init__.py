@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from octobert.core.version import __version__
+from octobert.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema

@@ -223,7 +223,8 @@ class Worker:
         Raises:
             TargetError: it cannot be opened, or the process died.
         """
-        return self._receive()
+        facts: dict[str, Any] = self._receive()
+        return facts
 
     def ask(self, request: str, argument: Any) -> Any:
         """Send a request and return the answer."""

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from octobert.core import plugins
 from octobert.core.family import EncoderFamily, part_of
 from octobert.core.profile import Kind, Operator
+from octobert.models import families
 
 Place = tuple[int | None, str]
 NOWHERE: Place = (None, "")
@@ -90,6 +90,6 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
 
 def _family(ran: Sequence[Ran], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
-    families = [plugins.load("families", name).FAMILY for name in ((family,) if family else plugins.names("families"))]
-    names = [name for operator in ran for name in operator.covers] if len(families) > 1 else []
-    return max(families, key=lambda each: sum(all(p not in (None, "") for p in place(n, each)) for n in names))
+    candidates = [families.load(name) for name in ((family,) if family else families.names())]
+    names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
+    return max(candidates, key=lambda each: sum(all(p not in (None, "") for p in place(n, each)) for n in names))

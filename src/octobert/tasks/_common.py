@@ -126,7 +126,8 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     """
     wide = np.asarray(logits, dtype=np.float64)
     powers: np.ndarray = np.exp(wide - wide.max(axis=-1, keepdims=True))
-    return powers / np.sum(powers, axis=-1, keepdims=True)
+    result: np.ndarray = powers / np.sum(powers, axis=-1, keepdims=True)
+    return result
 
 
 def output_error(ours: Outputs, reference: Outputs) -> float:

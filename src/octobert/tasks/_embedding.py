@@ -142,4 +142,5 @@ class Embedding(WholeTexts):
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     wide = vectors.astype(np.float64)
-    return wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
+    unit: np.ndarray = wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
+    return unit

@@ -183,7 +183,8 @@ class OrtSession:
         for name in self.outputs:
             binding.bind_output(name)
         session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()
+        outputs: list[np.ndarray] = binding.copy_outputs_to_cpu()
+        return outputs
 
 
 def _settings(options: SessionOptions, threads: int) -> Any:
