@@ -116,7 +116,9 @@ def test_a_moving_average_goes_its_share_and_leaves_what_it_did_not_see() -> Non
 
 
 def test_a_range_that_is_not_known_is_what_is_seen_first_and_holds_zero() -> None:
-    ranges = ActivationRanges([Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)], learned=False)
+    ranges = ActivationRanges(
+        [Quantizer(dtype="uint8", symmetric=False), Quantizer(dtype="int8", symmetric=True)], learned=False
+    )
     assert np.isnan(ranges.parameters_of_quantization()[0][0])
     ranges.update([0, 1], [torch.tensor(0.5), torch.tensor(-3.0)], [torch.tensor(2.0), torch.tensor(1.0)], 0.01)
     assert [end.tolist() for end in ranges.bounds()] == [[0.0, -3.0], [2.0, 3.0]]

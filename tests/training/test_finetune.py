@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +19,11 @@ from octobert.models.heads import has_head
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Context, Request
-from octobert.pipeline.executors import local
+from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import data as data_stage
 from octobert.pipeline.stages import finetune as stage
+from tests.support import cli
 from tests.support.checkpoints import WORDS
 from tests.support.stages import context_of, request_of, step_of, stored
 
@@ -89,7 +88,7 @@ def finished(checkpoint, answering, tmp_path_factory):
             if step.name == "finetune":
                 seen.append((done, total))
 
-    return recipe, out, runner.run(recipe, out, Watch()), seen
+    return recipe, out, runner.run(recipe, out, Watch(), executor=inline.run), seen
 
 
 def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object) -> Context:
@@ -160,9 +159,9 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
     # The newest may be half written; what comes of half a checkpoint is tested below.
     saved = max(int(path.parent.name.split("-")[1]) for path in scratch.glob("trainer/checkpoint-*/complete"))
     seen: list[int] = []
-    found = local.run(request(5), tmp_path / "second", lambda what, done, total: seen.append(done))
+    result = local.run(request(5), tmp_path / "second", lambda what, done, total: seen.append(done))
     assert seen[0] == saved + 1 > 19
-    assert found.summary["steps"] == report.stages["finetune"].summary["steps"]
+    assert result.summary["steps"] == report.stages["finetune"].summary["steps"]
     expected = load_file(stored(out, "finetune") / "checkpoint" / "model.safetensors")
     resumed = load_file(tmp_path / "second" / "checkpoint" / "model.safetensors")
     assert set(resumed) == set(expected)
@@ -237,8 +236,8 @@ def test_a_model_with_the_head_keeps_its_classes(checkpoint, tmp_path) -> None:
 def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answering, tmp_path) -> None:
     data = {"source": str(answering), "calibrate": {"from": "train", "samples": 8}, "tune": {"from": "train", "samples": 50}}
     recipe = recipe_for(checkpoint("bert", "embedding"), answering, data=data, accuracy={"max_drop": 0.1})
-    found = data_of(recipe, tmp_path)
-    parts = {"training": found["training"], "tuning": found["tuning"][-1], "evaluation": found["evaluation"]}
+    result = data_of(recipe, tmp_path)
+    parts = {"training": result["training"], "tuning": result["tuning"][-1], "evaluation": result["evaluation"]}
     trained, tuned, evaluated = ({context for _, context in part["inputs"]} for part in parts.values())
     assert (len(trained), len(tuned), len(evaluated)) == (110, 50, 40)
     assert not trained & (tuned | evaluated)
@@ -294,10 +293,6 @@ def test_an_answer_that_cannot_be_learned_is_refused(checkpoint, tmp_path) -> No
         stage.run(context_for(recipe, tmp_path / "run", tmp_path / "rows"))
 
 
-def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "octobert", "finetune", *map(str, arguments)], capture_output=True, text=True)
-
-
 def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering, tmp_path) -> None:
     common = (
         checkpoint("bert", "embedding"),
@@ -310,14 +305,14 @@ def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering
         "--epochs",
         "0.2",
     )
-    done = run_command(*common, "--json")
+    done = cli.octobert("finetune", *common, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["trained"]["steps"] == 2
-    assert {score["metric"] for score in found["scores"]} >= {"exact", "f1"}
+    result = json.loads(done.stdout)
+    assert result["trained"]["steps"] == 2
+    assert {score["metric"] for score in result["scores"]} >= {"exact", "f1"}
     assert has_head(resolve(tmp_path / "out" / "checkpoint"), "question-answering")
     # What was trained can be trained on, and is not trained again.
-    again = run_command(*common)
+    again = cli.octobert("finetune", *common)
     assert again.returncode == 0
     assert "finetune                     reused" in again.stderr
     assert "trained on 160" in again.stdout
@@ -339,7 +334,7 @@ def test_the_command_refuses_with_a_sentence(
     checkpoint, answering, tmp_path, arguments: tuple, code: int, message: str
 ) -> None:
     base = checkpoint("bert", "embedding")
-    done = run_command(base, "--task", "squad", "--data", answering, "--out", tmp_path / "out", *arguments)
+    done = cli.octobert("finetune", base, "--task", "squad", "--data", answering, "--out", tmp_path / "out", *arguments)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -231,16 +231,16 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
         return work, local.run(request, work, lambda what, done, total: seen.append(done), how), seen
 
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(machine, ("first", "second")[:machines]))
-    for _, response, seen in found:
+        result = list(pool.map(machine, ("first", "second")[:machines]))
+    for _, response, seen in result:
         assert response.summary["steps"] == 5
         assert seen == [1, 2, 3, 4, 5]
     # What comes next has the same key on both, so that they meet again.
-    assert len({(work / "checkpoint" / TRAINED).read_text() for work, _, _ in found}) == 1
-    weights = [load_file(work / "checkpoint" / "model.safetensors") for work, _, _ in found]
+    assert len({(work / "checkpoint" / TRAINED).read_text() for work, _, _ in result}) == 1
+    weights = [load_file(work / "checkpoint" / "model.safetensors") for work, _, _ in result]
     assert all(np.array_equal(weights[0][name], weights[-1][name]) for name in weights[0])
     kept = set()
-    for work, _, _ in found:
+    for work, _, _ in result:
         # Each machine goes on from its own checkpoints.
         saved = (work.parent / "scratch" / "trainer").glob("checkpoint-*")
         last = max(saved, key=lambda p: int(p.name.split("-")[1]))
@@ -253,14 +253,14 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
 def test_ranges_move_as_they_are_told(finished, tmp_path, ranges: str) -> None:
     recipe, out, _ = finished
     context = context_for(recipe, tmp_path, made_of(recipe, out), ranges=ranges, range_rate=0.05, freeze=1.0, epochs=0.6)
-    found = stage.run(context)
+    result = stage.run(context)
     before = Ranges.model_validate_json((stored(out, "calibrate") / "ranges.json").read_text()).intervals
     after = Ranges.model_validate_json((context.work / "ranges.json").read_text()).intervals
     moved = [v for v, now in after.items() if abs(now.high - max(before[v].high, 0)) > 1e-6]
     assert (len(moved) > 10) == (ranges != "fixed")
     with np.load(context.work / "scales.npz") as scales:
         assert (len(scales.files) == 12) == (ranges == "learned")
-    assert (found["moved"] > 0) == (ranges != "fixed")
+    assert (result["moved"] > 0) == (ranges != "fixed")
 
 
 def test_ranges_stand_still_after_the_freeze_and_rounding_waits_for_observers(finished, tmp_path, monkeypatch) -> None:
@@ -422,7 +422,7 @@ def test_recipes_that_contradict_themselves(changes: dict, message: str) -> None
 def test_preparers_and_refiners_are_off_with_qat_and_on_without() -> None:
     recipe = recipe_for(Path("model"), Path("data"))
     assert (recipe.transforms, recipe.corrections) == ((), ())
-    assert [one.name for one in recipe_for(Path("model"), Path("data"), qat=None).transforms] == ["smoothquant"]
+    assert [transform.name for transform in recipe_for(Path("model"), Path("data"), qat=None).transforms] == ["smoothquant"]
 
 
 def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:

@@ -88,12 +88,12 @@ def outputs(model, feeds: dict) -> np.ndarray:
         return model(**{k: torch.from_numpy(v) for k, v in feeds.items() if k in accepted}).logits.numpy()
 
 
-def assert_follows(model, one: Case, expected: list[np.ndarray]) -> np.ndarray:
+def assert_follows(model, subject: Case, expected: list[np.ndarray]) -> np.ndarray:
     """Outputs of a simulated model are those of a graph, but for values at the border of two codes; they are returned."""
-    found = np.concatenate([outputs(model, feeds).ravel() for feeds in one.feeds])
-    difference = np.abs(found - np.concatenate([a.ravel() for a in expected]))
+    result = np.concatenate([outputs(model, feeds).ravel() for feeds in subject.feeds])
+    difference = np.abs(result - np.concatenate([a.ravel() for a in expected]))
     assert (difference <= EXACT).mean() >= UNTOUCHED, difference
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +111,15 @@ def case(checkpoint, captured, tmp_path_factory):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_simulation_equals_the_written_graph(case, family: str, placement: str) -> None:
-    one = case(family)
-    plan = one.plan(PLACEMENTS[placement])
-    model = one.model()
-    simulation = Simulation(model, plan, one.family).attach()
-    found = assert_follows(model, one, one.written(plan))
+    subject = case(family)
+    plan = subject.plan(PLACEMENTS[placement])
+    model = subject.model()
+    simulation = Simulation(model, plan, subject.family).attach()
+    result = assert_follows(model, subject, subject.written(plan))
     simulation.quantizing = False
-    floats = np.concatenate([outputs(model, feeds).ravel() for feeds in one.feeds])
+    floats = np.concatenate([outputs(model, feeds).ravel() for feeds in subject.feeds])
     # The test can fail: 8 bits are far from float here.
-    assert np.median(np.abs(found - floats)) > 100 * EXACT
+    assert np.median(np.abs(result - floats)) > 100 * EXACT
 
 
 @pytest.mark.parametrize(
@@ -138,23 +138,23 @@ def test_simulation_equals_the_written_graph(case, family: str, placement: str) 
 )
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
 def test_every_option_of_the_plan_is_simulated(case, options: dict, target: str) -> None:
-    one = case("bert")
-    plan = one.plan("qdqbert", target, **options)
-    model = one.model()
-    Simulation(model, plan, one.family).attach()
-    assert_follows(model, one, one.written(plan))
+    subject = case("bert")
+    plan = subject.plan("qdqbert", target, **options)
+    model = subject.model()
+    Simulation(model, plan, subject.family).attach()
+    assert_follows(model, subject, subject.written(plan))
 
 
 def test_detached_it_is_the_model_that_it_was(case) -> None:
-    one = case("bert")
-    model = one.model()
-    before, names = outputs(model, one.feeds[0]), set(model.state_dict())
-    simulation = Simulation(model, one.plan("qdqbert"), one.family, learned=True).attach()
+    subject = case("bert")
+    model = subject.model()
+    before, names = outputs(model, subject.feeds[0]), set(model.state_dict())
+    simulation = Simulation(model, subject.plan("qdqbert"), subject.family, learned=True).attach()
     assert set(model.state_dict()) > names
-    outputs(model, one.feeds[0])
+    outputs(model, subject.feeds[0])
     simulation.detach()
     assert set(model.state_dict()) == names
-    np.testing.assert_allclose(outputs(model, one.feeds[0]), before, atol=EXACT)
+    np.testing.assert_allclose(outputs(model, subject.feeds[0]), before, atol=EXACT)
 
 
 def without_ranges(plan: QuantPlan) -> QuantPlan:
@@ -170,35 +170,35 @@ def without_ranges(plan: QuantPlan) -> QuantPlan:
 @pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "mobilebert", "albert", "mpnet"])
 def test_observers_see_real_tokens_only(case, family: str) -> None:
     """What the float graph has at real tokens, computed row by row without any padding, is what is observed of a padded batch."""
-    one = case(family)
-    lengths, pad = [9, 4, 1], pad_of(one.source)
+    subject = case(family)
+    lengths, pad = [9, 4, 1], pad_of(subject.source)
     padded = batch(lengths, pad_id=pad, seed=5)
     alone = [{k: v[i : i + 1, :n] for k, v in padded.items()} for i, n in enumerate(lengths)]
-    plan = without_ranges(one.plan(("*",), activations="uint8", symmetric=False))
-    model = one.model().train()
+    plan = without_ranges(subject.plan(("*",), activations="uint8", symmetric=False))
+    model = subject.model().train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     model.config.update({key: 0.0 for key in checkpoints.dropouts(model.config.to_dict())})
-    simulation = Simulation(model, plan, one.family, rate=1.0).attach()
+    simulation = Simulation(model, plan, subject.family, rate=1.0).attach()
     simulation.observing, simulation.quantizing = True, False
     outputs(model, padded)
-    found = simulation.intervals()
-    opened = session(one.folder / "seen.onnx", one.folder)
-    names = sorted(found)
+    result = simulation.intervals()
+    opened = session(subject.folder / "seen.onnx", subject.folder)
+    names = sorted(result)
     rows = [run(opened, feeds, names) for feeds in alone]
     for index, name in enumerate(names):
         low, high = min(0.0, *(r[index].min() for r in rows)), max(0.0, *(r[index].max() for r in rows))
-        assert (found[name].low, found[name].high) == (pytest.approx(low, **FLOATS), pytest.approx(high, **FLOATS)), name
+        assert (result[name].low, result[name].high) == (pytest.approx(low, **FLOATS), pytest.approx(high, **FLOATS)), name
 
 
 def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
-    one = case("bert")
-    plan = without_ranges(one.plan("matmul"))
+    subject = case("bert")
+    plan = without_ranges(subject.plan("matmul"))
     widths = {}
     for keep in (100.0, 90.0):
-        model = one.model().train()
-        simulation = Simulation(model, plan, one.family, keep=keep, rate=1.0).attach()
+        model = subject.model().train()
+        simulation = Simulation(model, plan, subject.family, keep=keep, rate=1.0).attach()
         simulation.observing, simulation.quantizing = True, False
         torch.manual_seed(0)
         outputs(model, batch([30] * 8, seed=3))
@@ -210,66 +210,69 @@ def test_an_observed_percentile_leaves_out_the_share_it_says(case) -> None:
 
 
 def test_a_range_that_saw_nothing_is_named(case) -> None:
-    one = case("bert")
-    simulation = Simulation(one.model(), without_ranges(one.plan("matmul")), one.family).attach()
+    subject = case("bert")
+    simulation = Simulation(subject.model(), without_ranges(subject.plan("matmul")), subject.family).attach()
     with pytest.raises(PlanError, match=r"embeddings.LayerNorm.*a range has seen no data.*train on more rows"):
         simulation.intervals()
 
 
 def test_a_plan_of_another_model_is_refused(case) -> None:
-    one = case("bert")
-    plan = one.plan("matmul")
+    subject = case("bert")
+    plan = subject.plan("matmul")
     moved = [
         d.model_copy(update={"site": d.site.model_copy(update={"value": d.site.value.replace("layer.1.", "layer.7.")})})
         for d in plan.decisions
     ]
     with pytest.raises(PlanError, match=r"layer.7.*the plan does not fit the model"):
-        Simulation(one.model(), plan.model_copy(update={"decisions": tuple(moved)}), one.family)
+        Simulation(subject.model(), plan.model_copy(update={"decisions": tuple(moved)}), subject.family)
 
 
 def test_dynamic_activations_are_refused(case) -> None:
     from octobert.quantization.methods import dynamic
 
-    one = case("bert")
-    plan = dynamic.plan(one.sites, one.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options())
+    subject = case("bert")
+    plan = dynamic.plan(subject.sites, subject.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options())
     with pytest.raises(PlanError, match=r"needs fixed ranges .*use the method static"):
-        Simulation(one.model(), plan, one.family)
+        Simulation(subject.model(), plan, subject.family)
 
 
 def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
     """Moved ends of activations and weights, written as Q/DQ, give what the simulation gives."""
-    one = case("bert")
-    model = one.model()
-    simulation = Simulation(model, one.plan("qdqbert"), one.family, learned=True).attach()
+    subject = case("bert")
+    model = subject.model()
+    simulation = Simulation(model, subject.plan("qdqbert"), subject.family, learned=True).attach()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".log_" in name:
                 parameter.uniform_(-0.3, 0.2, generator=generator)
     ranges = Ranges(calibrator="", options={}, intervals=simulation.intervals(), provenance=PROVENANCE)
-    plan = static.plan(one.sites, ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, static.Options(placement="qdqbert"))
-    graph = ir.load(one.path)
+    plan = static.plan(
+        subject.sites, ranges, plugins.load("targets", "ort-cpu").CAPABILITIES, static.Options(placement="qdqbert")
+    )
+    graph = ir.load(subject.path)
     nodes = {str(node.name): node for node in graph.graph}
     scales = {str(sites.linear_node(nodes, m).inputs[1].name): s for m, s in simulation.weight_scales().items()}
     qdq.write(graph, plan, scales)
-    opened = session(graph, one.folder)
-    assert_follows(model, one, [run(opened, feeds)[0] for feeds in one.feeds])
+    opened = session(graph, subject.folder)
+    assert_follows(model, subject, [run(opened, feeds)[0] for feeds in subject.feeds])
     # A model that is loaded again computes the same with the scales that were kept.
-    again = one.model()
-    Simulation(again, plan, one.family, scales=simulation.weight_scales()).attach()
-    np.testing.assert_allclose(outputs(again, one.feeds[2]), outputs(model, one.feeds[2]), atol=EXACT)
+    again = subject.model()
+    Simulation(again, plan, subject.family, scales=simulation.weight_scales()).attach()
+    np.testing.assert_allclose(outputs(again, subject.feeds[2]), outputs(model, subject.feeds[2]), atol=EXACT)
 
 
 def test_a_value_that_the_model_does_not_compute_is_named(case, monkeypatch) -> None:
     """What a change of transformers' code would do: a product that is not recognised must not stay float in silence."""
     from octobert.training.interception import Interceptor
 
-    one = case("bert")
+    subject = case("bert")
     monkeypatch.setattr(Interceptor, "_product", lambda self, func, args, kwargs: func(*args, **kwargs))
-    model = one.model()
-    simulation = Simulation(model, one.plan("qdqbert"), one.family).attach()
-    outputs(model, one.feeds[0])
+    model = subject.model()
+    simulation = Simulation(model, subject.plan("qdqbert"), subject.family).attach()
+    outputs(model, subject.feeds[0])
     with pytest.raises(
-        PlanError, match=r"attention.self.*the model does not compute a value that the plan quantizes .*got 8 of 20 ranges without a value"
+        PlanError,
+        match=r"attention.self.*the model does not compute a value that the plan quantizes .*got 8 of 20 ranges without a value",
     ):
         simulation.intervals()

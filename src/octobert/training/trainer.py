@@ -17,11 +17,8 @@ import numpy as np
 from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.models.checkpoint import inputs_of
 from octobert.training.checkpoints import check_same_training, last_checkpoint, non_finite_weight
-from octobert.training.distributed import is_first as is_first
-from octobert.training.distributed import world_size
-from octobert.training.job import Job as Job
-from octobert.training.job import TrainingRows as TrainingRows
-from octobert.training.job import collate
+from octobert.training.distributed import is_first, world_size
+from octobert.training.job import Job, collate
 
 if TYPE_CHECKING:
     import transformers

@@ -16,7 +16,7 @@ from typing import Any
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors._perform import as_sentence, perform
 from octobert.pipeline.executors.local import REQUEST, RESPONSE
-from octobert.training import trainer
+from octobert.training.distributed import is_first
 
 
 def main(work: Path) -> int:
@@ -29,7 +29,7 @@ def main(work: Path) -> int:
     except Exception as error:  # noqa: BLE001  # this is the stage boundary
         answer = {"error": as_sentence(error, request.stage, work).to_json(), "traceback": traceback.format_exc()}
     # Of the processes of a distributed training one answers, but any may fail.
-    return _answer(answer, work) if trainer.is_first() or "error" in answer else 0
+    return _answer(answer, work) if is_first() or "error" in answer else 0
 
 
 def _answer(answer: dict[str, Any], work: Path) -> int:
@@ -47,7 +47,7 @@ def _answer(answer: dict[str, Any], work: Path) -> int:
 
 
 def _report(what: str, done: int, total: int) -> None:
-    if not trainer.is_first():
+    if not is_first():
         return
     sys.stdout.write(json.dumps({"progress": [what, done, total]}) + "\n")
     sys.stdout.flush()

@@ -21,6 +21,8 @@ from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.keys import key_data
 from octobert.pipeline.stages import _artifacts, _rows
 from octobert.training import trainer
+from octobert.training.distributed import is_first
+from octobert.training.job import Job, TrainingRows
 
 if TYPE_CHECKING:
     from octobert.training.distillation import Teacher
@@ -96,9 +98,9 @@ def train_(
     encoded = _rows.encoded(stored["inputs"], task, tokenizer)
     teacher_only = settings.distill is not None and settings.distill.share == 1
     targets = [{} for _ in encoded.flat] if teacher_only else task.targets(encoded, stored["gold"])
-    job = trainer.Job(
+    job = Job(
         model=model,
-        rows=trainer.TrainingRows(encoded.flat, targets, tokenizer.pad_id),
+        rows=TrainingRows(encoded.flat, targets, tokenizer.pad_id),
         settings=settings,
         how=options.training,
         seed=options.seed,
@@ -128,7 +130,7 @@ def _teacher(options: TrainingOptions, base: ModelSource, settings: Finetune) ->
 
 def save(work: Path, options: TrainingOptions, base: ModelSource, settings: Finetune, model: Any, facts: Summary) -> None:
     """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
-    if not trainer.is_first():
+    if not is_first():
         return
     folder, side = work / _artifacts.CHECKPOINT, base.tokenizer_folder
     folder.mkdir()

@@ -18,7 +18,7 @@ from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans, finetune
-from octobert.training import trainer
+from octobert.training.distributed import is_first
 
 
 class Inputs(FrozenModel):
@@ -61,7 +61,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     intervals, scales = simulation.intervals(), simulation.weight_scales()
     simulation.detach()
     finetune.save(context.work, options, base, settings, model, facts)
-    if trainer.is_first():
+    if is_first():
         began = {"calibrator": before.calibrator, **before.options, "ranges": settings.ranges}
         ranges = Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance)
         context.write(_artifacts.RANGES, ranges)
