@@ -26,6 +26,7 @@ from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Request
+from octobert.pipeline.executors import inline, local
 from octobert.pipeline.store import Store, locked
 from tests.support.runs import FAST, TARGETS, pairs_of_sentences
 
@@ -98,7 +99,7 @@ def test_the_report_has_everything(finished) -> None:
 def test_running_again_reuses_everything_and_a_change_runs_only_what_depends_on_it(finished) -> None:
     recipe, out, report = finished
     seen = Seen()
-    assert runner.run(recipe, out, seen) == report
+    assert runner.run(recipe, out, seen, executor=inline.run) == report
     assert seen.ran == []
     verdicts = {v.step: v for v in runner.dry_run(recipe, out)}
     assert {v.action for v in verdicts.values()} == {"reuse"}
@@ -117,7 +118,7 @@ def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
     ranges = next((copy / ".octobert" / "store").glob("calibrate-*/ranges.json"))
     ranges.write_text("{}")
     seen = Seen()
-    runner.run(recipe, copy, seen)
+    runner.run(recipe, copy, seen, executor=inline.run)
     # It comes out the same to the byte, so nothing after it has to run; the report tells how long it took, and is made anew.
     assert [name for name in seen.ran if not name.startswith(("report", "package"))] == ["calibrate"]
 
@@ -184,7 +185,7 @@ def test_a_single_file_of_texts_and_a_users_onnx_file(finished, tmp_path) -> Non
         folder / "model.onnx", tmp_path / "texts.jsonl", task={"embedding": {"text": "body"}}, targets=["ort-cpu"],
         baselines=["torch-f32"],
     )  # fmt: skip
-    report = runner.run(recipe, tmp_path / "out")
+    report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert report.data.calibration_rows == 20
     assert report.data.evaluation_rows == 20
     assert "came as ONNX" in report.absent["torch-f32"]
@@ -200,7 +201,7 @@ def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, 
     same = {"train": str(pairs / "validation.tsv"), "validation": str(pairs / "validation.tsv")}
     recipe = recipe_for(checkpoint("bert"), pairs, data={**same, "calibrate": {"from": "train", "samples": 10}})
     with pytest.raises(DataError, match="10 of 10 calibration rows are also evaluated"):
-        runner.run(recipe, out)
+        runner.run(recipe, out, executor=inline.run)
     assert not list((out / ".octobert" / "store").glob("*data*"))
     events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
     assert events[-1]["event"] == "failure"
@@ -209,8 +210,8 @@ def test_leakage_is_refused_unless_allowed_and_then_reported(checkpoint, pairs, 
         checkpoint("bert"), pairs, targets=["ort-cpu"], measure=False,
         data={**same, "calibrate": {"from": "train", "samples": 10}, "allow_leakage": True},
     )  # fmt: skip
-    runner.run(allowed, out)
-    assert "10 calibration rows are also evaluated" in (out / "report.html").read_text()
+    runner.run(allowed, out, executor=inline.run)
+    assert "10 calibration rows are also evaluation rows" in (out / "report.html").read_text()
 
 
 def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, out) -> None:
@@ -218,7 +219,7 @@ def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, out) ->
     (pairs / "train.tsv").write_text(text)
     source = {"source": str(pairs), "calibrate": {"from": "train", "samples": 200, "drop_evaluated": True}}
     recipe = recipe_for(checkpoint("bert"), pairs, data=source, targets=["ort-cpu"], measure=False)
-    report = runner.run(recipe, out)
+    report = runner.run(recipe, out, executor=inline.run)
     assert (report.data.dropped_rows, report.data.calibration_rows) == (40, 80)
 
 
@@ -228,7 +229,7 @@ def test_two_runs_at_the_same_time(checkpoint, pairs, tmp_path) -> None:
         code = "from tests.pipeline.test_runner import *; runner.run(recipe_for(*sys.argv[1:3]), Path(sys.argv[3]))"
         arguments = [str(checkpoint("bert")), str(pairs), str(tmp_path / "out")]
         with pytest.raises(BusyError, match=f"another octobert run is at work.*process {os.getpid()}"):
-            runner.run(recipe, tmp_path / "out")
+            runner.run(recipe, tmp_path / "out", executor=inline.run)
         result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert "BusyError" in result.stderr
 
@@ -253,7 +254,7 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in part]
         (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     command = command_for(checkpoint("bert"), source, tmp_path)
-    store, deadline = out / ".octobert" / "store", time.time() + 60
+    store, deadline = out / ".octobert" / "store", time.time() + 240
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         while not list(store.glob("work-observe-*")) and time.time() < deadline:
             time.sleep(0.005)
@@ -265,7 +266,7 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
     assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
     events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
     second = max(i for i, e in enumerate(events) if e["event"] == "run")
-    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == ["data", "capture", "prepare"]
+    assert [e["step"] for e in events[second:] if e["event"] == "reused"] == ["data", "capture", "transform"]
     assert not list(store.glob("work-*"))
 
 
@@ -287,8 +288,6 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
-    from octobert.pipeline.executors import local
-
     request = Request(stage="capture", inputs={}, options={}, scratch=Path("nowhere"))
     with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got ValidationError"):
         local.run(request, tmp_path, lambda *_: None)
@@ -319,7 +318,7 @@ def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
 def test_bad_input_stops_with_one_sentence(checkpoint, pairs, out, change: dict, error: type, message: str) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, **{"targets": ["ort-cpu"], "baselines": ["ort-f32"], **change})
     with pytest.raises(error, match=message):
-        runner.run(recipe, out)
+        runner.run(recipe, out, executor=inline.run)
     assert not (out / "ort-cpu").exists()
     assert not (out / "report.json").exists()
 
@@ -331,7 +330,7 @@ def test_a_target_that_is_not_installed(checkpoint, pairs, tmp_path, monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "openvino" else real(name, *a))
     recipe = recipe_for(checkpoint("bert"), pairs, targets=["openvino-cpu"])
     with pytest.raises(TargetError, match=r"the target openvino-cpu cannot run here .*pip install 'octobert\[openvino\]'"):
-        runner.run(recipe, tmp_path / "out")
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out").exists()
 
 
@@ -340,7 +339,7 @@ def test_a_model_without_a_tokenizer(checkpoint, pairs, tmp_path) -> None:
     folder = shutil.copytree(checkpoint("bert"), tmp_path / "mute")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match="there is no tokenizer beside the model"):
-        runner.run(recipe_for(folder, pairs, targets=["ort-cpu"]), tmp_path / "out")
+        runner.run(recipe_for(folder, pairs, targets=["ort-cpu"]), tmp_path / "out", executor=inline.run)
 
 
 def test_a_checkpoint_of_another_head_is_refused_at_once(checkpoint, pairs, tmp_path) -> None:
@@ -349,7 +348,7 @@ def test_a_checkpoint_of_another_head_is_refused_at_once(checkpoint, pairs, tmp_
         ModelError,
         match=r"no sequence-classification head \(got BertForQuestionAnswering, expected .*ForSequenceClassification",
     ):
-        runner.run(recipe, tmp_path / "out")
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert not (tmp_path / "out").exists()
 
 
@@ -357,13 +356,13 @@ def test_an_output_directory_that_is_something_else(checkpoint, pairs, tmp_path)
     recipe = recipe_for(checkpoint("bert"), pairs, targets=["ort-cpu"])
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="the output directory is a file"):
-        runner.run(recipe, tmp_path / "file")
+        runner.run(recipe, tmp_path / "file", executor=inline.run)
     (tmp_path / "out" / "ort-cpu").mkdir(parents=True)
     (tmp_path / "out" / "ort-cpu" / "thesis.txt").write_text("mine")
     with pytest.raises(
-        StorageError, match="something that is not octobert's lies where a package or a checkpoint will be written"
+        StorageError, match="a package or a checkpoint would replace a folder that octobert did not write"
     ):
-        runner.run(recipe, tmp_path / "out")
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert (tmp_path / "out" / "ort-cpu" / "thesis.txt").read_text() == "mine"
 
 

@@ -76,6 +76,8 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimiz
                 session.run(chosen, {n: b[a].astype(np.int32 if "int32" in t else np.int64) for n, a, t in inputs})
                 for b in batches
             ]
+    except OSError:
+        raise
     except Exception as error:  # onnxruntime has no base class for its errors
         raise ModelError(
             "the ONNX model does not run on batches of several lengths",

@@ -58,6 +58,8 @@ def _probed_shapes(model: ir.Model, values: list[ir.Value]) -> list[dict[str, tu
                 feeds = {str(v.name): np.ones(size, dtype=np.int64) for v in model.graph.inputs}
                 results = session.run(names, feeds)
                 probed.append({name: result.shape for name, result in zip(names, results, strict=True)})
+    except OSError:
+        raise
     except Exception as error:  # onnxruntime has no base class for its errors
         raise ModelError(
             f"the graph does not run on {size[0]} rows of {size[1]} tokens",

@@ -66,6 +66,8 @@ def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
         return
     try:
         arrays = folding.computed(model, ends, (batch, sequence))
+    except OSError:
+        raise
     except Exception as error:  # onnxruntime has no base class for its errors
         raise ModelError(
             f"the graph does not run on {batch} rows of {sequence} tokens",
