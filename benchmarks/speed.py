@@ -159,7 +159,7 @@ class Torchao(Sessions):
         quantize_(model, Int8DynamicActivationInt8WeightConfig())
         torch.set_num_threads(environment.cores())
         self._torch: Any = torch
-        self._model = torch.compile(model)
+        self._model: Any = torch.compile(model)
         self._encoder = Tokenizer(Path(folder), 512)
         self.run({"input_ids": np.ones((1, 16), dtype=np.int64), "attention_mask": np.ones((1, 16), dtype=np.int64)})
 
