@@ -238,7 +238,7 @@ def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
     found = sites.find_sites(model.graph, captured("bert").family)
     qdq.write(model, dynamic.plan(found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()))
     with pytest.raises(
-        ModelError, match=r"^node .*: PyTorch has no form of an operator here \(got DynamicQuantizeLinear\); choose"
+        ModelError, match=r"^node .*: the PyTorch targets do not support an operator \(got DynamicQuantizeLinear\); choose"
     ):
         to_torch(model)
 
@@ -246,8 +246,8 @@ def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
 @pytest.mark.parametrize(
     ("op_type", "attributes", "message"),
     [
-        ("Softmax", {"flavour": 1}, r"^node odd: PyTorch has no form of an attribute here \(got Softmax.flavour\)"),
-        ("Cast", {"to": ir.DataType.COMPLEX64}, r"^node odd: PyTorch has no form of a type here \(got COMPLEX64\)"),
+        ("Softmax", {"flavour": 1}, r"^node odd: the PyTorch targets do not support an attribute \(got Softmax.flavour\)"),
+        ("Cast", {"to": ir.DataType.COMPLEX64}, r"^node odd: the PyTorch targets do not support a type \(got COMPLEX64\)"),
     ],
 )
 def test_an_odd_node_is_refused(op_type: str, attributes: dict, message: str) -> None:
@@ -266,6 +266,6 @@ def test_integers_with_a_scale_that_is_computed_are_refused() -> None:
     nodes = [quantize, dequantize]
     graph = ir.Graph([x, scale], list(dequantize.outputs), nodes=nodes, opset_imports={"": 18}, name="g")
     with pytest.raises(
-        ModelError, match=r"^node odd: PyTorch has no form of these integers here \(got DequantizeLinear\); quantize"
+        ModelError, match=r"^node odd: the PyTorch targets do not support this quantization \(got DequantizeLinear\); quantize"
     ):
         to_torch(ir.Model(graph, ir_version=10))

@@ -1,9 +1,9 @@
-"""How a finished model is best opened on this machine: threads, streams, tokens of a run, settings of its runtime.
+"""Search for the fastest way to open a package on this machine: threads, streams, tokens per batch, runtime options.
 
-Candidates are drawn by Optuna. Each is opened in a process of its own beside one that has the defaults, and both do the same
-work in turn, on rows of the user's own lengths; what counts is the ratio of each pair of times, so that drift of the machine
-hits both alike. The best few meet the defaults again, over many rounds, and the best takes their place only if the whole
-95 % interval of its ratio says that it is faster by more than `MARGIN`. Otherwise the defaults stay.
+Optuna proposes settings. Each is opened in its own process, next to a process with the defaults. Both do the same work in
+turn, on rows of the user's own lengths. The score is the ratio of each pair of times, so changes of the machine hit both
+alike. The best few are compared with the defaults again, over many rounds. The best one replaces the defaults only if the
+whole 95 % interval of its ratio says that it is faster by more than `MARGIN`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import environment, plugins
+from octobert import targets
+from octobert.core import environment
 from octobert.core.errors import OctobertError, TargetError
 from octobert.core.measurements import Score
 from octobert.core.session import Feeds, RuntimeOption
@@ -25,13 +26,13 @@ from octobert.evaluation.latency import Worker
 from octobert.evaluation.statistics import score
 from octobert.inference.batching import Batch, make_batches
 
-# Faster by less is not worth settings that nobody else uses.
+# Smallest relative gain that is worth settings other than the defaults.
 MARGIN = 0.01
-# Rows that are worked on: one by one in a round for latency, all together for throughput.
+# Rows of a round: run one by one for latency, all together for throughput.
 ROWS = {"latency": 8, "throughput": 96}
 _FIRST_ROUNDS, _ROUNDS, _FINAL_ROUNDS, _FINALISTS = 3, 7, 25, 3
 _RATIO = "ratio to the defaults"
-# A candidate that is slower by more in each of the first rounds is left.
+# A setting that is slower by this factor in each of the first rounds is dropped.
 _HOPELESS = 1.1
 
 
@@ -47,13 +48,17 @@ def tune(
     seed: int = 0,
     on_trial: Callable[[int, Tried], None] | None = None,
 ) -> Tuned:
-    """Search for what is faster than the defaults.
+    """Search for settings that are faster than the defaults.
 
     Args:
-        candidate: the finished model.
-        rows: of the user's own lengths.
-        longest: row that the model takes.
-        trials, minutes: whichever ends first; the last comparison comes on top.
+        candidate: the quantized model.
+        rows: tokenized rows of the user's own lengths.
+        pad_id: id of the padding token.
+        goal: `latency` or `throughput`.
+        longest: the model's limit in tokens.
+        trials, minutes: limits of the search; the final comparison comes on top.
+        seed: of the sampled rows and of the search.
+        on_trial: called after each trial with its number and result.
 
     Raises:
         TargetError: Optuna is not installed, or the model cannot be opened with the defaults.
@@ -82,17 +87,17 @@ def tune(
                 tried[key] = _tried(candidate, setting, work, base)
                 if on_trial:
                     on_trial(number + 1, tried[key])
-            one = tried[key]
-            if one.ratio is None:
+            result = tried[key]
+            if result.ratio is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
-                study.tell(trial, one.ratio)
+                study.tell(trial, result.ratio)
         ranked = sorted((t for t in tried.values() if t.ratio is not None), key=lambda t: t.ratio or 0.0)
         finalists = [t.setting for t in ranked if t.setting != default and t.ratio < 1.0][:_FINALISTS]  # type: ignore[operator]
-        found = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
+        finals = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
         base_ms = float(np.median(base.times))
     same = Score(metric=_RATIO, value=1.0, low=1.0, high=1.0, rows=0)
-    setting, ratio = min(found, key=lambda one: one[1].value, default=(default, same))
+    setting, ratio = min(finals, key=lambda result: result[1].value, default=(default, same))
     if ratio.high >= 1 - MARGIN:
         setting, ratio = default, same
     return Tuned(
@@ -108,10 +113,15 @@ def tune(
 
 
 def space_of(target: str, goal: Goal) -> dict[str, tuple[RuntimeOption, ...]]:
-    """What may be set otherwise, the default first."""
+    """Return the settings of the search: name → values, the default first.
+
+    Args:
+        target: plugin name.
+        goal: `latency` or `throughput`.
+    """
     cores = environment.cores()
     halves = {cores >> shift for shift in range(cores.bit_length())} - {0}
-    space: dict[str, tuple[RuntimeOption, ...]] = dict(getattr(plugins.load("targets", target), "RUNTIME_OPTIONS", {}))
+    space: dict[str, tuple[RuntimeOption, ...]] = dict(targets.load(target).RUNTIME_OPTIONS)
     if goal == "latency":
         return {"threads": (0, *sorted(halves, reverse=True)), **space}
     # Streams share the cores evenly.
@@ -119,7 +129,7 @@ def space_of(target: str, goal: Goal) -> dict[str, tuple[RuntimeOption, ...]]:
 
 
 def _drawn(trial: Any, space: Mapping[str, tuple[RuntimeOption, ...]], default: Setting) -> Setting:
-    """A setting as Optuna draws it; what is as by default is not named."""
+    """Return the setting that Optuna proposes. Options with their default value are left out."""
     drawn = {name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in space.items()}
     runtime_options = {n: v for n, v in drawn.items() if n not in Setting.model_fields and v != space[n][0]}
     streams = int(drawn.get("streams", default.streams))
@@ -130,7 +140,7 @@ def _drawn(trial: Any, space: Mapping[str, tuple[RuntimeOption, ...]], default: 
 
 
 class _Work:
-    """What every candidate does in a round."""
+    """The work of one round; the same for every setting."""
 
     def __init__(self, rows: Sequence[Encoded], pad_id: int, goal: Goal, longest: int) -> None:
         self._rows, self._pad_id, self._goal, self.longest = rows, pad_id, goal, longest
@@ -147,7 +157,7 @@ class _Work:
 
 
 class _Open:
-    """A candidate's process with its work, warmed up.
+    """A process with one setting and its work, warmed up.
 
     Attributes:
         times: ms of every round so far.
@@ -159,7 +169,7 @@ class _Open:
         try:
             self._worker.opened()
             self._feeds = work.of(setting, self._worker)
-            # Shapes that a runtime has not seen cost extra, once.
+            # The first run of a shape takes longer.
             self._worker.ask("work", self._feeds)
         except BaseException:
             self._worker.stop()
@@ -172,36 +182,36 @@ class _Open:
         self._worker.stop()
 
     def ms(self) -> float:
-        """One round."""
+        """Run one round; return its time in milliseconds."""
         self.times.append(self._worker.ask("work", self._feeds))
         return self.times[-1]
 
 
-def _ratios(one: _Open, base: _Open, rounds: int) -> list[float]:
-    """Times of one over times of the other, in turn, the order changing every round."""
-    found: list[float] = []
+def _ratios(opened: _Open, base: _Open, rounds: int) -> list[float]:
+    """Return the ratios of the two times in each round. They take turns; the order changes in every round."""
+    ratios: list[float] = []
     for index in range(rounds):
         if index % 2:
-            other, own = base.ms(), one.ms()
+            other, own = base.ms(), opened.ms()
         else:
-            own, other = one.ms(), base.ms()
-        found.append(own / other)
-        if index + 1 == _FIRST_ROUNDS and min(found) > _HOPELESS:
+            own, other = opened.ms(), base.ms()
+        ratios.append(own / other)
+        if index + 1 == _FIRST_ROUNDS and min(ratios) > _HOPELESS:
             break
-    return found
+    return ratios
 
 
 def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Tried:
     try:
-        with _Open(candidate, setting, work) as one:
-            return Tried(setting=setting, ratio=float(np.median(_ratios(one, base, _ROUNDS))))
+        with _Open(candidate, setting, work) as opened:
+            return Tried(setting=setting, ratio=float(np.median(_ratios(opened, base, _ROUNDS))))
     except OctobertError as error:
         return Tried(setting=setting, ratio=None, problem=str(error))
 
 
 def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Score:
-    """The median ratio to the defaults over many rounds, with its interval."""
-    with _Open(candidate, setting, work) as one:
-        found = score(_RATIO, lambda ratios: float(np.median(ratios)), np.array(_ratios(one, base, _FINAL_ROUNDS)), seed=0)
-    assert found is not None
-    return found
+    """Return the median ratio to the defaults over many rounds, with its interval."""
+    with _Open(candidate, setting, work) as opened:
+        result = score(_RATIO, lambda ratios: float(np.median(ratios)), np.array(_ratios(opened, base, _FINAL_ROUNDS)), seed=0)
+    assert result is not None
+    return result

@@ -1,13 +1,13 @@
-"""An ONNX graph as a PyTorch module: what `torch-cpu` and `torch-cuda` run. Needs torch, and nothing of transformers.
+"""An ONNX graph as a PyTorch module: what `torch-cpu` and `torch-cuda` run. Needs torch, but not transformers.
 
-`to_torch` writes a straight line of calls (torch.fx) of the functions in `torch_ops`, weights as buffers; torch.compile takes
-it whole, batch and sequence dynamic. Linear layers that read Quantize/DequantizeLinear on both sides become
+`to_torch` writes one call (torch.fx) of a function in `torch_operators` per node, with weights as buffers. torch.compile
+compiles the module as a whole, with dynamic batch and sequence. A linear layer with Q/DQ on both inputs becomes
 
     int8 x · int8 W → int32 − zero point · column sums of W → · scale of x · scales of W
 
-The integers of a value are made once for all who read it. uint8 is kept as int8, 128 less, zero point included. Every other
-Quantize/Dequantize pair, those of attention's products too, is simulated: rounded, and computed in float. Graphs that are float
-work as well, and those that `half` made float16.
+A value is quantized once for all its readers. uint8 is stored as int8, minus 128, as is the zero point. All other Q/DQ
+pairs, those of the attention products too, are simulated: the value is rounded, and computed with in float. Float graphs
+work as well, and graphs that `float16` converted.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _TYPES = {
     ir.DataType.UINT8: torch.uint8,
     ir.DataType.BOOL: torch.bool,
 }
-# What is 1-d, integer, and longer is no size: positions, or ids.
+# Integer constants with one axis that are longer are positions or ids, not sizes.
 _LONGEST_SIZE = 8
 
 
 def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: bool = True) -> fx.GraphModule:
-    """A module that takes the graph's inputs in order and returns a tuple of its outputs.
+    """Return a module that takes the graph's inputs in order and returns a tuple of its outputs.
 
     Args:
         model: a canonical graph, float or with Quantize/DequantizeLinear.
-        dtype: of the float parts. For float16 and bfloat16 the same parts stay float32 as in `half`; softmax is float32 inside.
-            A graph that `half` made float16 stays what it is with float32, and can become bfloat16.
-        int_mm: compute integer products by `torch._int_mm`; else in float32, block by block, to the same integers.
+        dtype: of the float operators. With float16 and bfloat16 the operators that the pass `float16` leaves in float32 stay
+            float32; softmax computes in float32. With float32, a graph that is float16 already stays as it is.
+        int_mm: compute integer products with `torch._int_mm`; else in float32, block by block, with the same result.
 
     Raises:
-        ModelError: an operator, an attribute or a type that this module does not know.
+        ModelError: an operator, an attribute or a type is not supported.
 
     Example:
         >>> module = to_torch(onnx_ir.load("model_quantized.onnx"))                      # doctest: +SKIP
@@ -66,14 +66,14 @@ def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: boo
 
 
 def is_half(model: ir.Model) -> bool:
-    """Whether float parts of a graph are float16."""
+    """Return whether float operators of a graph are float16."""
     return any(node.op_type == "Cast" and node.attributes["to"].value == ir.DataType.FLOAT16 for node in model.graph) or any(
         value.dtype == ir.DataType.FLOAT16 for value in model.graph.initializers.values()
     )
 
 
 class _Writer:
-    """One graph on its way: ONNX value → node of the fx graph, tuple or number."""
+    """Writes one graph: ONNX value → node of the fx graph, tuple or number."""
 
     def __init__(self, model: ir.Model, half_type: torch.dtype, *, int_mm: bool) -> None:
         self._source = model.graph
@@ -82,7 +82,7 @@ class _Writer:
         self._root, self._graph = torch.nn.Module(), fx.Graph()
         self._values: dict[ir.Value, Any] = {}
         self._scales: dict[ir.Value, fx.Node] = {}
-        # Weight and scale of the input: what several layers may share.
+        # By weight and scale of the input, because several layers may share both.
         self._weights: dict[tuple[ir.Value, ir.Value | None], tuple[fx.Node, fx.Node | None, fx.Node]] = {}
 
     def module(self) -> fx.GraphModule:
@@ -91,7 +91,7 @@ class _Writer:
         first = self._values[self._source.inputs[0]]
         self._device = self._call(getattr, first, "device")
         for node in self._source:
-            # Those are written where they are read: an integer product reads the integers only.
+            # Q/DQ nodes are written by their readers: an integer product reads the integers only.
             if node.op_type not in (*operators.PAIR, "Constant"):
                 self._write(node)
         self._graph.output(tuple(self._value(value) for value in self._source.outputs))
@@ -106,7 +106,7 @@ class _Writer:
         function = torch_operators.OPERATORS.get(node.op_type)
         if function is None or node.domain not in ("", "ai.onnx"):
             raise ModelError(
-                "PyTorch has no form of an operator here",
+                "the PyTorch targets do not support an operator",
                 where=f"node {node.name}",
                 got=node.op_type,
                 fix="choose an ONNX Runtime or OpenVINO target",
@@ -116,11 +116,11 @@ class _Writer:
         for name in options:
             if name not in accepted:
                 raise ModelError(
-                    "PyTorch has no form of an attribute here", where=f"node {node.name}", got=f"{node.op_type}.{name}"
+                    "the PyTorch targets do not support an attribute", where=f"node {node.name}", got=f"{node.op_type}.{name}"
                 )
         if "device" in accepted:
             options["device"] = self._device
-        result = self._call(function, *(self._value(one) for one in node.inputs), **options)
+        result = self._call(function, *(self._value(value) for value in node.inputs), **options)
         if len(node.outputs) == 1:
             self._values[node.outputs[0]] = result
             return
@@ -135,14 +135,14 @@ class _Writer:
     def _type(self, dtype: ir.DataType | None, node: ir.Node) -> torch.dtype:
         if dtype is None or dtype not in self._types:
             got = dtype.name if dtype is not None else "no type"
-            raise ModelError("PyTorch has no form of a type here", where=f"node {node.name}", got=got)
+            raise ModelError("the PyTorch targets do not support a type", where=f"node {node.name}", got=got)
         return self._types[dtype]
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> fx.Node:
         return self._graph.call_function(function, arguments, options)
 
     def _value(self, value: ir.Value | None) -> Any:
-        """What stands for a value; constants and dequantized integers are written when they are first read."""
+        """Return the node or number of a value. Constants and Q/DQ are written at their first reader."""
         if value is None:
             return None
         if value not in self._values:
@@ -172,7 +172,7 @@ class _Writer:
     # --- 8 bits
 
     def _scaled(self, value: ir.Value) -> Any:
-        """The output of a QuantizeLinear (its integers) or of a DequantizeLinear (the floats that they stand for)."""
+        """Return the output of a QuantizeLinear (integers) or of a DequantizeLinear (floats)."""
         node = value.producer()
         assert node is not None
         weight, quantized = _Weight.of(node), _Activation.of(node)
@@ -181,8 +181,9 @@ class _Writer:
                 str(value.name), torch.from_numpy(weight.floats).to(self._type(operators.input_of(node, 1).dtype, node))
             )
         if quantized is None:
-            fix = "quantize activations by one constant scale each"
-            raise ModelError("PyTorch has no form of these integers here", where=f"node {node.name}", got=node.op_type, fix=fix)
+            fix = "quantize each activation with one constant scale"
+            problem = "the PyTorch targets do not support this quantization"
+            raise ModelError(problem, where=f"node {node.name}", got=node.op_type, fix=fix)
         scale, zero = self._scale(operators.input_of(quantized.node, 1)), quantized.zero_point
         integers = self._value(node.inputs[0])
         if node.op_type == "QuantizeLinear":
@@ -192,7 +193,7 @@ class _Writer:
         )
 
     def _scale(self, value: ir.Value) -> fx.Node:
-        """The scale of an activation, float32 whatever the file has."""
+        """Return the scale of an activation in float32."""
         if value not in self._scales:
             number = torch.tensor(operators.const_scalar(value), dtype=torch.float32)
             self._scales[value] = self._buffer(f"{value.name}.float32", number)
@@ -208,10 +209,10 @@ class _Writer:
         return self._call(torch_operators.integer_linear, integers, *self._weights[key], **options)
 
     def _stored(self, layer: _Linear) -> tuple[fx.Node, fx.Node | None, fx.Node]:
-        """Buffers of a linear layer: integers, what the zero point adds, scales."""
+        """Return the buffers of a linear layer: integers, correction for the zero point, scales."""
         name, integers, zero = str(layer.weight.value.name), layer.weight.integers, layer.activation.zero_point
         added = [(0, -size % torch_operators.INT_MM_MULTIPLE) for size in integers.shape]
-        # Columns lie in one piece: what NVIDIA's 8-bit products read.
+        # Column-major, as NVIDIA's 8-bit products need it.
         columns = np.ascontiguousarray(np.pad(integers, added).T)
         shift = -zero * integers.sum(axis=0, dtype=np.int32)
         scale = np.array(operators.const_scalar(layer.activation.node.inputs[1]) * layer.weight.scale, dtype=np.float32)
@@ -224,7 +225,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Activation:
-    """A QuantizeLinear with one constant scale, and its integers as they are kept here: uint8 128 less, 16 bits as int32."""
+    """A QuantizeLinear with one constant scale, and its integers as stored here: uint8 minus 128, 16 bits as int32."""
 
     node: ir.Node
     zero_point: int
@@ -233,9 +234,9 @@ class _Activation:
 
     @staticmethod
     def of(node: ir.Node | None) -> _Activation | None:
-        """What quantizes the output of a QuantizeLinear or DequantizeLinear."""
+        """Return how a QuantizeLinear or DequantizeLinear quantizes, or None if it has no constant scale."""
         if node is not None and node.op_type == "DequantizeLinear":
-            # The scale and the zero point behind the pair are those before it.
+            # Both nodes of a pair have the same scale and zero point.
             quantize = operators.producer(node.inputs[0], "QuantizeLinear")
             node = quantize if quantize is not None and quantize.inputs[1:] == node.inputs[1:] else None
         if node is None or operators.const_scalar(node.inputs[1]) is None:
@@ -251,7 +252,7 @@ class _Activation:
 
 @dataclass(frozen=True)
 class _Weight:
-    """Constant integers with a zero point of 0, in the file as such or as floats behind a pair."""
+    """A constant weight with zero point 0, stored as integers or as floats with Q/DQ."""
 
     value: ir.Value
     integers: np.ndarray
@@ -260,7 +261,7 @@ class _Weight:
 
     @staticmethod
     def of(node: ir.Node | None) -> _Weight | None:
-        """What a DequantizeLinear reads, where it is constant."""
+        """Return the weight that a DequantizeLinear reads, or None if that is not constant."""
         if node is None or node.op_type != "DequantizeLinear":
             return None
         scale, zero = (
@@ -283,7 +284,7 @@ class _Weight:
 
     @property
     def floats(self) -> np.ndarray:
-        """What the integers stand for."""
+        """The dequantized weight."""
         floats: np.ndarray = self.integers * qdq.spread(self.scale, self.integers.ndim, self.axis if self.scale.ndim else None)
         return floats
 
@@ -298,7 +299,7 @@ class _Linear:
 
     @staticmethod
     def of(node: ir.Node) -> _Linear | None:
-        """What a MatMul multiplies, where both sides have 8 bits and scales that can be taken out of the sum."""
+        """Return the layer of a MatMul, or None unless both inputs are 8-bit with scales that factor out of the sum."""
         if node.op_type != "MatMul":
             return None
         (left, dtype), (right, _) = (_dequantizing(value) for value in node.inputs)
@@ -310,7 +311,7 @@ class _Linear:
 
 
 def _dequantizing(value: ir.Value | None) -> tuple[ir.Node | None, ir.DataType | None]:
-    """The DequantizeLinear behind a value, and the value's type, which a Cast may have changed (`half`)."""
+    """Return the DequantizeLinear before a value, and the value's type, which a Cast may have changed (`float16`)."""
     cast = operators.producer(value, "Cast")
     node = operators.producer(value if cast is None else cast.inputs[0], "DequantizeLinear")
     if node is None:

@@ -1,10 +1,11 @@
-"""ONNX operators as PyTorch functions, inputs by position, attributes by name: what `graph.torched` puts together. Needs torch.
+"""ONNX operators as PyTorch functions: inputs by position, attributes by name. `torch_graph` calls them. Needs torch.
 
-Sizes are not tensors here. What ONNX computes with Shape, Gather, Concat and the like is Python integers (0-d) and tuples of
-them (1-d), so that torch.compile sees how a shape follows from another one, and no number is read back from a GPU. A value is a
-tensor, an integer or a tuple; every operator that encoders use on sizes takes all three. `device` is where tensors are made.
+Sizes are not tensors here but Python integers (0-d) and tuples of integers (1-d), also as results of Shape, Gather, Concat
+and the like. So torch.compile sees how shapes depend on each other, and no number is read back from a GPU. A value is a
+tensor, an integer or a tuple; every operator that encoders use on sizes takes all three. `device` is the device of new
+tensors.
 
-Source of what each does: https://onnx.ai/onnx/operators, opsets 13 to 25.
+Source of the semantics: https://onnx.ai/onnx/operators, opsets 13 to 25.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from torch.nn import functional
 
 Size = int | tuple[int, ...]
 Value = Tensor | Size
-# float32 holds every integer up to 2²⁴, and 128 · 127 · 1024 is less: sums over so many products of 8-bit numbers are exact.
+# float32 represents every integer up to 2²⁴, and 128 · 127 · 1024 is less: sums of so many 8-bit products are exact.
 EXACT_TERMS = 1024
-# `torch._int_mm` on NVIDIA GPUs takes more rows than this, and depth and width in multiples of `INT_MM_MULTIPLE`.
+# `torch._int_mm` on NVIDIA GPUs needs more rows than this, and depth and width in multiples of `INT_MM_MULTIPLE`.
 INT_MM_ROWS = 16
 INT_MM_MULTIPLE = 8
 
 
 def as_tensor(value: Value, device: torch.device) -> Tensor:
-    """A value as a tensor."""
+    """Return a value as a tensor."""
     return value if isinstance(value, Tensor) else torch.tensor(value, device=device)
 
 
@@ -37,7 +38,7 @@ def _tuple(size: Size) -> tuple[int, ...]:
 
 
 def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """An operator of two inputs: on tensors as it is, on sizes number by number."""
+    """Make an operator of two inputs work on tensors, and number by number on sizes."""
 
     def apply(a: Value, b: Value) -> Any:
         if isinstance(a, Tensor) or isinstance(b, Tensor):
@@ -49,7 +50,7 @@ def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
             return function(a, b)
         left, right = _tuple(a), _tuple(b)
         count = max(len(left), len(right))
-        left, right = (one * count if len(one) == 1 else one for one in (left, right))
+        left, right = (numbers * count if len(numbers) == 1 else numbers for numbers in (left, right))
         return tuple(function(x, y) for x, y in zip(left, right, strict=True))
 
     return apply
@@ -58,16 +59,16 @@ def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 def _divide(a: Any, b: Any) -> Any:
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         return a // b
-    whole = not any(one.is_floating_point() for one in (a, b) if isinstance(one, Tensor))
+    whole = not any(value.is_floating_point() for value in (a, b) if isinstance(value, Tensor))
     return torch.div(a, b, rounding_mode="trunc" if whole else None)
 
 
 def _most(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     def apply(*values: Value, device: torch.device) -> Tensor:
-        found = as_tensor(values[0], device)
+        result = as_tensor(values[0], device)
         for value in values[1:]:
-            found = function(found, as_tensor(value, device))
-        return found
+            result = function(result, as_tensor(value, device))
+        return result
 
     return apply
 
@@ -76,7 +77,7 @@ def _cast(x: Value, *, to: torch.dtype) -> Any:
     if isinstance(x, Tensor):
         return x.to(to)
     kind = float if to.is_floating_point else bool if to is torch.bool else int
-    return tuple(kind(one) for one in x) if isinstance(x, tuple) else kind(x)
+    return tuple(kind(number) for number in x) if isinstance(x, tuple) else kind(x)
 
 
 def _clip(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
@@ -88,9 +89,9 @@ def _clip(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
 
 
 def _concat(*values: Value, axis: int, device: torch.device) -> Any:
-    if not any(isinstance(one, Tensor) for one in values):
-        return tuple(number for one in values for number in _tuple(one))  # type: ignore[arg-type]
-    return torch.cat([as_tensor(one, device) for one in values], dim=axis)
+    if not any(isinstance(value, Tensor) for value in values):
+        return tuple(number for value in values for number in _tuple(value))  # type: ignore[arg-type]
+    return torch.cat([as_tensor(value, device) for value in values], dim=axis)
 
 
 def _cumsum(x: Tensor, axis: int, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
@@ -102,13 +103,13 @@ def _cumsum(x: Tensor, axis: int, *, exclusive: int = 0, reverse: int = 0) -> Te
 
 def _expand(x: Value, shape: Size, *, device: torch.device) -> Tensor:
     tensor = as_tensor(x, device)
-    return tensor.expand(torch.broadcast_shapes(tensor.shape, _tuple(shape)))
+    return tensor.expand(torch.broadcast_shapes(tensor.shape, _tuple(shape)))  # type: ignore[no-untyped-call]
 
 
 def _gather(x: Value, index: Value, *, axis: int = 0) -> Any:
     if not isinstance(x, Tensor):
         numbers = _tuple(x)
-        return tuple(numbers[i] for i in index) if isinstance(index, tuple) else numbers[index]  # type: ignore[call-overload]
+        return tuple(numbers[i] for i in index) if isinstance(index, tuple) else numbers[index]
     if isinstance(index, int):
         return x.select(axis, index)
     index = as_tensor(index, x.device)
@@ -178,12 +179,12 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _reshape(x: Value, shape: Size, *, allowzero: int = 0) -> Any:
-    wanted = _tuple(shape)
+    sizes = _tuple(shape)
     if not isinstance(x, Tensor):
-        return _tuple(x) if wanted else _tuple(x)[0]
+        return _tuple(x) if sizes else _tuple(x)[0]
     if not allowzero:
-        wanted = tuple(x.shape[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(wanted))
-    return x.reshape(wanted)
+        sizes = tuple(x.shape[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(sizes))
+    return x.reshape(sizes)
 
 
 def _shape(x: Tensor, *, start: int = 0, end: int | None = None) -> tuple[int, ...]:
@@ -220,7 +221,7 @@ def _unsqueeze(x: Value, axes: Size) -> Any:
     if not isinstance(x, Tensor):
         return _tuple(x)
     rank = x.ndim + len(_tuple(axes))
-    for axis in sorted(one % rank for one in _tuple(axes)):
+    for axis in sorted(number % rank for number in _tuple(axes)):
         x = x.unsqueeze(axis)
     return x
 
@@ -300,17 +301,17 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def quantize(x: Tensor, scale: Tensor, zero_point: int, limits: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """round(x / scale) + zero_point, clipped to the limits; half to even, as ONNX rounds."""
+    """Return round(x / scale) + zero_point, clipped to the limits. Halves are rounded to even, as in ONNX."""
     return torch.clamp(torch.round(x.float() / scale) + zero_point, *limits).to(dtype)
 
 
 def dequantize(integers: Tensor, scale: Tensor, zero_point: int, dtype: torch.dtype) -> Tensor:
-    """(integers - zero_point) · scale."""
+    """Return (integers - zero_point) · scale."""
     return ((integers.float() - zero_point) * scale).to(dtype)
 
 
 def int_mm(x: Tensor, weight: Tensor) -> Tensor:
-    """The int32 product of int8 matrices [M, K] and [K, N], by the device's integer units."""
+    """Return the int32 product of int8 matrices [M, K] and [K, N], by the device's integer units."""
     rows = x.shape[0]
     if x.is_cuda and rows <= INT_MM_ROWS:
         return torch._int_mm(functional.pad(x, (0, 0, 0, INT_MM_ROWS + 1 - rows)), weight)[:rows]
@@ -318,7 +319,7 @@ def int_mm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def exact_mm(x: Tensor, weight: Tensor) -> Tensor:
-    """The same product by float32 units, to the same integers: no sum of `EXACT_TERMS` products leaves those of float32."""
+    """Return the same product by float32 units. Blocks of `EXACT_TERMS` products are summed exactly in float32."""
     starts = range(0, weight.shape[0], EXACT_TERMS)
     parts = [x[:, i : i + EXACT_TERMS].float() @ weight[i : i + EXACT_TERMS].float() for i in starts]
     return parts[0].to(torch.int32) if len(parts) == 1 else sum(part.to(torch.int32) for part in parts)  # type: ignore[return-value]
@@ -327,16 +328,16 @@ def exact_mm(x: Tensor, weight: Tensor) -> Tensor:
 def integer_linear(
     integers: Tensor, weight: Tensor, shift: Tensor | None, scale: Tensor, *, width: int, dtype: torch.dtype, units: bool
 ) -> Tensor:
-    """A linear layer over int8: the integer product, moved by what the zero point adds to every column, then rescaled.
+    """Return the output of an int8 linear layer: the integer product, corrected for the zero point, and rescaled.
 
     Args:
         integers: int8 [..., K].
         weight: int8 [K', N'], K and N padded with zeros to multiples of `INT_MM_MULTIPLE`.
-        shift: int32 [N], minus the zero point times the sums of the columns; None for a zero point of 0.
-        scale: float32 [N] or [], of activation and weight together.
+        shift: int32 [N], minus the zero point times the column sums of the weight; None for a zero point of 0.
+        scale: float32 [N] or [], the product of the scales of activation and weight.
         width: N.
         dtype: of the result.
-        units: compute the product by `int_mm`, else by `exact_mm`.
+        units: use `int_mm` for the product, else `exact_mm`.
     """
     leading, depth = integers.shape[:-1], integers.shape[-1]
     flat = integers.reshape(math.prod(leading), depth)
