@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# As many test processes as cores: threads of PyTorch that wait for each other would take half of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import onnx_ir as ir
 

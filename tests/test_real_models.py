@@ -14,6 +14,7 @@ from octobert.config.loading import parse
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from tests.support.runs import warmed
 
 TARGETS = ["openvino-cpu", "ort-cpu"]
@@ -52,7 +53,7 @@ def minilm(tmp_path_factory):
             "benchmark": BRIEF,
         }
     )
-    return folder / "out", runner.run(recipe, folder / "out")
+    return folder / "out", runner.run(recipe, folder / "out", executor=inline.run)
 
 
 def test_real_minilm_in_8_bits_keeps_its_embeddings(minilm) -> None:
@@ -80,7 +81,7 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
             "benchmark": BRIEF,
         }
     )
-    report = runner.run(recipe, tmp_path / "out")
+    report = runner.run(recipe, tmp_path / "out", executor=inline.run)
     accuracy = {n: next(s.value for s in scores if s.metric == "accuracy") for n, scores in report.scores.items()}
     # The checkpoint's own figure, from its README.
     assert accuracy["ort-f32"] == pytest.approx(0.8186, abs=5e-5)
@@ -113,7 +114,7 @@ def test_stsb_within_three_thousandths_of_float(shared, minilm, tmp_path) -> Non
             "benchmark": BRIEF,
         }
     )
-    report = runner.run(recipe, warmed(minilm[0], tmp_path / "out", "capture"))
+    report = runner.run(recipe, warmed(minilm[0], tmp_path / "out", "capture"), executor=inline.run)
     for comparison in report.comparisons:
         if comparison.candidate in TARGETS:
             assert abs(comparison.difference) <= 0.003

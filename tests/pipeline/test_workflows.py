@@ -16,9 +16,10 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import DataError
 from octobert.core.results import Report
-from octobert.data import sources
+from octobert.data import readers
 from octobert.evaluation.packages import judge
 from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
 from tests.support.checkpoints import WORDS, make_checkpoint
 
@@ -69,7 +70,7 @@ def answered(checkpoint, squad, tmp_path_factory) -> tuple[Path, Report]:
     """A whole run with a search in it, ranges so narrow that answers change: (output directory, report)."""
     out = tmp_path_factory.mktemp("answered") / "out"
     narrow = {"calibrate": {"percentile": {"keep": 90}}, "transforms": [], "corrections": [], "accuracy": {"max_drop": 1.0}}
-    return out, runner.run(answering(checkpoint("bert", "question-answering"), squad, **narrow), out)
+    return out, runner.run(answering(checkpoint("bert", "question-answering"), squad, **narrow), out, executor=inline.run)
 
 
 def test_the_files_of_the_right_version_are_picked(checkpoint, squad) -> None:
@@ -87,7 +88,7 @@ def test_a_2_0_file_is_refused_by_the_task_without_unanswerable_questions(checkp
     files = {"train": str(squad / "train-v1.1.json"), "validation": str(squad / "dev-v2.0.json")}
     recipe = answering(checkpoint("bert", "question-answering"), squad, "squad", data=files)
     with pytest.raises(DataError, match=r"dev-v2.0.json, row 1, column \"answers\": the question has no answer.*squad-v2"):
-        runner.run(recipe, tmp_path / "out")
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
 
 
 def test_questions_over_long_contexts_are_read_in_windows_and_scored(answered) -> None:
@@ -113,7 +114,7 @@ def test_a_search_holds_windows_against_a_criterion(answered) -> None:
 
 def test_changed_answers_are_shown_as_text(answered, squad) -> None:
     out, report = answered
-    rows = sources.read_file(squad / "dev-v2.0.json")
+    rows = readers.read_file(squad / "dev-v2.0.json")
     comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
     assert len(comparison.changed) == round((1 - comparison.fidelity) * 24) > 0
     page, answers = (
@@ -192,7 +193,7 @@ def tagged(tmp_path_factory) -> tuple[Path, Report]:
         (folder / name).write_text("\n".join(lines))
     rows = {"source": str(folder), "calibrate": {"from": "train", "samples": 20}}
     recipe = parse({"model": str(model), "task": "token-classification", "data": rows, **BRIEF})
-    return folder / "out", runner.run(recipe, folder / "out")
+    return folder / "out", runner.run(recipe, folder / "out", executor=inline.run)
 
 
 def test_column_files_are_tagged_and_scored(tagged) -> None:
