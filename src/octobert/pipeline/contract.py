@@ -150,14 +150,14 @@ def results_in(inputs: FrozenModel) -> Iterator[tuple[str, StepResult]]:
 
 def resolved(inputs: I, folders: Mapping[str, Path]) -> I:
     """Inputs with the folder of each result."""
-    found: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     for name in type(inputs).model_fields:
         value = getattr(inputs, name)
         if isinstance(value, StepResult):
-            found[name] = value.model_copy(update={"folder": folders[value.step]})
+            filled[name] = value.model_copy(update={"folder": folders[value.step]})
         elif isinstance(value, Mapping):
-            found[name] = {k: r.model_copy(update={"folder": folders[r.step]}) for k, r in value.items()}
-    return inputs.model_copy(update=found)
+            filled[name] = {k: r.model_copy(update={"folder": folders[r.step]}) for k, r in value.items()}
+    return inputs.model_copy(update=filled)
 
 
 class Request(FrozenModel):

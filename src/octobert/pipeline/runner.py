@@ -177,8 +177,10 @@ def _run_steps(
                 made[step.name] = _carry_out(step, made, store, events, listener, executor)
             result = finish({name: store.path(artifact.stage, artifact.key) for name, artifact in made.items()})
         except Exception as error:
-            known = isinstance(error, OctobertError)
-            details = error.to_json() if known else {"type": type(error).__name__, "what": str(error)}  # type: ignore[attr-defined]
+            if isinstance(error, OctobertError):
+                details: dict[str, Any] = error.to_json()
+            else:
+                details = {"type": type(error).__name__, "what": str(error)}
             events.write("failure", error=details, traceback=getattr(error, "traceback", "") or traceback.format_exc())
             raise
         events.write("done", entries=sorted(store.path(each.stage, each.key).name for each in made.values()))

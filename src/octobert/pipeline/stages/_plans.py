@@ -26,9 +26,9 @@ def plan_of(capture: StepResult, graph: Path, ranges: Ranges, target: str, metho
         graph: the float graph.
     """
     planner = methods.load(method.name)
-    found = sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
+    all_sites = sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
     options = planner.Options.model_validate(method.options)
-    return planner.plan(found, ranges, targets.load(target).CAPABILITIES, options)
+    return planner.plan(all_sites, ranges, targets.load(target).CAPABILITIES, options)
 
 
 def write_quantized(graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], path: Path) -> int:

@@ -71,9 +71,12 @@ def run(context: Context[Inputs, Options]) -> Summary:
 
 def _described(config: Path) -> dict[str, str]:
     """What the file says of itself, for tools that see nothing else of the model."""
-    known = json.loads(config.read_text(encoding="utf-8"))
-    found = {"architectures": json.dumps(known.get("architectures") or []), "model_type": str(known.get("model_type", ""))}
-    return {"producer": "octobert", **found}
+    config_json = json.loads(config.read_text(encoding="utf-8"))
+    described = {
+        "architectures": json.dumps(config_json.get("architectures") or []),
+        "model_type": str(config_json.get("model_type", "")),
+    }
+    return {"producer": "octobert", **described}
 
 
 def parity_batches(encoder: Tokenizer) -> list[Feeds]:

@@ -80,24 +80,24 @@ def run(context: Context[Inputs, Options]) -> Summary:
         target, evaluated = _load(options, "evaluate")
     if evaluate.samples:
         evaluated = [evaluated[i] for i in sampling.sample(len(evaluated), evaluate.samples, seed)]
-    known = _digests(task, evaluated, target)
+    evaluated_digests = _digests(task, evaluated, target)
     dropped = 0
     if calibrate.drop_evaluated:
-        kept = sampling.apart(_digests(task, rows, source), known)
-        dropped, rows = len(rows) - len(kept), [rows[i] for i in kept]
+        remaining = sampling.apart(_digests(task, rows, source), evaluated_digests)
+        dropped, rows = len(rows) - len(remaining), [rows[i] for i in remaining]
     rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     if not rows:
         raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
-    chosen = _digests(task, rows, source)
+    calibrated_digests = _digests(task, rows, source)
     if not options.allow_leakage:
-        sampling.refuse_leakage(chosen, known)
+        sampling.refuse_leakage(calibrated_digests, evaluated_digests)
     if tune is not None:
         if not options.alone:
             place, tuning = _load(options, "tune")
-            kept = sampling.apart(_digests(task, tuning, place), [*known, *chosen])
-            tuning = [tuning[kept[i]] for i in sampling.sample(len(kept), tune.samples or 0, seed)]
+            remaining = sampling.apart(_digests(task, tuning, place), [*evaluated_digests, *calibrated_digests])
+            tuning = [tuning[remaining[i]] for i in sampling.sample(len(remaining), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
-    trained = _write_training(context, task, known, tuning) if options.finetune else 0
+    trained = _write_training(context, task, evaluated_digests, tuning) if options.finetune else 0
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})
@@ -108,7 +108,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         "tuning_rows": len(tuning),
         "training_rows": trained,
         "source": options.how,
-        "leaked_rows": len(set(chosen) & set(known)),
+        "leaked_rows": len(set(calibrated_digests) & set(evaluated_digests)),
         "dropped_rows": dropped,
     }
 
@@ -139,19 +139,19 @@ def _write_tuning(context: Context[Inputs, Options], task: Task, rows: list[Row]
 def _write_training(context: Context[Inputs, Options], task: Task, evaluated: Sequence[str], tuning: Sequence[Row]) -> int:
     """The rows to fine-tune on, none of which a search is held against; how many."""
     options = context.options
-    wanted = options.finetune
-    assert wanted is not None
+    selection = options.finetune
+    assert selection is not None
     place, rows = _load(options, "train")
-    foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if wanted.drop_evaluated else [])]
+    foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if selection.drop_evaluated else [])]
     digests = _digests(task, rows, place)
-    kept = sampling.apart(digests, foreign)
-    if wanted.samples:
-        kept = [kept[i] for i in sampling.sample(len(kept), wanted.samples, options.seed)]
-    rows = [rows[i] for i in kept]
+    remaining = sampling.apart(digests, foreign)
+    if selection.samples:
+        remaining = [remaining[i] for i in sampling.sample(len(remaining), selection.samples, options.seed)]
+    rows = [rows[i] for i in remaining]
     if not rows:
         raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
     if not options.allow_leakage:
-        sampling.refuse_leakage([digests[i] for i in kept], evaluated, what="training", where="data.finetune")
+        sampling.refuse_leakage([digests[i] for i in remaining], evaluated, what="training", where="data.finetune")
     context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
     return len(rows)
 

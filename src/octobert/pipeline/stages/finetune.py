@@ -146,6 +146,6 @@ def save(work: Path, options: TrainingOptions, base: ModelSource, settings: Fine
     config |= {key: base.config[key] for key in checkpoint.dropouts(base.config)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # How long it took is left out: machines that train together have to come to the same key.
-    kept = {name: fact for name, fact in facts.items() if name != "step_seconds"}
-    record = {"seed": options.seed, **kept, "settings": settings.model_dump(mode="json")}
+    recorded = {name: fact for name, fact in facts.items() if name != "step_seconds"}
+    record = {"seed": options.seed, **recorded, "settings": settings.model_dump(mode="json")}
     (folder / TRAINED).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """A plan, what its values cost, and labelled rows → the fastest plan that meets the user's accuracy criterion.
 
 Writes `plan.json`, `model_quantized.onnx` and `search.json`. Trials, float outputs and timings are kept in `context.scratch` as
-soon as they are known, so an interrupted search goes on where it was.
+soon as they are known, so an interrupted search resumes.
 """
 
 from __future__ import annotations
