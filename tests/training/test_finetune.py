@@ -268,7 +268,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(checkpoint, answ
     single = write(tmp_path / "all.jsonl", questions(20, 3))
     cases = [
         ({"model": str(onnx)}, RecipeError, "only a checkpoint can be trained"),
-        ({"task": {"embedding": {"text": "context"}}}, RecipeError, "embeddings are trained after a teacher only"),
+        ({"task": {"embedding": {"text": "context"}}}, RecipeError, "embeddings can be trained by a teacher only"),
         ({"data": single}, DataError, r"fine-tuning needs rows of its own \(got one file, .*all.jsonl\); give train="),
         ({"finetune": {"epochs": -1}}, RecipeError, "finetune.epochs: input should be greater than or equal to 0"),
         ({"finetune": {"lr": 1}}, RecipeError, "finetune.lr: unknown key"),
@@ -276,7 +276,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_runs(checkpoint, answ
     for change, error, message in cases:
         with pytest.raises(error, match=message):
             runner.run(recipe_for(base, answering, **change), tmp_path / "out")
-    monkeypatch.setattr("octobert.pipeline.runner.preflight.train_installed", lambda: False)
+    monkeypatch.setattr("octobert.pipeline.preflight.train_installed", lambda: False)
     with pytest.raises(RecipeError, match=r"training needs accelerate; pip install 'octobert\[train\]'"):
         runner.run(recipe_for(base, answering), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -289,7 +289,9 @@ def test_an_answer_that_cannot_be_learned_is_refused(checkpoint, tmp_path) -> No
     write(tmp_path / "dev.jsonl", questions(10, 5))
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path)
     data_of(recipe, tmp_path)
-    with pytest.raises(OctobertError, match=r'the answer is not in the context, so it cannot be learned .*"nowhere"'):
+    with pytest.raises(
+        OctobertError, match=r'the answer is not in the context, so a model cannot be trained on it .*"nowhere"'
+    ):
         stage.run(context_for(recipe, tmp_path / "run", tmp_path / "rows"))
 
 

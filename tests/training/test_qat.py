@@ -350,7 +350,7 @@ def test_embeddings_are_trained_after_their_float_model(checkpoint, tmp_path) ->
     for name, part in (("train", rows[:40]), ("validation", rows[40:])):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in part))
     model = checkpoint("bert", "embedding")
-    with pytest.raises(RecipeError, match=r"embeddings are trained after a teacher only.*share: 1"):
+    with pytest.raises(RecipeError, match=r"embeddings can be trained by a teacher only.*share: 1"):
         steps_of(recipe_for(model, tmp_path, task={"embedding": {"text": "text"}}))
     task = {"embedding": {"text": "text"}}
     recipe = recipe_for(model, tmp_path, task=task, qat={"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 1}})
@@ -404,10 +404,10 @@ def test_fewer_rows_than_processes_are_refused(finished, tmp_path, monkeypatch) 
     [
         ({"transforms": ["smoothquant"]}, "transforms and qat exclude each other"),
         ({"corrections": ["bias-correction"]}, "corrections and qat exclude each other"),
-        ({"quantize": "dynamic"}, "qat trains for the method static, not dynamic"),
-        ({"qat": {"code": "x.py:train"}}, "runs code of yours; allow it with allow_code: true"),
+        ({"quantize": "dynamic"}, "qat needs the method static, not dynamic"),
+        ({"qat": {"code": "x.py:train"}}, "runs your code; allow it with allow_code: true"),
         ({"qat": {"batch": 15}, "training": {"processes": 2}}, "a batch of 15 rows cannot be shared evenly"),
-        ({"qat": {"freeze": 0.1, "observe": 0.5}}, "freeze must not come before observe ends"),
+        ({"qat": {"freeze": 0.1, "observe": 0.5}}, "freeze must not be smaller than observe"),
         ({"finetune": {"distill": {}}}, "finetune.distill needs a teacher"),
         ({"training": {"machines": 2}}, "several machines need a rendezvous"),
         ({"qat": {"ranges": "lerned"}}, "qat.ranges"),
@@ -419,7 +419,7 @@ def test_recipes_that_contradict_themselves(changes: dict, message: str) -> None
         recipe_for(Path("model"), Path("data"), **changes)
 
 
-def test_preparers_and_refiners_are_off_with_qat_and_on_without() -> None:
+def test_transforms_and_corrections_are_off_with_qat_and_on_without() -> None:
     recipe = recipe_for(Path("model"), Path("data"))
     assert (recipe.transforms, recipe.corrections) == ((), ())
     assert [transform.name for transform in recipe_for(Path("model"), Path("data"), qat=None).transforms] == ["smoothquant"]
