@@ -373,3 +373,10 @@ def test_a_store_ignores_a_manifest_that_does_not_fit(tmp_path) -> None:
     assert store.find("capture", "0123456789abcdef") is None
     (tmp_path / "work-capture-x").mkdir()
     assert store.sweep() == ["work-capture-x"]
+
+
+def test_a_dry_run_of_training_alone_lists_its_steps(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, finetune={"epochs": 1})
+    verdicts = octobert.dry_run(recipe, tmp_path / "out", finetune_only=True)
+    assert [v.step for v in verdicts] == ["data", "finetune", "capture", "evaluate/torch-f32"]
+    assert not (tmp_path / "out").exists()

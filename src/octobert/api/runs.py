@@ -11,9 +11,8 @@ from octobert.report.progress import ProgressCallback, ProgressEvent, ignore
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
-    from octobert.core.results import Finetuned, Report, Sweep
+    from octobert.core.results import Finetuned, Report, Sweep, Verdict
     from octobert.pipeline.contract import Step
-    from octobert.pipeline.runner import Verdict
     from octobert.pipeline.store import Artifact
 
 _LOG = logging.getLogger("octobert")
@@ -83,15 +82,19 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     return runner.run(parse_recipe(recipe), Path(out), _Listener(progress))
 
 
-def dry_run(recipe: RecipeLike, out: PathLike) -> list[Verdict]:
+def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
     """The steps of `run`, and for each whether its stored result would be reused. Nothing runs.
+
+    Args:
+        finetune_only: The steps of `finetune` instead.
 
     Raises:
         OctobertError: The recipe cannot run here.
     """
-    from octobert.pipeline import runner
+    from octobert.pipeline import planner, runner
 
-    return runner.dry_run(parse_recipe(recipe), Path(out))
+    steps_of = planner.finetune_steps if finetune_only else planner.steps_of
+    return runner.dry_run(parse_recipe(recipe), Path(out), steps_of)
 
 
 def quantize(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from octobert.cli import _recipe, _show
-from octobert.cli.run import run_recipe
+from octobert.cli.run import print_steps, run_recipe
 
 PANEL = _show.MAKE
 
@@ -45,9 +45,7 @@ def command(
     allow_leakage: Annotated[
         bool, typer.Option("--allow-leakage", help="Accept training rows that are also evaluated.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --qat or --both: print which steps would run and which would be reused.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Fine-tune a model for a task: in float by default; with --qat or --both up to quantized models and their report."""
@@ -75,6 +73,9 @@ def command(
     _show.note(loading.as_file(recipe))
     if qat or both:
         run_recipe(recipe, out, dry_run=dry_run, as_json=as_json)
+        return
+    if dry_run:
+        print_steps(octobert.dry_run(recipe, out, finetune_only=True), as_json=as_json)
         return
     with _show.progress_of_run() as progress:
         result = octobert.finetune(recipe, out, progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from octobert.cli import _show
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
-    from octobert.core.results import Report
+    from octobert.core.results import Report, Verdict
 
 PANEL = _show.MAKE
 
@@ -38,12 +39,7 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
     import octobert
 
     if dry_run:
-        verdicts = octobert.dry_run(recipe, out)
-        if as_json:
-            _show.document([{"step": v.step, "action": v.action, "reason": v.reason} for v in verdicts])
-        else:
-            for v in verdicts:
-                typer.echo(f"{v.action:<6} {v.step:<28} {v.reason}")
+        print_steps(octobert.dry_run(recipe, out), as_json=as_json)
         return
     with _show.progress_of_run() as progress:
         report = octobert.run(recipe, out, progress=progress)
@@ -58,6 +54,15 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
     for target in recipe.targets:
         typer.echo(f'Model    {out / target}   try: octobert predict {out / target} "some text"')
     _check_criterion(report)
+
+
+def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
+    """Print which steps would run, and which would be reused."""
+    if as_json:
+        _show.document([{"step": v.step, "action": v.action, "reason": v.reason} for v in verdicts])
+        return
+    for v in verdicts:
+        typer.echo(f"{v.action:<6} {v.step:<28} {v.reason}")
 
 
 def _check_criterion(report: Report) -> None:

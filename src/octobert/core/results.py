@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -419,3 +419,11 @@ class PackageManifest(FrozenModel):
     comparison: Comparison | None
     environment: Environment
     files: dict[str, str]
+
+
+class Verdict(FrozenModel):
+    """Whether a step of a run would be reused or run, and why."""
+
+    step: str
+    action: Literal["run", "reuse"]
+    reason: str

@@ -11,7 +11,6 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +19,7 @@ from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
 from octobert.core.errors import OctobertError
 from octobert.core.files import canonical_digest, digests_of, storage_errors
-from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Sweep
+from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Sweep, Verdict
 from octobert.evaluation import candidates
 from octobert.pipeline import keys
 from octobert.pipeline.contract import Request, Step, resolved
@@ -52,31 +51,28 @@ class Silent:
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a step would be reused or run, and why."""
+def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of) -> list[Verdict]:
+    """What a run would reuse and what it would do, without doing it.
 
-    step: str
-    action: str
-    reason: str
-
-
-def dry_run(recipe: Recipe, out: Path) -> list[Verdict]:
-    """What a run would reuse and what it would do, without doing it."""
+    Args:
+        steps_of: makes the steps; those of `run` by default.
+    """
     store = Store(out / HIDDEN / "store")
     made: dict[str, Artifact] = {}
     verdicts = []
     for step in steps_of(recipe):
         missing = [name for name in step.needs.values() if name not in made]
         if missing:
-            verdicts.append(Verdict(step.name, "run", f"{missing[0]} has to run first"))
+            verdicts.append(Verdict(step=step.name, action="run", reason=f"{missing[0]} has to run first"))
             continue
         artifact = store.find(step.stage, key_of(step, made))
         if artifact is None:
-            verdicts.append(Verdict(step.name, "run", "not in the store"))
+            verdicts.append(Verdict(step=step.name, action="run", reason="not in the store"))
         else:
             made[step.name] = artifact
-            verdicts.append(Verdict(step.name, "reuse", f"stored as {store.path(step.stage, artifact.key).name}"))
+            verdicts.append(
+                Verdict(step=step.name, action="reuse", reason=f"stored as {store.path(step.stage, artifact.key).name}")
+            )
     return verdicts
 
 
