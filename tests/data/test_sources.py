@@ -106,7 +106,7 @@ def test_jsonl_and_parquet(tmp_path) -> None:
         ("a.tsv", "text\tlabel\n", r"the file has no rows"),
         ("a.csv", "\n\n", r"the file has no rows"),
         ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
-        ("a.txt", "hello", r"the file is no column file \(got 1 columns, expected a word and its tag on every line"),
+        ("a.txt", "hello", r"not a column file \(got 1 columns, expected a word and its tag on every line"),
         ("a.jsonl", '{"text": "a"}\n{"text"\n', r"the file cannot be read"),
         (
             "a.csv",
@@ -259,7 +259,7 @@ def test_bad_folders_of_texts(tmp_path) -> None:
     with pytest.raises(DataError, match=r"the folder has no texts of two classes \(got no folder with .txt files in it"):
         readers.read_file(tmp_path / "empty")
     with pytest.raises(
-        DataError, match=r"recognised by its name \(got an empty folder, expected .* a folder of .txt files for"
+        DataError, match=r"has the name of a split \(got an empty folder, expected .* a folder of .txt files for"
     ):
         sources.find_splits(str(tmp_path / "empty"))
 
@@ -332,7 +332,7 @@ def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
 
 def test_a_folder_without_a_recognised_file(tmp_path) -> None:
     write(tmp_path / "rows.tsv", "x")
-    with pytest.raises(DataError, match=r"no file in the folder is recognised by its name \(got rows.tsv"):
+    with pytest.raises(DataError, match=r"no file in the folder has the name of a split \(got rows.tsv"):
         sources.find_splits(str(tmp_path))
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.find_splits(str(tmp_path / "nowhere"))

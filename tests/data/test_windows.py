@@ -21,7 +21,9 @@ def tokenizer(tokenizer_folder) -> Tokenizer:
     return Tokenizer(tokenizer_folder, 512)
 
 
-def cut(tokenizer: Tokenizer, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION) -> list[Window]:
+def cut(
+    tokenizer: Tokenizer, length: int, stride: int, context: str = CONTEXT, question: str | None = QUESTION
+) -> list[Window]:
     ids = None if question is None else tokenizer.offsets([question])[0].ids
     frame = tokenizer.frame(1 if question is None else 2)
     return windows(frame, tokenizer.offsets([context])[0], length=length, stride=stride, question=ids)

@@ -167,7 +167,7 @@ def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) 
         one = task(unanswerable=True, null_score_diff_threshold=threshold)
         (found,) = predictions(one, outputs, encoded)
         assert found.null_minus_best == pytest.approx(1.5)
-        assert one.says(found) == expected
+        assert one.final_answer(found) == expected
         answer = one.answer(outputs, encoded, 0, texts[0])
         assert answer["answer"] == expected
         assert (answer["start"], answer["end"]) == ((None, None) if not expected else (0, 3))
@@ -175,7 +175,7 @@ def test_no_answer_is_said_where_it_leads_by_more_than_the_threshold(wordpiece) 
         assert 0 < answer["score"] < 1
     # Where every question has an answer, one is given.
     always = task()
-    assert always.says(predictions(always, outputs, encoded)[0]) == "the"
+    assert always.final_answer(predictions(always, outputs, encoded)[0]) == "the"
     assert task("squad-v2", null_score_diff_threshold=-3.0).threshold == -3.0
 
 
@@ -349,7 +349,7 @@ def test_real_predictions_score_what_the_official_definitions_say(real, version:
     questions, one, encoded, outputs = real[version]
     predicted = predictions(one, outputs, encoded)
     names = [question["id"] for question in questions]
-    final = {n: one.says(p) for n, p in zip(names, predicted, strict=True)}
+    final = {n: one.final_answer(p) for n, p in zip(names, predicted, strict=True)}
     assert len(final) == 400
     gold = one.gold(questions, where="dev")
     items = one.items(outputs, encoded, gold)
@@ -441,7 +441,7 @@ def test_an_answer_at_no_stated_place_is_found_or_refused(wordpiece) -> None:
     (target,) = one.targets(encoded, one.gold(rows, where="rows"))
     first = int(np.flatnonzero(encoded.rows[0][0].spans[:, 0] == 4)[0])
     assert target == {"start_positions": first, "end_positions": first}
-    with pytest.raises(DataError, match=r'the answer is not in the context, so it cannot be learned \(got "xyz"'):
+    with pytest.raises(DataError, match=r'the answer is not in the context, so a model cannot be trained on it \(got "xyz"'):
         one.targets(encoded, one.gold([{**rows[0], "answers": "xyz"}], where="rows"))
 
 
@@ -533,7 +533,7 @@ def write_official(path: Path, paragraphs: list) -> Path:
         ),
         ({"answers": [{"text": "Ada", "answer_start": 7}, {"text": "Bob"}]}, r"the answers cannot be read"),
         ({"answers": 7}, r"the answers cannot be read \(got \[?7"),
-        ({"answers": []}, r"the question has no answer, and in this task every question has one .*use the task squad-v2"),
+        ({"answers": []}, r"the question has no answer, and in this task every question has an answer .*use the task squad-v2"),
         ({"answers": "Ada", "is_impossible": True}, r"got is_impossible: true"),
     ],
 )
@@ -636,7 +636,7 @@ def test_the_official_form_is_read_with_its_ids(tmp_path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     rows = readers.read_file(path)
     assert [(r["id"], r["title"], r["is_impossible"]) for r in rows] == [("a", "Someone", False), ("b", "Someone", True)]
-    with pytest.raises(DataError, match=r"row 2.*the question has no answer, and in this task every question has one"):
+    with pytest.raises(DataError, match=r"row 2.*the question has no answer, and in this task every question has an answer"):
         task("squad").gold(readers.numbered(rows), where="dev.json")
     gold = task("squad-v2").gold(rows, where="dev.json")
     assert [one["texts"] for one in gold] == [["Ada"], []]

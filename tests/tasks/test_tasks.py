@@ -161,7 +161,7 @@ class TestEveryTask:
         column = text_column(task)
         broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
         named = f'there is no column "{column}".*did you mean "{column}x"'
-        usual = "no column of texts is recognised .*expected .*name yours with text-classification's option text"
+        usual = "no column is recognized as text .*expected .*name yours with text-classification's option text"
         with pytest.raises(DataError, match=f"{named}|{usual}"):
             task.inputs(broken, where="rows")
 
@@ -241,7 +241,7 @@ def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:
 @pytest.mark.parametrize("value", ["2", "maybe", "-1", "1.5", ""])
 def test_a_label_that_is_not_in_the_list(value: str) -> None:
     task = build("text-classification", ("no", "yes"))
-    with pytest.raises(DataError, match=r'rows, row 1, column "label": the label is not one of the task\'s .*expected no, yes'):
+    with pytest.raises(DataError, match=r'rows, row 1, column "label": the task has no such label .*expected no, yes'):
         task.gold([{"text": "a", "label": value}], where="rows")
 
 
@@ -290,7 +290,7 @@ def test_a_fixed_class_in_every_spelling(name: str, of_model: tuple[str, ...], e
     ("value", "fix"), [(2, "; correct the row."), ("neutral", "; correct the row."), (-1, "take a split that has labels")]
 )
 def test_a_label_that_is_no_fixed_class(value: object, fix: str) -> None:
-    found = rf"row 1, column \"label\": the label is not one of the task's \(got .*, expected negative, positive, or .*{fix}"
+    found = rf"row 1, column \"label\": the task has no such label \(got .*, expected negative, positive, or .*{fix}"
     with pytest.raises(DataError, match=found):
         build("imdb").gold([{"label": value}], where="rows")
 

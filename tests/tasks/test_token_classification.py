@@ -257,7 +257,7 @@ def test_targets_are_at_first_pieces_and_nowhere_else(tokenizer) -> None:
     assert len(target["labels"]) == len(row)
     told = {int(row.spans[i, 0]): LABELS[label] for i, label in enumerate(target["labels"].tolist()) if label != -100}
     assert [told[i] for i in range(4)] == tags
-    with pytest.raises(DataError, match=r"a tag is none of the model's \(got B-ORG, expected O, B-PER"):
+    with pytest.raises(DataError, match=r"the model has no such tag \(got B-ORG, expected O, B-PER"):
         one.targets(encoded, [["B-ORG", "O", "O", "O"]])
 
 
@@ -311,12 +311,12 @@ def test_tags_by_name_and_by_index() -> None:
     ("row", "message"),
     [
         ({"tokens": ["a", "b"], "ner_tags": ["O"]}, r'row 2, column "ner_tags": a sentence has another number of tags than words \(got 1, expected 2'),
-        ({"tokens": ["a"], "ner_tags": [5]}, r'row 2, column "ner_tags": a tag is neither a name nor the index of one \(got 5'),
-        ({"tokens": ["a"], "ner_tags": [-1]}, r"a tag is neither a name nor the index"),
-        ({"tokens": ["a"], "ner_tags": [None]}, r"a tag is neither a name nor the index"),
+        ({"tokens": ["a"], "ner_tags": [5]}, r'row 2, column "ner_tags": a tag is not a name or the index of a name \(got 5'),
+        ({"tokens": ["a"], "ner_tags": [-1]}, r"a tag is not a name or the index"),
+        ({"tokens": ["a"], "ner_tags": [None]}, r"a tag is not a name or the index"),
         ({"tokens": ["a"], "ner_tags": "O"}, r'row 2, column "ner_tags": the cell is not a list of words or tags \(got \'O\''),
         ({"tokens": ["a"], "ner_tags": []}, r"the cell is not a list"),
-        ({"tokens": ["a"], "ner_tags": ["B-ORG"]}, r"the data has tags that the model cannot say \(got ORG, expected LOC, O, PER"),
+        ({"tokens": ["a"], "ner_tags": ["B-ORG"]}, r"the data has tags that the model does not have \(got ORG, expected LOC, O, PER"),
     ],
 )  # fmt: skip
 def test_bad_tags_name_their_row(row: dict, message: str) -> None:
@@ -386,7 +386,7 @@ def test_other_numbers_of_columns_and_names(tmp_path) -> None:
     path = write(tmp_path / "a.bio", "the DT x O\nof IN y O\n".replace(" x", "").replace(" y", ""))
     assert readers.read_file(path) == [{"tokens": ["the", "of"], "column_2": ["DT", "IN"], "tags": ["O", "O"]}]
     assert readers.read_file(path, ("words", "pos_tags", "labels"))[0]["labels"] == ["O", "O"]
-    with pytest.raises(DataError, match=r"the file is no column file \(got 3 columns, expected columns words, labels\)"):
+    with pytest.raises(DataError, match=r"not a column file \(got 3 columns, expected columns words, labels\)"):
         readers.read_file(path, ("words", "labels"))
 
 
@@ -395,9 +395,9 @@ def test_other_numbers_of_columns_and_names(tmp_path) -> None:
     [
         ("the O\nof\nand O\n", r"line 2: the line has another number of columns than the others \(got 1, expected 2\)"),
         ("the O\n\nof O\nand a O\n", r"line 4: .*\(got 3, expected 2\)"),
-        ("the\nof\n", r"the file is no column file \(got 1 columns, expected a word and its tag on every line"),
-        ("\n \n", r"no column file|no rows"),
-        ("-DOCSTART- O\n\n", r"no column file|no rows"),
+        ("the\nof\n", r"not a column file \(got 1 columns, expected a word and its tag on every line"),
+        ("\n \n", r"not a column file|no rows"),
+        ("-DOCSTART- O\n\n", r"not a column file|no rows"),
     ],
 )
 def test_bad_column_files(tmp_path, text: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What is no plain table, SQuAD's nested JSON, CoNLL's columns, folders of texts: rows, or an error with its place."""
+"""Formats that are not tables: SQuAD's nested JSON, CoNLL's column files, folders of texts. Errors name the place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from octobert.core.errors import DataError
 from octobert.data.rows import Row
 
-# Files of one token a line; some data sets have the split's name for a suffix.
+# Files with one token per line; in some data sets the suffix is the split's name.
 COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", ".valid", ".test", ".testa", ".testb")
 _DOCUMENT = "-DOCSTART-"
 # The folder of aclImdb's reviews that have no class.
@@ -35,7 +35,7 @@ def decoded(path: Path) -> str:
 
 
 def unreadable(error: OSError) -> DataError:
-    """The error that says which file the system does not give."""
+    """The error for a file that the operating system does not let us read."""
     return DataError("the file cannot be read", where=str(error.filename), got=error.strerror, fix="check its permissions")
 
 
@@ -45,7 +45,7 @@ def texts_in(folder: Path) -> list[Path]:
 
 
 def text_folder(folder: Path) -> list[Row]:
-    """One row a text: its folder's name for a label, its place for an id, and a rating where its name has one, as in aclImdb.
+    """One row for each text: the label is the folder's name, the id is the path. aclImdb has ratings in the names.
 
     Raises:
         DataError: fewer than two classes have texts, or a file is empty or cannot be read.
@@ -84,7 +84,7 @@ def squad(path: Path) -> list[Row] | None:
     try:
         whole = json.loads(decoded(path))
     except ValueError:
-        return None  # one object a line
+        return None  # JSON Lines
     articles = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(articles, list) or not all(isinstance(a, dict) and "paragraphs" in a for a in articles):
         return None  # some other data set
@@ -119,7 +119,7 @@ def _part(whole: Any, name: str, kind: type, where: str) -> Any:
 
 
 def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
-    """The sentences of a file with one token a line, columns between tabs or spaces, an empty line after each sentence.
+    """The sentences of a file with one token per line, columns between tabs or spaces, an empty line after each sentence.
 
     Args:
         columns: names; by default `tokens`, the four of CoNLL-2003 where there are four, and `tags` for the last.
@@ -137,7 +137,7 @@ def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
         expected = (
             f"columns {', '.join(columns)}" if columns else "a word and its tag on every line, an empty line between sentences"
         )
-        raise DataError("the file is no column file", where=str(path), got=f"{width} columns", expected=expected)
+        raise DataError("not a column file", where=str(path), got=f"{width} columns", expected=expected)
     names = tuple(columns) or (_CONLL_2003 if width == len(_CONLL_2003) else _names(width))
     return list(_sentences(path, fields, names))
 

@@ -33,43 +33,43 @@ def find_splits(source: str) -> dict[str, list[Path]]:
         return {"all": [path]}
     if not path.is_dir():
         raise DataError("there is no such file or folder", where=source, fix="check the path")
-    found: dict[str, list[Path]] = {}
+    splits: dict[str, list[Path]] = {}
     for file in sorted(path.iterdir()):
         for split in _splits_in(file.name):
             if formats.texts_in(file) if file.is_dir() else file.suffix.lower() in FORMATS:
-                found.setdefault(split, []).append(file)
-    if not found:
+                splits.setdefault(split, []).append(file)
+    if not splits:
         raise DataError(
-            "no file in the folder is recognised by its name",
+            "no file in the folder has the name of a split",
             where=source,
             got=", ".join(sorted(f.name for f in path.iterdir())[:8]) or "an empty folder",
             expected="train*, validation* or dev*, test* as .csv, .tsv, .jsonl, .json, .parquet or .conll, "
             "or as folders with a folder of .txt files for each class",
             fix="name the files: train=… validation=…",
         )
-    return found
+    return splits
 
 
-def pick_split(found: Mapping[str, list[Path]], wanted: str, *, where: str, prefer: Sequence[str] = ()) -> Path:
+def pick_split(splits: Mapping[str, list[Path]], split: str, *, where: str, prefer: Sequence[str] = ()) -> Path:
     """The file, or folder of texts, of a split.
 
     Args:
-        prefer: of several, the one that has one of these words in its name.
+        prefer: of several, the file with one of these words in its name is chosen.
 
     Raises:
-        DataError: there is none, or more than one.
+        DataError: there is no such file, or more than one.
     """
-    if wanted not in found:
-        raise DataError(f'there is no split "{wanted}"', where=where, fix=did_you_mean(wanted, found))
-    files = found[wanted]
+    if split not in splits:
+        raise DataError(f'there is no split "{split}"', where=where, fix=did_you_mean(split, splits))
+    files = splits[split]
     preferred = [file for file in files if any(word in file.name for word in prefer)]
     files = preferred if len(preferred) == 1 else files
     if len(files) > 1:
         raise DataError(
-            f"more than one file looks like the {wanted} split",
+            f"more than one file looks like the {split} split",
             where=where,
             got=", ".join(f.name for f in files),
-            fix=f"name the one you mean: {wanted}={files[0]}",
+            fix=f"name the one you mean: {split}={files[0]}",
         )
     return files[0]
 
@@ -80,10 +80,10 @@ class Places:
 
     Args:
         calibrate, evaluate: a file, a folder of texts, or the name of a split on the hub.
-        tune: the same, where rows to search on are wanted.
-        train: the same, where a model is fine-tuned.
-        hub: the data set's id, when it is one.
-        alone: both are one file, whose rows are to be held apart.
+        tune: the same, for rows to search on; None without a search.
+        train: the same, for rows to fine-tune on; None without training.
+        hub: id of the data set on the hub; None for local files.
+        alone: there is one file, whose rows are split between both.
         how: the choice in words, for the report.
     """
 
@@ -96,7 +96,7 @@ class Places:
     how: str
 
     def content(self, revision: str | None) -> list[str]:
-        """What the rows depend on: digests of the files, or the exact revision on the hub."""
+        """What the rows depend on: digests of the files, or the commit on the hub."""
         named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
         if self.hub is not None:
             return [self.hub, hub_revision(self.hub, revision), *named]
@@ -118,50 +118,50 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
     """Find the rows that a recipe asks for, before anything is read.
 
     Args:
-        tune: rows to search on are wanted too.
-        train: rows to fine-tune on are wanted too.
+        tune: rows to search on are names too.
+        train: rows to fine-tune on are names too.
         prefer: words in the names of files that a task prefers.
 
     Raises:
-        DataError: a file, folder or split is not there, or is ambiguous.
+        DataError: a file, folder or split is missing or ambiguous.
     """
     source = settings.source
     local = source is not None and (Path(source).exists() or looks_local(source, FORMATS))
-    found = find_splits(source) if source is not None and local else {}
+    splits = find_splits(source) if source is not None and local else {}
     for split in SPLITS:
         named = getattr(settings, split)
         if named:
-            found[split] = [Path(named)]
-    wanted = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
+            splits[split] = [Path(named)]
+    names = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
     if tune:
-        wanted["tune"] = settings.tune.from_
+        names["tune"] = settings.tune.from_
     if train:
-        wanted["train"] = settings.finetune.from_
-    alone = set(found) == {"all"} and wanted["calibrate"] == "train" and wanted["evaluate"] in (AUTO, "validation")
+        names["train"] = settings.finetune.from_
+    alone = set(splits) == {"all"} and names["calibrate"] == "train" and names["evaluate"] in (AUTO, "validation")
     if alone and train:
         raise DataError(
             "fine-tuning needs rows of its own",
             where="data",
-            got=f"one file, {found['all'][0]}",
+            got=f"one file, {splits['all'][0]}",
             fix="give train=… and validation=… as two files",
         )
     if alone:
         how = "one file: calibration rows drawn at random, all other rows evaluated"
-        only = str(found["all"][0])
+        only = str(splits["all"][0])
         return Places(only, only, only if tune else None, None, None, True, how)
-    hub, note = None if local or found else source, ""
-    if AUTO in wanted.values():
-        known = list(found) if hub is None else hub_splits(hub, settings.config, settings.revision)
-        usual = "test" if "test" in known and "validation" not in known else "validation"
-        wanted = {key: usual if name == AUTO else name for key, name in wanted.items()}
+    hub, note = None if local or splits else source, ""
+    if AUTO in names.values():
+        available = list(splits) if hub is None else hub_splits(hub, settings.config, settings.revision)
+        usual = "test" if "test" in available and "validation" not in available else "validation"
+        names = {key: usual if name == AUTO else name for key, name in names.items()}
         note = ", as there is no validation split" if usual == "test" else ""
     if hub is not None:
-        how = f"{hub} on the hub: calibrated from {wanted['calibrate']}, evaluated on {wanted['evaluate']}{note}"
-        return Places(wanted["calibrate"], wanted["evaluate"], wanted.get("tune"), wanted.get("train"), hub, False, how)
+        how = f"{hub} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
+        return Places(names["calibrate"], names["evaluate"], names.get("tune"), names.get("train"), hub, False, how)
     chosen = {}
-    for key, name in wanted.items():
-        is_file = Path(name).suffix.lower() in FORMATS and name not in found
-        chosen[key] = Path(name) if is_file else pick_split(found, name, where=f"data.{key}.from", prefer=prefer)
+    for key, name in names.items():
+        is_file = Path(name).suffix.lower() in FORMATS and name not in splits
+        chosen[key] = Path(name) if is_file else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
         if not chosen[key].exists():
             raise DataError("there is no such file or folder", where=str(chosen[key]), fix="check the path")
     how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}{note}"

@@ -40,7 +40,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """What a model is asked: texts, and for each of them the rows of tokens that the model reads, one or several windows."""
+    """Texts, and for each of them the token rows that the model reads: one, or several windows."""
 
     texts: Sequence[Text]
     rows: Sequence[Sequence[Encoded]]
@@ -56,18 +56,18 @@ class EncodedTexts:
         return [0, *itertools.accumulate(sum(map(len, rows)) for rows in self.rows)]
 
     def single(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
-        """One of the texts, with its part of outputs [tokens of all rows, …]."""
+        """The text at `index` alone, with its part of outputs [tokens of all rows, …]."""
         part = slice(*self._tokens[index : index + 2])
         return EncodedTexts([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
 
 
 @dataclass(frozen=True)
 class TokenOffsets:
-    """The tokens of one text alone, uncut, without special tokens.
+    """All tokens of a text, without special tokens.
 
     Args:
         ids: [tokens].
-        spans: [tokens, 2] the characters of the text that each token stands for.
+        spans: [tokens, 2] first character and end of each token in the text.
     """
 
     ids: np.ndarray
@@ -95,14 +95,15 @@ class Frame:
 
 
 class Tokenizer:
-    """The tokenizer of a model folder.
+    """The tokenizer of a model.
 
     Args:
         folder: holds `tokenizer.json`, and `config.json` for the padding id.
-        max_length: tokens of a row, special ones included; longer texts are cut.
+        max_length: the largest number of tokens of a row, with special tokens; by default the model's limit. Longer texts are
+            cut.
 
     Raises:
-        ModelError: no tokenizer, or a length that the model does not have positions for.
+        ModelError: there is no tokenizer, or `max_length` is more than the model has positions for.
     """
 
     def __init__(self, folder: Path, max_length: int | None = None) -> None:
@@ -120,35 +121,36 @@ class Tokenizer:
         check_length(max_length, folder)
         self.max_length = max_length or min(longest(folder), _trained_length(folder))
         self.pad_id = int(_json(folder / "config.json").get("pad_token_id") or 0)
-        # Exports often carry fixed padding and truncation inside tokenizer.json; both belong to the batch, not the file.
+        # tokenizer.json often states padding and truncation; octobert pads each batch by itself.
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_length)
-        # Truncation is a state of the tokenizer, and several threads may ask.
+        # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
-        """Tokenize rows of one text, or of two that form a pair."""
+        """Tokenize texts, or pairs of texts, one row each."""
         inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
         with self._lock:
-            found = self._tokenizer.encode_batch(inputs)
+            encodings = self._tokenizer.encode_batch(inputs)
         return [
-            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing)) for e in found
+            Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
+            for e in encodings
         ]
 
     def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
-        """The tokens of texts, with their places in the texts."""
+        """All tokens of texts, with their places in the texts."""
         with self._lock:
             self._tokenizer.no_truncation()
             try:
-                found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+                encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
             finally:
                 self._tokenizer.enable_truncation(self.max_length)
         return [
-            TokenOffsets(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in found
+            TokenOffsets(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encodings
         ]
 
     def frame(self, texts: int) -> Frame:
-        """The special tokens that this tokenizer puts around one text or two, read off an example."""
+        """The special tokens that this tokenizer puts around a text (1) or a pair (2), taken from an example."""
         example = self._tokenizer.encode("a", "a" if texts == 2 else None)
         ids, types, owners = (
             np.array(a) for a in (example.ids, example.type_ids, [-1 if o is None else o for o in example.sequence_ids])
@@ -164,7 +166,7 @@ class Tokenizer:
 
 
 def check_length(max_length: int | None, folder: Path) -> None:
-    """Refuse a length that the model has no positions for.
+    """Check that the model has positions for a length.
 
     Raises:
         ModelError: with the limit.
@@ -181,7 +183,7 @@ def check_length(max_length: int | None, folder: Path) -> None:
 
 
 def longest(folder: Path) -> int:
-    """The most tokens that a model has positions for."""
+    """The largest number of tokens that the model of a folder has positions for."""
     return longest_input(_json(folder / "config.json"))
 
 
@@ -217,7 +219,7 @@ def split(outputs: np.ndarray, rows: Sequence[Encoded]) -> list[np.ndarray]:
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:
-    """Put `tokenizer.json` and `tokenizer_config.json` of a model into a folder; a slow tokenizer is converted.
+    """Copy the tokenizer files of a model into a folder; a tokenizer without `tokenizer.json` is converted.
 
     Raises:
         ModelError: there is no tokenizer.
@@ -229,7 +231,7 @@ def save_tokenizer(source: Path, folder: Path) -> None:
             shutil.copyfile(source / name, folder / name)
     if (folder / "tokenizer.json").is_file():
         return
-    # Without a vocabulary transformers makes up an empty one, and every word becomes unknown.
+    # Without a vocabulary transformers would create an empty one, and every word would be unknown.
     vocabularies = [source / "vocab.txt", source / "vocab.json", *source.glob("*.model")]
     if not any(path.is_file() for path in vocabularies):
         what = "there is no tokenizer beside the model"

@@ -52,7 +52,13 @@ def stride_within(room: int, stated: int | None, *, usual: int | None = None, of
 
 
 def windows(
-    frame: Frame, offsets: TokenOffsets, *, length: int, stride: int, question: np.ndarray | None = None, truncated: bool = False
+    frame: Frame,
+    offsets: TokenOffsets,
+    *,
+    length: int,
+    stride: int,
+    question: np.ndarray | None = None,
+    truncated: bool = False,
 ) -> list[Window]:
     """The windows of one text, at least one.
 
@@ -100,6 +106,6 @@ def _window(
     ids += [offsets.ids[inside], frame.special[-1]]
     types += [np.full(held, frame.types[-1]), frame.special_types[-1]]
     count = sum(map(len, ids))
-    spans, known = np.full((count, 2), NOWHERE, dtype=np.int64), np.zeros(count, dtype=bool)
-    spans[first : first + held], known[first : first + held] = offsets.spans[inside], best
-    return Window(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), truncated, spans, known)
+    spans, is_best = np.full((count, 2), NOWHERE, dtype=np.int64), np.zeros(count, dtype=bool)
+    spans[first : first + held], is_best[first : first + held] = offsets.spans[inside], best
+    return Window(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), truncated, spans, is_best)

@@ -1,4 +1,4 @@
-"""Sentence and pair classification: the part that all classification tasks share."""
+"""Sentence and pair classification: what all classification tasks share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from octobert.tasks._task import Fidelity, Metric, Outputs
 
 
 def accuracy(items: np.ndarray) -> float:
-    """Share of right answers."""
+    """Share of correct predictions."""
     return float(np.mean(items[:, 0] == items[:, 1]))
 
 
@@ -29,14 +29,14 @@ def f1(items: np.ndarray) -> float:
 
 
 def _confusion(items: np.ndarray) -> np.ndarray:
-    """[classes, classes] counts by right and predicted class. The bootstrap takes a thousand of them."""
+    """[classes, classes] counts by right and predicted class. Fast, as resampling calls it a thousand times."""
     classes = int(items.max()) + 1
     pairs = items[:, 1].astype(np.int64) * classes + items[:, 0].astype(np.int64)
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes).astype(np.float64)
 
 
 def macro_f1(items: np.ndarray) -> float:
-    """Mean F1 over the classes that occur, right or predicted."""
+    """Mean F1 over the classes that occur in gold or predictions."""
     table = _confusion(items)
     total = table.sum(axis=0) + table.sum(axis=1)
     return float(np.mean(2 * np.diag(table)[total > 0] / total[total > 0]))
@@ -60,11 +60,11 @@ class Classification(WholeTexts):
 
     Args:
         text: candidate groups of text columns; the first group that the data has is used.
-        label: candidate label columns, likewise.
+        label: candidate label columns; the first that the data has is used.
         labels: class names in the order of the logits.
-        primary: the metric that decides.
-        max_length: tokens; None for the model's own.
-        spellings: what a row may write for a class besides, in lower case → its logit; see `spellings_of`.
+        primary: the main metric.
+        max_length: the largest number of tokens; None for the model's limit.
+        spellings: other names of classes in rows, in lower case → index of the logit; see `spellings_of`.
     """
 
     text: tuple[tuple[str, ...], ...]
@@ -87,8 +87,8 @@ class Classification(WholeTexts):
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
         column = first_column(rows, self.label, where=where)
-        found = {str(row[column]).strip().removesuffix(".0") for row in rows}
-        return tuple(sorted(found, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
+        labels = {str(row[column]).strip().removesuffix(".0") for row in rows}
+        return tuple(sorted(labels, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
         return [{"labels": label} for label in gold]
@@ -106,9 +106,9 @@ class Classification(WholeTexts):
         return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed))
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
-        found = probabilities(outputs["logits"][index])
-        best = int(found.argmax())
-        return {"label": self._name(best), "score": float(found[best])}
+        scores = probabilities(outputs["logits"][index])
+        best = int(scores.argmax())
+        return {"label": self._name(best), "score": float(scores[best])}
 
     def _name(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
@@ -117,10 +117,10 @@ class Classification(WholeTexts):
         group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)
         if group is None and rows and len(self.text) > 1:
             raise DataError(
-                "no column of texts is recognised",
+                "no column is recognized as text",
                 where=where,
                 got=f"columns {', '.join(str(name) for name in rows[0] if name != ROW_NUMBER)}",
-                expected=" or ".join(" + ".join(one) for one in self.text),
+                expected=" or ".join(" + ".join(group) for group in self.text),
                 fix="name yours with text-classification's option text, or data.columns for a file without a header",
             )
         group = group or self.text[0]
@@ -130,11 +130,11 @@ class Classification(WholeTexts):
     def _class_of(self, value: Any, place: str) -> int:
         name = str(value).strip()
         number = name.removesuffix(".0")
-        for known in (name, number):
-            if known in self.labels:
-                return self.labels.index(known)
-            if known.lower() in self.spellings:
-                return self.spellings[known.lower()]
+        for spelling in (name, number):
+            if spelling in self.labels:
+                return self.labels.index(spelling)
+            if spelling.lower() in self.spellings:
+                return self.spellings[spelling.lower()]
         if number.isdigit() and (not self.labels or int(number) < len(self.labels)):
             return int(number)
         names = f"{', '.join(self.labels)}, or an index below {len(self.labels)}"
@@ -142,7 +142,7 @@ class Classification(WholeTexts):
         # What the hub writes where a row has no label, as in the test sets of GLUE.
         unlabelled = "take a split that has labels: -1 stands for none"
         raise DataError(
-            "the label is not one of the task's",
+            "the task has no such label",
             where=place,
             got=repr(value),
             expected=names if self.labels else "the index of a class",
@@ -167,7 +167,7 @@ def pinned_labels(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) -
 def spellings_of(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) -> dict[str, int]:
     """The logit of everything that a row may write for a fixed class, in lower case: its names, and its number in the data set.
 
-    A model that has its classes in another order, and says so by names that are known, is read in its own order.
+    A model that has its classes in another order, and says so by known names, is read in its own order.
     """
     numbers = {name: number for number, names in enumerate(classes) for name in (str(number), *names)}
     own = [numbers.get(name.lower()) for name in of_model]

@@ -1,4 +1,4 @@
-"""Embeddings judged in one of three ways, depending on what the data has.
+"""Embeddings, evaluated in one of three ways by the columns of the data.
 
 pairs with a gold score     items: cosine of each pair               metric: Spearman correlation
 query and its document      items: rank of the right document        metrics: MRR@10, recall@1, recall@10
@@ -112,13 +112,13 @@ class Embedding(WholeTexts):
     def _ranks(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
         first, second = np.split(_unit(outputs[OUTPUT]), 2)
         # Documents that several queries share are one document.
-        _, kept, document = np.unique([t[0] for t in encoded.texts[len(first) :]], return_index=True, return_inverse=True)
-        distinct = second[kept].T
+        _, firsts, document = np.unique([t[0] for t in encoded.texts[len(first) :]], return_index=True, return_inverse=True)
+        distinct = second[firsts].T
         ranks = []
         for start in range(0, len(first), _CHUNK):
             block = first[start : start + _CHUNK] @ distinct
             own = np.take_along_axis(block, document[start : start + len(block), None], axis=1)
-            # Ties count against the model, or one that gives every text the same vector would be perfect.
+            # Ties count against the model. Otherwise a model with the same vector for every text would be perfect.
             ranks.append(np.sum(block >= own, axis=1))
         return np.concatenate(ranks)
 

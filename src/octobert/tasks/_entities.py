@@ -1,7 +1,7 @@
 """Entities from tags, counted as seqeval (and the CoNLL evaluation script before it) counts them.
 
-A tag is `O`, or a letter and a type: B begins, I goes on, E ends, S is alone. Tags that contradict each other still make
-entities: an `I` that follows another type, or nothing, begins one. So IOB1, IOB2 and IOBES all mean what they say.
+A tag is `O`, or a letter and a type: B begins an entity, I continues it, E ends it, S is an entity of one word. An `I` after
+another type or after no entity begins an entity, so that IOB1, IOB2 and IOBES are all read correctly.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def kind_of(tag: str) -> str:
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """(type, first word, last word) of every entity, in order."""
-    found: list[Entity] = []
+    entities_so_far: list[Entity] = []
     open_at, before, kind_before = -1, "O", ""
     for index, tag in enumerate([*tags, "O"]):
         letter, kind = parted(tag)
         goes_on = letter in ("I", "E") and before in ("B", "I") and kind == kind_before
         if open_at >= 0 and not goes_on:
-            found.append((kind_before, open_at, index - 1))
+            entities_so_far.append((kind_before, open_at, index - 1))
             open_at = -1
         if letter != "O" and not goes_on:
             open_at = index
         before, kind_before = letter, kind
-    return found
+    return entities_so_far
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
@@ -53,10 +53,10 @@ def iob2(tags: Sequence[str]) -> list[str]:
     letters = {parted(tag)[0] for tag in tags if "-" in tag}
     if not letters or letters & {"E", "S"} or any("-" not in tag and tag != "O" for tag in tags):
         return list(tags)
-    found = ["O"] * len(tags)
+    converted = ["O"] * len(tags)
     for kind, first, last in entities(tags):
-        found[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
-    return found
+        converted[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
+    return converted
 
 
 def labels_of(tags: set[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The metrics of SQuAD, as its evaluation scripts define them for 1.1 (Rajpurkar et al. 2016) and 2.0 (2018).
 
 An answer is normalized (lower case, no punctuation, no English articles, single spaces) and compared with every gold answer;
-the best counts. Exact match is equality; F1 is that of the two bags of words. All figures here are in [0, 1].
+the best counts. Exact match is equality; F1 is that of the two bags of words. All scores are in [0, 1].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Columns of the figures of a question.
+# Columns of the numbers of a question.
 EXACT, F1, ANSWERABLE, NULL_MINUS_BEST, BEST_EXACT, BEST_F1, SAYS = range(7)
 
 
@@ -28,7 +28,7 @@ def normalized(answer: str) -> str:
 
 
 def exact(answer: str, gold: str) -> float:
-    """1 where the two are the same once normalized."""
+    """1.0 if both are the same after normalization, else 0.0."""
     return float(normalized(answer) == normalized(gold))
 
 
@@ -74,7 +74,7 @@ def _best(column: int, part: int) -> Callable[[np.ndarray], float]:
 
 
 def best_threshold(items: np.ndarray, column: int) -> tuple[float, float]:
-    """(mean, threshold): the best that one threshold on these very questions could reach, and that threshold.
+    """(mean, threshold): the best that ordered threshold on these very questions could reach, and that threshold.
 
     Args:
         column: `BEST_EXACT` or `BEST_F1`, of the best answer that is not "no answer".
@@ -82,18 +82,18 @@ def best_threshold(items: np.ndarray, column: int) -> tuple[float, float]:
     A question is answered where its null score exceeds its best answer's by no more than the threshold.
     """
     order = np.argsort(items[:, NULL_MINUS_BEST], kind="stable")
-    one = items[order]
+    ordered = items[order]
     # Answering a question instead of leaving it: gains its score, or loses a right "no answer".
-    gains = np.where(one[:, ANSWERABLE] == 1, one[:, column], -one[:, SAYS])
+    gains = np.where(ordered[:, ANSWERABLE] == 1, ordered[:, column], -ordered[:, SAYS])
     reached = np.cumsum(gains)
     # Questions with equal scores are answered together.
-    last = np.append(one[1:, NULL_MINUS_BEST] != one[:-1, NULL_MINUS_BEST], True)
+    last = np.append(ordered[1:, NULL_MINUS_BEST] != ordered[:-1, NULL_MINUS_BEST], True)
     reached = np.where(last, reached, -np.inf)
     unanswered = float(np.sum(items[:, ANSWERABLE] == 0))
     top = int(np.argmax(reached))
     if reached[top] <= 0:
-        return unanswered / len(items), float(one[0, NULL_MINUS_BEST]) - 1.0
-    return (unanswered + float(reached[top])) / len(items), float(one[top, NULL_MINUS_BEST])
+        return unanswered / len(items), float(ordered[0, NULL_MINUS_BEST]) - 1.0
+    return (unanswered + float(reached[top])) / len(items), float(ordered[top, NULL_MINUS_BEST])
 
 
 METRICS: Mapping[str, Callable[[np.ndarray], float]] = {"f1": _mean(F1), "exact": _mean(EXACT)}

@@ -18,7 +18,7 @@ class Options(FrozenModel):
         text: one column of texts without gold, or two columns of a pair.
         score: the gold column of a pair.
         query, document: columns of a query and the document that answers it.
-        max_length: tokens of a text; the model's own when absent.
+        max_length: tokens of a text; by default the model's limit.
     """
 
     text: tuple[str, ...] = Field(default=(), max_length=2)

@@ -19,7 +19,7 @@ CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 class Options(FrozenModel):
     """Args:
-    max_length: tokens of a review; the model's own limit when absent.
+    max_length: tokens of a review; by default the model's limit.
     """
 
     max_length: int | None = Field(default=None, ge=2)

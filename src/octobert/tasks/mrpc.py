@@ -15,7 +15,7 @@ CLASSES = (("not_equivalent",), ("equivalent",))
 
 class Options(FrozenModel):
     """Args:
-    max_length: tokens of a pair; the model's own limit when absent.
+    max_length: tokens of a pair; by default the model's limit.
     """
 
     max_length: int | None = Field(default=None, ge=2)

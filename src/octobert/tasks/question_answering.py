@@ -12,7 +12,7 @@ class Options(WindowOptions):
     """Args:
     question, context, answers: columns.
     unanswerable: a question may have no answer, as in SQuAD 2.0.
-    null_score_diff_threshold: "no answer" is said where its score exceeds the best answer's by more.
+    null_score_diff_threshold: the answer is "no answer" where its score exceeds that of the best answer by more than this.
     """
 
     question: str = "question"

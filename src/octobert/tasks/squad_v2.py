@@ -11,8 +11,8 @@ FILES: tuple[str, ...] = ("v2.0",)
 
 class Options(WindowOptions):
     """Args:
-    null_score_diff_threshold: "no answer" is said where its score exceeds the best answer's by more. The metrics
-        `best_f1_threshold` and `best_exact_threshold` say what would have been best on the evaluated rows.
+    null_score_diff_threshold: the answer is "no answer" where its score exceeds that of the best answer by more than this.
+        The metrics `best_f1_threshold` and `best_exact_threshold` say what would have been best on the evaluated rows.
     """
 
     null_score_diff_threshold: float = 0.0

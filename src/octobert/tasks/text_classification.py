@@ -1,4 +1,4 @@
-"""Any classification of one text or a pair of texts."""
+"""Text classification: one text or a pair of texts, with any labels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TEXT = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "se
 
 class Options(FrozenModel):
     """Args:
-    text: the text column, or two for pairs; found by the usual names when absent.
-    label: the label column; found by the usual names when absent.
-    labels: class names in the order of the logits; the model's own when absent.
-    metric: the metric that decides.
-    max_length: tokens of a row; the model's own limit when absent.
+    text: the text column, or two for pairs; by default, the first of the usual names that the data has.
+    label: the label column; by default, the first of the usual names that the data has.
+    labels: class names in the order of the logits; by default those of the model's config.
+    metric: the main metric.
+    max_length: tokens of a row; by default the model's limit.
     """
 
     text: tuple[str, ...] = Field(default=(), max_length=2)

@@ -1,4 +1,4 @@
-"""Token classification: a tag for every word, entities from the tags; CoNLL column files, or lists of words and of tags."""
+"""Token classification: a tag for every word, and entities from the tags. Data: column files, or lists of words and tags."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from octobert.tasks._task import Fidelity, Metric, Outputs
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES: tuple[str, ...] = ()
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
-# What a model that predicts nothing of a word says.
+# The tag of a word for which the model predicts nothing.
 OUTSIDE = "O"
 IGNORED = -100
 
 
 class Options(FrozenModel):
     """Args:
-    words: the column with lists of words; found by the usual names when absent.
-    tags: the column with lists of tags, likewise.
-    labels: tags in the order of the logits; the model's own when absent.
-    metric: the metric that decides.
-    max_length: tokens of a window; the model's own limit when absent.
-    doc_stride: tokens from the start of a window to that of the next, for sentences that are longer.
+    words: the column with lists of words; by default, the first of the usual names that the data has.
+    tags: the column with lists of tags; the same default.
+    labels: tags in the order of the logits; by default those of the model's config.
+    metric: the main metric.
+    max_length: tokens of a window; by default the model's limit.
+    doc_stride: tokens from the start of one window to the start of the next, for longer sentences; by default half a window.
     """
 
     words: str | None = None
@@ -93,14 +93,14 @@ class Tagging:
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         column = first_column(rows, self.words, where=where)
-        found = []
+        texts = []
         for index, row in enumerate(rows):
             words = _list(row, column, index, where)
             if not all(isinstance(word, str) for word in words):
                 place = place_of(row, column, index, where=where)
-                raise DataError("a word is no text", where=place, got=repr(words)[:100], fix="write every word as text")
-            found.append(tuple(words))
-        return found
+                raise DataError("a word is not a text", where=place, got=repr(words)[:100], fix="write every word as text")
+            texts.append(tuple(words))
+        return texts
 
     def parse(self, given: Any, *, where: str) -> Text:
         """A text, which is split into words and signs, or a list of words.
@@ -112,7 +112,7 @@ class Tagging:
             check_texts([given], where=where)
             return tuple(_words(given))
         if not isinstance(given, (list, tuple)) or not given or not all(isinstance(word, str) for word in given):
-            raise DataError("the input is neither a text nor a list of words", where=where, got=repr(given)[:100])
+            raise DataError("the input is not a text or a list of words", where=where, got=repr(given)[:100])
         check_texts([" ".join(given)], where=where)
         return tuple(given)
 
@@ -121,7 +121,7 @@ class Tagging:
         return text
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """Words are tokenized as one text with spaces between, as the model knew them in pre-training."""
+        """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
         frame, length = tokenizer.frame(1), tokenizer.max_length
         room = length - frame.size
         stride = stride_within(room, self.stride)
@@ -132,7 +132,7 @@ class Tagging:
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
         words, tags = (first_column(rows, names, where=where) for names in (self.words, self.tags))
-        found = []
+        gold = []
         for index, row in enumerate(rows):
             own = [self._name(tag, place_of(row, tags, index, where=where)) for tag in _list(row, tags, index, where)]
             count = len(row[words])
@@ -141,9 +141,9 @@ class Tagging:
                 raise DataError(
                     "a sentence has another number of tags than words", where=place, got=str(len(own)), expected=str(count)
                 )
-            found.append(_entities.iob2(own))
-        self._check_types(found, where)
-        return found
+            gold.append(_entities.iob2(own))
+        self._check_types(gold, where)
+        return gold
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """O first, then B- and I- of each type; or all tags as they are."""
@@ -152,21 +152,19 @@ class Tagging:
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """The tag's index at the first token of each word, `IGNORED` elsewhere."""
         index = {label: i for i, label in enumerate(self.labels)}
-        found = []
+        targets = []
         for rows, tags in zip(encoded.rows, gold, strict=True):
             unknown = sorted(set(tags) - set(index))
             if unknown:
-                raise DataError(
-                    "a tag is none of the model's", where="finetune", got=unknown[0], expected=", ".join(self.labels)
-                )
+                raise DataError("the model has no such tag", where="finetune", got=unknown[0], expected=", ".join(self.labels))
             for row in rows:
                 places = row.spans[:, 0]  # type: ignore[attr-defined]
-                found.append({"labels": np.array([IGNORED if word == NOWHERE else index[tags[word]] for word in places])})
-        return found
+                targets.append({"labels": np.array([IGNORED if word == NOWHERE else index[tags[word]] for word in places])})
+        return targets
 
     def predictions(self, outputs: Outputs, encoded: EncodedTexts) -> list[tuple[list[str], list[float]]]:
-        """(tags, their probabilities) of every text; a word that the tokenizer drops is outside."""
-        logits, found, at = split(outputs["logits"], encoded.flat), [], 0
+        """(tags, their probabilities) of every text; a word without tokens has the tag O."""
+        logits, predictions, at = split(outputs["logits"], encoded.flat), [], 0
         for words, rows in zip(encoded.texts, encoded.rows, strict=True):
             tags, likely = [OUTSIDE] * len(words), [0.0] * len(words)
             for row in rows:
@@ -175,8 +173,8 @@ class Tagging:
                     word = int(row.spans[place, 0])  # type: ignore[attr-defined]
                     tags[word], likely[word] = self._label(int(share.argmax())), float(share.max())
                 at += 1
-            found.append((tags, likely))
-        return found
+            predictions.append((tags, likely))
+        return predictions
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
         """[sentences, 5]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
@@ -189,15 +187,19 @@ class Tagging:
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         """Agreement is the share of words with the same tag."""
         after, before = ([tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference))
-        same = sum(a == b for one, other in zip(after, before, strict=True) for a, b in zip(one, other, strict=True))
+        same = sum(
+            a == b
+            for ours_tags, reference_tags in zip(after, before, strict=True)
+            for a, b in zip(ours_tags, reference_tags, strict=True)
+        )
         total = sum(map(len, after))
         changed = [(i, _shown(b), _shown(a)) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
         return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed))
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
-        one, own = encoded.single(index, outputs)
-        tags, likely = self.predictions(own, one)[0]
+        single, own = encoded.single(index, outputs)
+        tags, likely = self.predictions(own, single)[0]
         words = encoded.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
         places, at = [], 0
@@ -221,17 +223,17 @@ class Tagging:
             return tag.strip()
         if isinstance(tag, (int, np.integer)) and 0 <= tag < len(self.labels):
             return self.labels[int(tag)]
-        raise DataError("a tag is neither a name nor the index of one", where=place, got=repr(tag), fix="name the tags as text")
+        raise DataError("a tag is not a name or the index of a name", where=place, got=repr(tag), fix="name the tags as text")
 
     def _check_types(self, gold: Sequence[Sequence[str]], where: str) -> None:
-        """Refuse gold of types that the model can never say: most often labels of another data set, or in other words."""
+        """Refuse gold of types that the model does not have, such as labels of another data set or other names."""
         if not self.labels:
             return
         ours = {_entities.kind_of(label) for label in self.labels}
         foreign = sorted({_entities.kind_of(tag) for tags in gold for tag in tags} - ours - {OUTSIDE})
         if foreign:
             raise DataError(
-                "the data has tags that the model cannot say",
+                "the data has tags that the model does not have",
                 where=where,
                 got=", ".join(foreign),
                 expected=", ".join(sorted(ours)),
@@ -240,7 +242,7 @@ class Tagging:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Runs of letters, digits and the marks that belong to them; every other sign alone."""
+    """Words: runs of letters, digits and their combining marks; every other sign is a word of its own."""
     word = ""
     for character in text:
         if character.isalnum() or character == "_" or unicodedata.category(character).startswith("M"):
@@ -256,7 +258,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
-    """Tokens with the word that each begins; tokens inside a word begin none."""
+    """The offsets in words: each token that begins a word has the word's index; other tokens have `NOWHERE`."""
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
     text = " ".join(words)
     spans = np.full((len(offsets.ids), 2), NOWHERE, dtype=np.int64)
@@ -280,6 +282,6 @@ def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
     if not isinstance(value, (list, tuple)) or not len(value):
         place = place_of(row, column, index, where=where)
         raise DataError(
-            "the cell is not a list of words or tags", where=place, got=repr(value)[:100], fix="give one entry a word"
+            "the cell is not a list of words or tags", where=place, got=repr(value)[:100], fix="give one entry for each word"
         )
     return list(value)
