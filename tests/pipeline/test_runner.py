@@ -23,11 +23,12 @@ from octobert.core.errors import BusyError, DataError, ModelError, OctobertError
 from octobert.core.results import Report
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
-from octobert.models.source import resolve
+from octobert.graph import operators
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.store import Store, locked
+from tests.support.cli import octobert as run_command
 from tests.support.runs import FAST, TARGETS, pairs_of_sentences
 
 # Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
@@ -169,16 +170,10 @@ for target in {WITHOUT_TORCH!r}:
     assert set(result.stdout.split()) <= {"different", "same"}
 
 
-def test_a_single_file_of_texts_and_a_users_onnx_file(finished, tmp_path) -> None:
+def test_a_single_file_of_texts_and_a_users_onnx_file(captured, checkpoint, tmp_path) -> None:
     """No checkpoint, no gold, one file: held apart by itself, judged by fidelity, and PyTorch is absent with a reason."""
-    from tests.support.checkpoints import make_checkpoint
-
-    folder = make_checkpoint(tmp_path / "embedder", "bert", "embedding")
-    from octobert.graph import operators
-    from octobert.graph.capture import capture
-    from tests.support.checkpoints import batch
-
-    operators.save(capture.capture(resolve(folder), "embedding", [batch([5, 3])]).model, folder / "model.onnx")
+    folder = shutil.copytree(checkpoint("bert", "embedding"), tmp_path / "embedder")
+    operators.save(captured("bert", "embedding").model, folder / "model.onnx")
     (folder / "model.safetensors").unlink()
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": f"the of {i} and a{i}"}) + "\n" for i in range(40)))
     recipe = recipe_for(
@@ -261,7 +256,7 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
         assert list(store.glob("work-observe-*")), "the run never reached calibration"
         child.send_signal(signal.SIGKILL)
     assert not list(store.glob("observe-*"))
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    done = run_command(*command[3:], "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
     events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
@@ -284,7 +279,7 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
     assert "run the same command again" in failed.stderr
     assert not list((out / ".octobert" / "store").glob("*capture*"))
     assert not (out / "ort-cpu").exists()
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert run_command(*command[3:]).returncode == 0
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
@@ -359,9 +354,7 @@ def test_an_output_directory_that_is_something_else(checkpoint, pairs, tmp_path)
         runner.run(recipe, tmp_path / "file", executor=inline.run)
     (tmp_path / "out" / "ort-cpu").mkdir(parents=True)
     (tmp_path / "out" / "ort-cpu" / "thesis.txt").write_text("mine")
-    with pytest.raises(
-        StorageError, match="a package or a checkpoint would replace a folder that octobert did not write"
-    ):
+    with pytest.raises(StorageError, match="a package or a checkpoint would replace a folder that octobert did not write"):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     assert (tmp_path / "out" / "ort-cpu" / "thesis.txt").read_text() == "mine"
 

@@ -15,12 +15,10 @@ import pytest
 from octobert.core.errors import DataError, ModelError
 from octobert.core.ranges import BINS, RELATIVE_BIN_WIDTH, Collector, Interval, Ranges, TensorStatistics
 from octobert.data.tokenization import Encoded, feeds_of
-from octobert.graph import operators, sites
-from octobert.graph.capture import capture, shapes
-from octobert.models.source import resolve
+from octobert.graph import operators
+from octobert.graph.capture import shapes
 from octobert.quantization import calibrators, observer
 from octobert.quantization.calibrators import entropy
-from tests.support.checkpoints import batch
 
 CALIBRATORS = calibrators.names()
 # Their result depends on the order of the rows, by definition.
@@ -72,12 +70,8 @@ def assert_same(observed: TensorStatistics, other: TensorStatistics) -> None:
 
 
 @pytest.fixture(scope="module")
-def graph(checkpoint, tmp_path_factory):
-    result = capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
-    path = tmp_path_factory.mktemp("observe") / "model.onnx"
-    operators.save(result.model, path)
-    all_sites = sites.find_sites(result.model.graph, result.family)
-    return path, sorted({s.value for s in all_sites if not s.is_weight})
+def graph(float_path, bert_sites):
+    return float_path, sorted({s.value for s in bert_sites if not s.is_weight})
 
 
 def rows(lengths: list[int]) -> list[Encoded]:
@@ -86,7 +80,7 @@ def rows(lengths: list[int]) -> list[Encoded]:
 
 
 @pytest.fixture(scope="module")
-def alone(graph):
+def alone(graph, tmp_path_factory):
     """The reference: every row alone, so that there is no padding at all, and everything kept, as [S, ...] a row."""
     import onnxruntime as ort
 
@@ -94,7 +88,7 @@ def alone(graph):
     model = ir.load(path)
     by_name = {v.name: v for n in model.graph for v in n.outputs}
     values = sorted({*values, *NORM})
-    file = path.parent / "alone.onnx"
+    file = tmp_path_factory.mktemp("alone") / "alone.onnx"
     shapes.save_with_outputs(model, [by_name[v] for v in values], file)
     session = ort.InferenceSession(str(file))
     kept: dict[str, list[np.ndarray]] = {v: [] for v in values}

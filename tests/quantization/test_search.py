@@ -18,6 +18,7 @@ from octobert.core.results import Sensitivity, SiteSensitivity, Trial
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization import search
+from tests.support.cli import octobert
 from tests.support.runs import warmed, write_pairs
 
 SAVING = {"qkv": 2.0, "ffn_up": 4.0, "ffn_down": 4.0}
@@ -210,8 +211,7 @@ def test_a_criterion_that_cannot_be_met_ends_with_its_own_code_and_a_package(che
     }
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     out = begun
-    command = [sys.executable, "-m", "octobert", "run", str(tmp_path / "recipe.json"), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = octobert("run", tmp_path / "recipe.json", "--out", out)
     report = json.loads((out / "report.json").read_text())
     met = report["searches"]["ort-cpu"]["met"]
     assert not met, "50 % of the values clipped change no answer: choose another seed"
@@ -235,7 +235,7 @@ def test_killed_half_way_and_resumed(checkpoint, pairs, begun, tmp_path) -> None
     (kept,) = store.glob("scratch-search-*/trials.jsonl")
     before = [json.loads(line) for line in kept.read_text().splitlines() if line.endswith("}")]
     assert before
-    subprocess.run(command, capture_output=True, text=True)
+    octobert("run", tmp_path / "recipe.json", "--out", out)
     trials = json.loads((out / "report.json").read_text())["searches"]["ort-cpu"]["trials"]
     assert trials[: len(before)] == before
     assert len({tuple(sorted(t["fallback"])) for t in trials}) == len(trials)

@@ -122,23 +122,21 @@ def test_an_alpha_out_of_range_is_refused(alpha: object) -> None:
         smoothquant.Options(alpha=alpha)
 
 
-def test_the_search_takes_the_least_error_of_those_tried(checkpoint, tmp_path) -> None:
-    captured = capture.capture(resolve(checkpoint("bert")), "sequence-classification", [batch([9, 4])])
-    _, searched = smoothed(captured, tmp_path)
+def test_the_search_takes_the_least_error_of_those_tried(bert, tmp_path) -> None:
+    _, searched = smoothed(bert, tmp_path)
     for alpha in (0.3, 0.5, 0.8):
-        _, fixed = smoothed(captured, tmp_path, alpha=alpha)
+        _, fixed = smoothed(bert, tmp_path, alpha=alpha)
         for ours, theirs in zip(searched, fixed, strict=True):
             if ours["error"] is not None:
                 assert ours["error"] <= theirs["error"] * (1 + 1e-9)
 
 
-def test_planted_outliers_are_found_and_taken_back(checkpoint, tmp_path) -> None:
+def test_planted_outliers_are_found_and_taken_back(bert, checkpoint, tmp_path) -> None:
     """The helper plants what per-tensor ranges cannot hold; the float function stays; smoothing brings the ranges back."""
     folder = plant_outliers(checkpoint("bert"), tmp_path / "planted", factor=100.0, channels=2)
     head, feeds = "sequence-classification", batch([11, 3, 7], seed=3)
-    plain = capture.capture(resolve(checkpoint("bert")), head, [batch([9, 4])])
     planted = capture.capture(resolve(folder), head, [batch([9, 4])])
-    before = run(plain.model, feeds, tmp_path)[0]
+    before = run(bert.model, feeds, tmp_path)[0]
     np.testing.assert_allclose(run(planted.model, feeds, tmp_path)[0], before, rtol=0, atol=1e-4)
     model, _ = smoothed(planted, tmp_path)
     operators.save(model, tmp_path / "smooth.onnx")
@@ -153,25 +151,23 @@ def test_planted_outliers_are_found_and_taken_back(checkpoint, tmp_path) -> None
 
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"])
-def test_a_graph_that_onnxruntime_optimized_is_taken_apart(checkpoint, tmp_path, level: str) -> None:
+def test_a_graph_that_onnxruntime_optimized_is_taken_apart(bert, float_path, checkpoint, tmp_path, level: str) -> None:
     """SkipLayerNormalization, FusedMatMul and the like: the norms are found again, and with them the residual adds."""
     head = "sequence-classification"
-    captured = capture.capture(resolve(checkpoint("bert")), head, [batch([9, 4])])
     folder = tmp_path / "optimized"
     shutil.copytree(checkpoint("bert"), folder)
-    operators.save(captured.model, tmp_path / "float.onnx")
     settings = ort.SessionOptions()
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     settings.optimized_model_filepath = str(folder / "model.onnx")
     settings.log_severity_level = 4
-    ort.InferenceSession(str(tmp_path / "float.onnx"), settings)
+    ort.InferenceSession(str(float_path), settings)
     fused = {n.op_type for n in ir.load(folder / "model.onnx").graph if n.domain == "com.microsoft"}
     assert "SkipLayerNormalization" in fused
     assert fused <= set(lowering.FUSED)
     make_tokenizer(folder, pad_id=0)
     again = capture.capture(resolve(folder / "model.onnx"), head, [batch([9, 4]), batch([5])])
     assert again.parity.largest_difference <= parity.TOLERANCE
-    assert {n.op_type for n in again.model.graph} == {n.op_type for n in captured.model.graph}
+    assert {n.op_type for n in again.model.graph} == {n.op_type for n in bert.model.graph}
 
 
 @pytest.mark.needs_shared

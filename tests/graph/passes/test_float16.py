@@ -17,11 +17,10 @@ from octobert.core.plan import Decision, QuantPlan
 from octobert.core.session import SessionOptions
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq, sites
-from octobert.graph.capture import capture
+from octobert.graph.capture.capture import Captured
 from octobert.graph.passes import float16
-from octobert.models.source import resolve
 from octobert.quantization.methods import dynamic, static
-from tests.support.checkpoints import batch, exact_options
+from tests.support.checkpoints import exact_options
 from tests.support.graphs import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
 
 # Relative error of the outputs of a float graph: 11 binary digits, a few dozen roundings. The worst here has 0.0015.
@@ -50,8 +49,7 @@ OPTIONS = [
 class Model:
     """A tiny encoder: its float graph in a file, its sites, ranges and outputs."""
 
-    def __init__(self, checkpoint: Path, head: str, path: Path, pad_id: int) -> None:
-        captured = capture.capture(resolve(checkpoint), head, [batch([9, 4], pad_id=pad_id)])
+    def __init__(self, captured: Captured, path: Path, pad_id: int) -> None:
         operators.save(captured.model, path)
         self.path, self.family = path, captured.family
         self.feeds = feeds_of(encoded(), pad_id)
@@ -59,7 +57,7 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def tiny(checkpoint, tmp_path_factory):
+def tiny(captured, tmp_path_factory):
     """`tiny("bert", "embedding")`, captured once."""
     made: dict[tuple[str, str], Model] = {}
     folder = tmp_path_factory.mktemp("half")
@@ -67,7 +65,7 @@ def tiny(checkpoint, tmp_path_factory):
     def get(family: str, head: str) -> Model:
         if (family, head) not in made:
             path = folder / f"{family}-{head}.onnx"
-            made[family, head] = Model(checkpoint(family, head), head, path, 1 if family == "roberta" else 0)
+            made[family, head] = Model(captured(family, head), path, 1 if family == "roberta" else 0)
         return made[family, head]
 
     return get
