@@ -23,7 +23,7 @@ def stored(out: Path, stage: str) -> Path:
     return folder
 
 
-def changed(model: FrozenModel, **changes: Any) -> Any:
+def changed(model: FrozenModel, /, **changes: Any) -> Any:
     """A copy with other values, checked; a dictionary changes parts of what is there."""
     values = {name: getattr(model, name) for name in type(model).model_fields}
     for name, value in changes.items():
@@ -32,7 +32,7 @@ def changed(model: FrozenModel, **changes: Any) -> Any:
     return type(model)(**values)
 
 
-def context_of(step: Step, folder: Path, made: Mapping[str, Path], **options: Any) -> Context:
+def context_of(step: Step, folder: Path, made: Mapping[str, Path], /, **options: Any) -> Context:
     """What a stage is given, in folders of its own below `folder`.
 
     Args:
@@ -44,7 +44,7 @@ def context_of(step: Step, folder: Path, made: Mapping[str, Path], **options: An
     return Context(inputs, changed(step.options, **options), folder / "work", folder / "scratch", lambda *_: None)
 
 
-def request_of(step: Step, scratch: Path, made: Mapping[str, Path], **options: Any) -> Request:
+def request_of(step: Step, scratch: Path, made: Mapping[str, Path], /, **options: Any) -> Request:
     """A step as an executor gets it."""
     return Request(
         stage=step.stage,
