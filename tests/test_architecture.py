@@ -37,17 +37,18 @@ def room_of(module: str) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of octobert that a file imports, anywhere in it, `TYPE_CHECKING` included."""
-    found: set[str] = set()
+    """Modules of octobert and of its tests that a file imports, anywhere in it, `TYPE_CHECKING` included."""
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.startswith("octobert.")}
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in modules if name.startswith(("octobert.", "tests."))}
 
 
 FILES = sorted(ROOT.rglob("*.py"))
+TESTS = sorted(Path(__file__).parent.rglob("test_*.py"))
 
 
 def test_imports_between_rooms_point_one_way() -> None:
@@ -109,6 +110,12 @@ def test_importing_octobert_costs_nothing() -> None:
     code = "import sys, octobert; print(sorted(m for m in sys.modules if m.split('.')[0] in ('numpy', 'pydantic', 'typer')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_tests_share_code_through_modules_of_their_own() -> None:
+    """No test file imports from another one, or from a `conftest.py`."""
+    wrong = {p.name: m for p in TESTS for m in imports_of(p) if any(k in m for k in (".test_", ".conftest"))}
+    assert wrong == {}
 
 
 def test_files_stay_readable() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from octobert.config.loading import parse
-from octobert.config.recipe import Recipe
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.checkpoints import WORDS, make_checkpoint
+from tests.support.runs import brief
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # Document → the task that it is about; all others are about pairs of texts.
@@ -65,12 +65,6 @@ def write_texts(folder: Path, task: str) -> None:
     if task == "text-classification":
         shutil.copy(folder / "my-data" / "validation.tsv", folder / "my-rows.tsv")
     (folder / "recipes").symlink_to(Path(__file__).parents[2] / "recipes")
-
-
-def brief(recipe: Recipe) -> Recipe:
-    """A recipe that only writes its models, from few calibration rows."""
-    rows = recipe.data.calibrate.model_copy(update={"samples": 8})
-    return recipe.model_copy(update={"measure": False, "data": recipe.data.model_copy(update={"calibrate": rows})})
 
 
 @pytest.fixture(scope="session")

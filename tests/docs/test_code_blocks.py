@@ -24,8 +24,8 @@ from octobert.config import loading
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.docs import markdown
-from tests.docs.conftest import brief
 from tests.docs.markdown import ROOT, Block
+from tests.support.runs import brief
 
 LANGUAGES = ("bash", "python", "yaml", "json", "text")
 # Blocks with a comment `<!-- not run: reason -->`. Raise this number only with a reason.

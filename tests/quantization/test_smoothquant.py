@@ -177,7 +177,7 @@ def test_outliers_that_break_plain_ranges_cost_nothing_after_smoothing(shared, t
     recipe = {
         "model": str(model),
         "task": "mrpc",
-        "data": str(shared / "data" / "mrpc"),
+        "data": {"source": str(shared / "data" / "mrpc"), "calibrate": {"from": "train", "samples": 96}},
         "targets": ["ort-cpu"],
         "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [32], "repeats": 3},

@@ -11,6 +11,7 @@ import pytest
 from filelock import FileLock
 
 from octobert import targets
+from octobert.config.recipe import Recipe
 from tests.support.checkpoints import WORDS
 
 # A short benchmark, for tests that need one but do not read its times.
@@ -60,3 +61,9 @@ def warmed(source: Path, out: Path, *stages: str) -> Path:
         for artifact in (source / ".octobert" / "store").glob(f"{stage}-*"):
             shutil.copytree(artifact, out / ".octobert" / "store" / artifact.name)
     return out
+
+
+def brief(recipe: Recipe) -> Recipe:
+    """A recipe that only writes its models, from few calibration rows."""
+    rows = recipe.data.calibrate.model_copy(update={"samples": 8})
+    return recipe.model_copy(update={"measure": False, "data": recipe.data.model_copy(update={"calibrate": rows})})
