@@ -31,6 +31,7 @@ from tests.support.graphs import (
     relative_error,
     written,
 )
+from tests.support.runs import TARGETS
 
 INTEGERS = [dtype for dtype in LIMITS if dtype != "float8e4m3"]
 # Integer arithmetic is exact; what remains is float32 rounding of scales and sums.
@@ -213,21 +214,18 @@ def test_a_plan_is_checked_against_the_target(model, bert) -> None:
     assert "one scale per index of axis 1" in capability.violations(broken, capabilities("ort-cpu"))[0]
 
 
-@pytest.mark.parametrize("target", targets.names())
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("placement", [*placements.names(), ("linear.*@ffn_*",)], ids=str)
 def test_every_placement_on_every_target_follows_the_float_model(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path, target, placement
 ) -> None:
-    probe = plugins.load("targets", target).probe()
-    if not probe.available:
-        pytest.skip(str(probe.missing))
     plan = static.plan(bert_sites, bert_ranges, capabilities(target), exact_options(static, target, placement=placement))
     capability.check(plan, capabilities(target))
     path = tmp_path / "model_quantized.onnx"
     written(float_path, plan, path)
     onnx.checker.check_model(str(path), full_check=True)
     feeds = feeds_of(encoded(), 0)
-    ours = plugins.load("targets", target).open_session(path, SessionOptions()).run(feeds)["logits"]
+    ours = targets.load(target).open_session(path, SessionOptions()).run(feeds)["logits"]
     assert 1e-5 < relative_error(ours, float_logits) < LOOSE
     if target == "ort-cpu":
         np.testing.assert_allclose(ours, outputs_of(path, feeds), atol=0.02 * np.abs(ours).max())
