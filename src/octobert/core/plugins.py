@@ -15,8 +15,11 @@ import importlib
 import pkgutil
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
+from typing import Generic, TypeVar, cast
 
 from octobert.core.errors import RecipeError, did_you_mean
+
+P = TypeVar("P")
 
 # Family → the package that holds its plugins.
 PACKAGES = {
@@ -78,3 +81,30 @@ def _own(family: str) -> frozenset[str]:
 def _installed(family: str) -> dict[str, EntryPoint]:
     """Return the plugins of other packages. Where names are equal, the plugin of octobert is used."""
     return {point.name: point for point in entry_points(group=f"octobert.{family}") if point.name not in _own(family)}
+
+
+class Family(Generic[P]):
+    """The plugins of one family, typed by the Protocol of their modules.
+
+    Args:
+        name: a key of `PACKAGES`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def names(self) -> tuple[str, ...]:
+        """The plugins as users write them (`openvino-cpu`), sorted."""
+        return names(self._name)
+
+    def load(self, name: str, *, where: str | None = None) -> P:
+        """The module of one plugin.
+
+        Args:
+            name: as users write it.
+            where: the recipe key or option that named it, for the error.
+
+        Raises:
+            RecipeError: no plugin of that name; the message suggests the nearest.
+        """
+        return cast(P, load(self._name, name, where=where))

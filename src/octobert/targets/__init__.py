@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.capability import Capabilities, Probe
@@ -47,19 +47,5 @@ class Target(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """The names of all targets, sorted."""
-    return plugins.names("targets")
-
-
-def load(name: str, *, where: str | None = None) -> Target:
-    """The target of that name.
-
-    Args:
-        name: such as `openvino-cpu`.
-        where: the recipe key or option that named it, for the error.
-
-    Raises:
-        RecipeError: there is no target of that name.
-    """
-    return cast(Target, plugins.load("targets", name, where=where))
+_PLUGINS = plugins.Family[Target]("targets")
+names, load = _PLUGINS.names, _PLUGINS.load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
@@ -44,22 +44,8 @@ class TaskPlugin(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """The names of all tasks, sorted."""
-    return plugins.names("tasks")
-
-
-def load(name: str, *, where: str | None = None) -> TaskPlugin:
-    """The task plugin of that name; `build` of it makes the task.
-
-    Args:
-        name: such as `text-classification`.
-        where: the recipe key or option that named it, for the error.
-
-    Raises:
-        RecipeError: there is no task of that name.
-    """
-    return cast(TaskPlugin, plugins.load("tasks", name, where=where))
+_PLUGINS = plugins.Family[TaskPlugin]("tasks")
+names, load = _PLUGINS.names, _PLUGINS.load
 
 
 def build(name: str, options: Mapping[str, Any], labels: Sequence[str]) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.profile import Product, Profile
@@ -44,18 +44,8 @@ class Profiler(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the runtimes that have a profiler, sorted."""
-    return plugins.names("profilers")
-
-
-def load(runtime: str) -> Profiler:
-    """Return the profiler of a runtime.
-
-    Raises:
-        RecipeError: the runtime has no profiler.
-    """
-    return cast(Profiler, plugins.load("profilers", runtime))
+_PLUGINS = plugins.Family[Profiler]("profilers")
+names, load = _PLUGINS.names, _PLUGINS.load
 
 
 def reason_in_file(product: Product) -> str | None:

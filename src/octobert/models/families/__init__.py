@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.family import EncoderFamily
@@ -17,9 +17,8 @@ class FamilyPlugin(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """The names of all encoder families, sorted."""
-    return plugins.names("families")
+_PLUGINS = plugins.Family[FamilyPlugin]("families")
+names = _PLUGINS.names
 
 
 def load(name: str, *, where: str | None = None) -> EncoderFamily:
@@ -32,4 +31,4 @@ def load(name: str, *, where: str | None = None) -> EncoderFamily:
     Raises:
         RecipeError: there is no family of that name.
     """
-    return cast(FamilyPlugin, plugins.load("families", name, where=where)).FAMILY
+    return _PLUGINS.load(name, where=where).FAMILY

@@ -5,7 +5,7 @@ A calibrator is a pure function of `TensorStatistics`, so any number of them sha
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
@@ -39,22 +39,8 @@ class Calibrator(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all calibrators, sorted."""
-    return plugins.names("calibrators")
-
-
-def load(name: str, *, where: str | None = None) -> Calibrator:
-    """Import a calibrator.
-
-    Args:
-        name: such as `percentile`.
-        where: the recipe key or option that named it, for the error.
-
-    Raises:
-        RecipeError: there is no calibrator of that name.
-    """
-    return cast(Calibrator, plugins.load("calibrators", name, where=where))
+_PLUGINS = plugins.Family[Calibrator]("calibrators")
+names, load = _PLUGINS.names, _PLUGINS.load
 
 
 def sweep() -> tuple[tuple[str, FrozenModel], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
@@ -33,19 +33,5 @@ class Correction(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all weight corrections, sorted."""
-    return plugins.names("corrections")
-
-
-def load(name: str, *, where: str | None = None) -> Correction:
-    """Import a weight correction.
-
-    Args:
-        name: such as `bias-correction`.
-        where: the recipe key or option that named it, for the error.
-
-    Raises:
-        RecipeError: there is no correction of that name.
-    """
-    return cast(Correction, plugins.load("corrections", name, where=where))
+_PLUGINS = plugins.Family[Correction]("corrections")
+names, load = _PLUGINS.names, _PLUGINS.load

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.capability import Capabilities
@@ -44,19 +44,5 @@ class Method(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all methods, sorted."""
-    return plugins.names("methods")
-
-
-def load(name: str, *, where: str | None = None) -> Method:
-    """Import a method.
-
-    Args:
-        name: such as `static`.
-        where: the recipe key or option that named it, for the error.
-
-    Raises:
-        RecipeError: there is no method of that name.
-    """
-    return cast(Method, plugins.load("methods", name, where=where))
+_PLUGINS = plugins.Family[Method]("methods")
+names, load = _PLUGINS.names, _PLUGINS.load

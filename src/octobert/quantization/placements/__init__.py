@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.placement import Placement
@@ -17,9 +17,8 @@ class PlacementPlugin(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all placements, sorted."""
-    return plugins.names("placements")
+_PLUGINS = plugins.Family[PlacementPlugin]("placements")
+names = _PLUGINS.names
 
 
 def load(name: str, *, where: str | None = None) -> Placement:
@@ -32,4 +31,4 @@ def load(name: str, *, where: str | None = None) -> Placement:
     Raises:
         RecipeError: there is no placement of that name.
     """
-    return cast(PlacementPlugin, plugins.load("placements", name, where=where)).PLACEMENT
+    return _PLUGINS.load(name, where=where).PLACEMENT

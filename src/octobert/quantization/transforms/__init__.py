@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
@@ -54,19 +54,5 @@ class Transform(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all graph transforms, sorted."""
-    return plugins.names("transforms")
-
-
-def load(name: str, *, where: str | None = None) -> Transform:
-    """Import a graph transform.
-
-    Args:
-        name: such as `smoothquant`.
-        where: the recipe key or option that named it, for the error.
-
-    Raises:
-        RecipeError: there is no transform of that name.
-    """
-    return cast(Transform, plugins.load("transforms", name, where=where))
+_PLUGINS = plugins.Family[Transform]("transforms")
+names, load = _PLUGINS.names, _PLUGINS.load

@@ -5,7 +5,7 @@ The file's name is the runtime's: `Capabilities.runtime` of a target names it. I
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 from octobert.core import plugins
 
@@ -42,15 +42,5 @@ class Runtime(Protocol):
         ...
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all runtimes, sorted."""
-    return plugins.names("runtimes")
-
-
-def load(name: str) -> Runtime:
-    """Return the runtime of a name.
-
-    Raises:
-        RecipeError: there is no runtime of that name.
-    """
-    return cast(Runtime, plugins.load("runtimes", name))
+_PLUGINS = plugins.Family[Runtime]("runtimes")
+names, load = _PLUGINS.names, _PLUGINS.load
