@@ -1,4 +1,4 @@
-"""ALBERT: one layer, applied again and again; its weights are there once. A narrower embedding, and GELU by tanh."""
+"""ALBERT: all layers share one set of weights. Its embeddings are narrower than its hidden state; its GELU uses tanh."""
 
 from octobert.core.family import EncoderFamily
 

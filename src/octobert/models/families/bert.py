@@ -1,4 +1,4 @@
-"""BERT and everything saved as one: MiniLM, TinyBERT, multilingual BERT, BGE, E5, GTE."""
+"""BERT, and models saved with its model type: MiniLM, TinyBERT, multilingual BERT, BGE, E5, GTE."""
 
 from octobert.core.family import BERT_PARTS, EncoderFamily
 

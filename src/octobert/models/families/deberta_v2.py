@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: BERT's layers, whose scores also compare contents with relative positions, both ways."""
+"""DeBERTa-v2 and v3: layers as in BERT; attention scores also depend on relative positions, from query and from key."""
 
 from octobert.core.family import BERT_PARTS, EncoderFamily
 

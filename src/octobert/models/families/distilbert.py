@@ -1,4 +1,4 @@
-"""DistilBERT: half the layers, other names, no segments, and no pooler."""
+"""DistilBERT: half of BERT's layers, different module names, no segment ids and no pooler."""
 
 from octobert.core.family import EncoderFamily
 

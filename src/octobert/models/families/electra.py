@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's layers behind an optional projection from a narrower embedding."""
+"""ELECTRA: layers as in BERT, after an optional projection from narrower embeddings."""
 
 from octobert.core.family import BERT_PARTS, EncoderFamily
 

@@ -1,4 +1,4 @@
-"""MobileBERT: thin layers between bottlenecks, several feed-forwards each, ReLU, and a scale and a shift for a norm."""
+"""MobileBERT: narrow layers between bottlenecks, several feed-forward layers each, ReLU, norms that only scale and shift."""
 
 from octobert.core.family import BERT_PARTS, EncoderFamily
 

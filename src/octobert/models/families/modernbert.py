@@ -1,5 +1,7 @@
-"""ModernBERT: norms before attention and feed-forward, Q, K and V in one linear layer, rotary positions, a gated feed-forward,
-and layers that see a window of the text only. The first layer has no norm of its own."""
+"""ModernBERT: norms before attention and feed-forward, one linear layer for Q, K and V, rotary positions, a gated feed-forward.
+
+Some layers attend to a window of the text only. The first layer has no attention norm.
+"""
 
 from octobert.core.family import EncoderFamily
 

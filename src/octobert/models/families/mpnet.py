@@ -1,4 +1,4 @@
-"""MPNet: BERT's layers with a bias by relative position, which all layers add to their scores; no segments."""
+"""MPNet: layers as in BERT; all layers add the same relative position bias to their scores. No segment ids."""
 
 from octobert.core.family import BERT_PARTS, EncoderFamily
 

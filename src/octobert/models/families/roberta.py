@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT's layers; positions are counted from the padding id, and there are no segments."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT: layers as in BERT; positions start after the padding id. No segment ids."""
 
 from octobert.core.family import BERT_PARTS, EncoderFamily
 
