@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from octobert import targets
 from octobert.config.recipe import Recipe
@@ -22,9 +22,7 @@ TARGETS = [name for name in targets.names() if targets.load(name).probe().availa
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """A folder that all test processes of a session share. The first one that asks for it fills it."""
-    base = tmp_path_factory.getbasetemp()
-    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    folder = root / "shared" / name
+    folder = _shared(tmp_path_factory) / name
     folder.parent.mkdir(exist_ok=True, parents=True)
     with FileLock(folder.with_name(f"{name}.lock")):
         marker = folder.with_name(f"{name}.made")
@@ -34,6 +32,22 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
             make(folder)
             marker.touch()
     return folder
+
+
+def is_being_made(tmp_path_factory: pytest.TempPathFactory, name: str) -> bool:
+    """Whether another process fills this folder of `made_once` now."""
+    lock = _shared(tmp_path_factory) / f"{name}.lock"
+    lock.parent.mkdir(exist_ok=True, parents=True)
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "shared"
 
 
 def pairs_of_sentences(count: int, start: int = 0) -> list[tuple[str, str, int]]:
