@@ -20,7 +20,7 @@ from tests.support.runs import warmed
 TARGETS = ["openvino-cpu", "ort-cpu"]
 BRIEF = {"batch": [1], "sequence": [32], "repeats": 3}
 # Fewer rows than the default, for speed.
-CALIBRATE = {"from": "train", "samples": 96}
+CALIBRATE = {"from": "train", "samples": 256}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,13 @@ def test_the_wheel_holds_what_is_no_module(wheel: Path) -> None:
     assert [name for name in names if not name.startswith("octobert")] == []
 
 
-def test_a_finished_package_predicts_without_torch(wheel: Path, finished, tmp_path: Path) -> None:
+def test_a_finished_package_predicts_without_torch(wheel: Path, workspace: Callable[[str], Path], tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     venv.create(environment, with_pip=True)
     python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel)]
     subprocess.run(install, check=True)
-    command = [str(python), "-c", PREDICT.format(absent=ABSENT), str(finished[1] / "ort-cpu")]
+    command = [str(python), "-c", PREDICT.format(absent=ABSENT), str(workspace("docs/index.md") / "out" / "ort-cpu")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     installed, answers = json.loads(done.stdout)
