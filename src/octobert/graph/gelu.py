@@ -1,12 +1,10 @@
-"""Find GELU written in primitive operators.
+"""Find GELU written in primitive operators: x · ½(1 + erf(x / √2)), factors in any order.
 
-Two forms, factors in any order: x · ½(1 + erf(x / √2)), and the approximation x · ½(1 + tanh(√(2/π) (x + 0.044715 x³))).
 Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from octobert.graph import operators
@@ -16,8 +14,8 @@ TOLERANCE = 1e-4
 
 
 def gelu_around(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """Return input and output of the GELU around an Erf or Tanh node, or None if the node is not part of one."""
-    x = _erf_argument(node) if node.op_type == "Erf" else _tanh_argument(node)
+    """Return input and output of the GELU around an Erf node, or None if the node is not part of one."""
+    x = _erf_argument(node)
     end = _end(x, node) if x is not None else None
     return (x, end) if x is not None and end is not None else None
 
@@ -26,17 +24,6 @@ def _erf_argument(erf: ir.Node) -> ir.Value | None:
     scaled = operators.producer(erf.inputs[0], "Div", "Mul")
     factor = 2.0**0.5 if scaled is not None and scaled.op_type == "Div" else 0.5**0.5
     return scaled.inputs[0] if scaled is not None and _is_constant(scaled.inputs[1], factor) else None
-
-
-def _tanh_argument(tanh: ir.Node) -> ir.Value | None:
-    scaled = operators.producer(tanh.inputs[0], "Mul")
-    inner = operators.producer(scaled.inputs[0], "Add") if scaled is not None else None
-    cubic = operators.producer(inner.inputs[1], "Mul") if inner is not None else None
-    cube = operators.producer(cubic.inputs[0], "Pow") if cubic is not None else None
-    if scaled is None or inner is None or cubic is None or cube is None or cube.inputs[0] is not inner.inputs[0]:
-        return None
-    constants = ((scaled, (2.0 / np.pi) ** 0.5), (cubic, 0.044715), (cube, 3.0))
-    return inner.inputs[0] if all(_is_constant(factor.inputs[1], number) for factor, number in constants) else None
 
 
 def _end(x: ir.Value, node: ir.Node) -> ir.Value | None:
