@@ -269,3 +269,16 @@ def test_integers_with_a_scale_that_is_computed_are_refused() -> None:
         ModelError, match=r"^node odd: the PyTorch targets do not support this quantization \(got DequantizeLinear\); quantize"
     ):
         to_torch(ir.Model(graph, ir_version=10))
+
+
+def test_names_in_a_file_never_become_code(float_path, tmp_path) -> None:
+    """torch.fx writes Python source: a name such as this one would run when the model is opened."""
+    mark = tmp_path / "ran"
+    model = ir.load(float_path)
+    for number, value in enumerate((model.graph.inputs[0], model.graph.outputs[0])):
+        value.name = f"x{number}=open({str(mark)!r}, 'w')"
+    operators.save(model, tmp_path / "model.onnx")
+    module = to_torch(ir.load(tmp_path / "model.onnx"))
+    feeds = batch([4, 2])
+    module(*(torch.from_numpy(feeds[name]) for name in ("input_ids", "attention_mask", "token_type_ids")))
+    assert not mark.exists()

@@ -86,8 +86,9 @@ class _Writer:
         self._weights: dict[tuple[ir.Value, ir.Value | None], tuple[fx.Node, fx.Node | None, fx.Node]] = {}
 
     def module(self) -> fx.GraphModule:
-        for value in self._source.inputs:
-            self._values[value] = self._graph.placeholder(str(value.name))
+        for index, value in enumerate(self._source.inputs):
+            # fx writes the names of placeholders into Python source, so no name of the file may be one.
+            self._values[value] = self._graph.placeholder(f"input_{index}")
         first = self._values[self._source.inputs[0]]
         self._device = self._call(getattr, first, "device")
         for node in self._source:
