@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from octobert import targets
-from octobert.core import environment, plugins
+from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError
 from octobert.core.session import SessionOptions
 from octobert.evaluation import candidates, latency
@@ -20,6 +20,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import html, terminal
 from octobert.targets import runtimes
+from tests.support.packages import forget_plugins
 from tests.support.runs import warmed
 
 RUNTIME = '''
@@ -78,9 +79,9 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         points.append(f"{name} = {module}")
     (metadata / "entry_points.txt").write_text("\n".join(points) + "\n")
     monkeypatch.syspath_prepend(folder)
-    plugins._installed.cache_clear()
+    forget_plugins()
     yield
-    plugins._installed.cache_clear()
+    forget_plugins()
     for name in ("mirror_runtime", *(name.replace("-", "_") for name in TARGETS)):
         sys.modules.pop(name, None)
 
