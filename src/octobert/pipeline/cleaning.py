@@ -41,24 +41,15 @@ def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
     with locked(out / HIDDEN):
         store = Store(out / HIDDEN / "store")
         keep = _used_by_last_run(out / HIDDEN / "events.jsonl") if keep_last else frozenset()
-        sizes = {name: size for name, size in store.entries().items() if name.rpartition("-")[2] not in keep}
+        sizes = {name: size for name, size in store.entries().items() if name not in keep}
         for name in sizes:
             store.remove(name)
     return sizes
 
 
 def _used_by_last_run(events: Path) -> frozenset[str]:
-    """Ends of the names of the results that the last finished run made or reused; empty where no run has finished."""
-    used: set[str] = set()
-    last: frozenset[str] = frozenset()
+    """Names of the results that the last finished run made or reused; empty where no run has finished."""
     with storage_errors(events):
         lines = events.read_text(encoding="utf-8").splitlines() if events.is_file() else []
-    for line in lines:
-        event = json.loads(line)
-        if event["event"] == "run":
-            used = set()
-        elif event["event"] == "done":
-            last = frozenset(used)
-        elif "key" in event:
-            used.add(event["key"][:16])
-    return last
+    finished = [event for event in map(json.loads, lines) if event["event"] == "done"]
+    return frozenset(finished[-1]["entries"]) if finished else frozenset()

@@ -10,6 +10,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.errors import StorageError
 from octobert.core.files import link_or_copy
 from octobert.core.results import PACKAGE_FILE, TRAINED, Report
+from octobert.pipeline.contract import StepResult
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import MANIFEST
 
@@ -33,20 +34,20 @@ def check_output(targets: Sequence[str], out: Path) -> None:
             )
 
 
-def publish(recipe: Recipe, out: Path, folders: Mapping[str, Path], report: Report) -> None:
+def publish(recipe: Recipe, out: Path, results: Mapping[str, StepResult], report: Report) -> None:
     """Publish the results of a run.
 
     Everything that can fail is written first, in the hidden folder; what follows are renames.
 
     Args:
-        folders: step → its artifact.
+        results: step → its result.
     """
     from octobert.report import html
 
-    published = {target: folders[f"package/{target}"] for target in recipe.targets}
-    trained = next((name for name in ("qat", "finetune") if name in folders), None)
+    published = {target: results[f"package/{target}"].path("") for target in recipe.targets}
+    trained = next((name for name in ("qat", "finetune") if name in results), None)
     if trained is not None:
-        published[CHECKPOINT] = folders[trained] / CHECKPOINT
+        published[CHECKPOINT] = results[trained].path(CHECKPOINT)
     pages = {"report.json": report.model_dump_json(indent=1), "report.html": html.page(report)}
     for name, text in pages.items():
         (out / HIDDEN / f"{name}.partial").write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ from octobert.core.files import canonical_digest, digests_of, storage_errors
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Sweep, Verdict
 from octobert.evaluation import candidates
 from octobert.pipeline import keys
-from octobert.pipeline.contract import Request, Step, resolved
+from octobert.pipeline.contract import Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
 from octobert.pipeline.publishing import HIDDEN, check_output, publish, replace
@@ -30,7 +30,7 @@ from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT
-from octobert.pipeline.store import MANIFEST, Artifact, Store, locked
+from octobert.pipeline.store import Artifact, Store, locked, manifest_of
 
 R = TypeVar("R")
 
@@ -89,10 +89,10 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     steps = steps_of(recipe)
     check_output(recipe.targets, out)
 
-    def finish(folders: Mapping[str, Path]) -> Report:
-        report = Report.model_validate_json((folders["report"] / report_stage.REPORT).read_text(encoding="utf-8"))
+    def finish(results: Mapping[str, StepResult]) -> Report:
+        report = results["report"].read(report_stage.REPORT, Report)
         with storage_errors(out):
-            publish(recipe, out, folders, report)
+            publish(recipe, out, results, report)
         return report
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
@@ -111,14 +111,15 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
     steps = finetune_steps(recipe)
     check_output((), out)
 
-    def finish(folders: Mapping[str, Path]) -> Finetuned:
+    def finish(results: Mapping[str, StepResult]) -> Finetuned:
         with storage_errors(out):
-            replace(out, {CHECKPOINT: folders["finetune"] / CHECKPOINT})
-        trained = json.loads((out / CHECKPOINT / TRAINED).read_text(encoding="utf-8"))
-        stored = (folders[f"evaluate/{candidates.CHECKPOINT.name}"] / evaluate_stage.SCORES).read_text(encoding="utf-8")
-        scores = evaluate_stage.Scores.model_validate_json(stored).scores
-        manifest = Artifact.model_validate_json((folders["data"] / MANIFEST).read_text(encoding="utf-8"))
-        return Finetuned(trained=trained, data=DataFacts.model_validate(manifest.summary), scores=scores)
+            replace(out, {CHECKPOINT: results["finetune"].path(CHECKPOINT)})
+        evaluated = results[f"evaluate/{candidates.CHECKPOINT.name}"]
+        return Finetuned(
+            trained=json.loads((out / CHECKPOINT / TRAINED).read_text(encoding="utf-8")),
+            data=DataFacts.model_validate(manifest_of(results["data"]).summary),
+            scores=evaluated.read(evaluate_stage.SCORES, evaluate_stage.Scores).scores,
+        )
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
@@ -136,9 +137,8 @@ def sweep(
         OctobertError: whatever went wrong.
     """
 
-    def finish(folders: Mapping[str, Path]) -> Sweep:
-        stored = folders[f"sweep/{recipe.targets[0]}"] / sweep_stage.FACTS
-        return Sweep.model_validate_json(stored.read_text(encoding="utf-8"))
+    def finish(results: Mapping[str, StepResult]) -> Sweep:
+        return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
 
     return _run_steps(sweep_steps(recipe, calibrators), recipe, out, listener or Silent(), executor, finish)
 
@@ -159,9 +159,9 @@ def _run_steps(
     out: Path,
     listener: Listener,
     executor: Executor,
-    finish: Callable[[Mapping[str, Path]], R],
+    finish: Callable[[Mapping[str, StepResult]], R],
 ) -> R:
-    """Make or reuse every step under the lock, then `finish` with their folders."""
+    """Make or reuse every step under the lock, then `finish` with their results."""
     with locked(out / HIDDEN):
         store = Store(out / HIDDEN / "store")
         events = _Events(out / HIDDEN / "events.jsonl")
@@ -171,7 +171,8 @@ def _run_steps(
         try:
             for step in steps:
                 made[step.name] = _carry_out(step, made, store, events, listener, executor)
-            result = finish({name: store.path(artifact.stage, artifact.key) for name, artifact in made.items()})
+            folders = {name: store.path(artifact.stage, artifact.key) for name, artifact in made.items()}
+            result = finish({name: StepResult(step=name, folder=folder) for name, folder in folders.items()})
         except Exception as error:
             if isinstance(error, OctobertError):
                 details: dict[str, Any] = error.to_json()
@@ -179,7 +180,7 @@ def _run_steps(
                 details = {"type": type(error).__name__, "what": str(error)}
             events.write("failure", error=details, traceback=getattr(error, "traceback", "") or traceback.format_exc())
             raise
-        events.write("done", entries=sorted(store.path(each.stage, each.key).name for each in made.values()))
+        events.write("done", entries=sorted(folder.name for folder in folders.values()))
     return result
 
 
