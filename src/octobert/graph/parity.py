@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError, ParityError
+from octobert.core.errors import ParityError
 from octobert.core.results import Parity
 from octobert.core.session import Feeds
 from octobert.graph import operators
@@ -67,23 +67,14 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimiz
     """
     from octobert.graph.capture import canonical
 
-    try:
-        with shapes.open_session(model, optimized=optimized) as session:
-            inputs = [(i.name, canonical.INPUT_ALIASES.get(i.name, i.name), i.type) for i in session.get_inputs()]
-            outputs = [o.name for o in session.get_outputs()]
-            chosen = names if set(names) <= set(outputs) else outputs[: len(names)]
-            return [
-                session.run(chosen, {n: b[a].astype(np.int32 if "int32" in t else np.int64) for n, a, t in inputs})
-                for b in batches
-            ]
-    except OSError:
-        raise
-    except Exception as error:  # onnxruntime has no base class for its errors
-        raise ModelError(
-            "the ONNX model does not run on batches of several lengths",
-            got=str(error).strip().splitlines()[-1][:300],
-            fix="export it with dynamic batch and sequence",
-        ) from error
+    what, fix = "the ONNX model does not run on batches of several lengths", "export it with dynamic batch and sequence"
+    with shapes.session_errors(what, fix=fix), shapes.open_session(model, optimized=optimized) as session:
+        inputs = [(i.name, canonical.INPUT_ALIASES.get(i.name, i.name), i.type) for i in session.get_inputs()]
+        outputs = [o.name for o in session.get_outputs()]
+        chosen = names if set(names) <= set(outputs) else outputs[: len(names)]
+        return [
+            session.run(chosen, {n: b[a].astype(np.int32 if "int32" in t else np.int64) for n, a, t in inputs}) for b in batches
+        ]
 
 
 def compare(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +51,37 @@ def annotate_(model: ir.Model) -> None:
 def _probed_shapes(model: ir.Model, values: list[ir.Value]) -> list[dict[str, tuple[int, ...]]]:
     """Return the shapes of values at both probes."""
     names = [str(v.name) for v in values]
-    probed, size = [], _PROBES[0]
-    try:
-        with open_session(model, values, optimized=False) as session:
-            for size in _PROBES:
+    probed = []
+
+    def refused(size: tuple[int, int]) -> AbstractContextManager[None]:
+        what, expected = (
+            f"the graph does not run on {size[0]} rows of {size[1]} tokens",
+            "a graph with dynamic batch and sequence",
+        )
+        return session_errors(what, expected=expected, fix="export it with dynamic axes")
+
+    with refused(_PROBES[0]), open_session(model, values, optimized=False) as session:
+        for size in _PROBES:
+            with refused(size):
                 feeds = {str(v.name): np.ones(size, dtype=np.int64) for v in model.graph.inputs}
                 results = session.run(names, feeds)
                 probed.append({name: result.shape for name, result in zip(names, results, strict=True)})
-    except OSError:
+    return probed
+
+
+@contextmanager
+def session_errors(what: str, *, fix: str, expected: str | None = None) -> Iterator[None]:
+    """Turn errors of ONNX Runtime into one sentence; errors of the disk pass as they are.
+
+    Raises:
+        ModelError: ONNX Runtime cannot open or run a graph.
+    """
+    try:
+        yield
+    except (OSError, ModelError):
         raise
     except Exception as error:  # onnxruntime has no base class for its errors
-        raise ModelError(
-            f"the graph does not run on {size[0]} rows of {size[1]} tokens",
-            got=str(error).strip().splitlines()[-1][:300],
-            expected="a graph with dynamic batch and sequence",
-            fix="export it with dynamic axes",
-        ) from error
-    return probed
+        raise ModelError(what, got=str(error).strip().splitlines()[-1][:300], expected=expected, fix=fix) from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
 from octobert.graph import operators
-from octobert.graph.capture import folding
+from octobert.graph.capture import folding, shapes
 
 _SHAPES = ("Shape", "Size")
 
@@ -64,16 +64,9 @@ def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
     ends = [v for v in static if any(reader.outputs[0] not in static for reader in operators.readers(v))]
     if not ends:
         return
-    try:
+    what = f"the graph does not run on {batch} rows of {sequence} tokens"
+    with shapes.session_errors(what, fix="choose a length within the model's limit"):
         arrays = folding.computed(model, ends, (batch, sequence))
-    except OSError:
-        raise
-    except Exception as error:  # onnxruntime has no base class for its errors
-        raise ModelError(
-            f"the graph does not run on {batch} rows of {sequence} tokens",
-            got=str(error).strip().splitlines()[-1][:300],
-            fix="choose a length within the model's limit",
-        ) from error
     for value, array in zip(ends, arrays, strict=True):
         ir.convenience.replace_all_uses_with(value, operators.initializer(graph, f"{value.name}.fixed", array))
     operators.clean_(model)
