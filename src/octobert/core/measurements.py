@@ -19,6 +19,8 @@ class Score(FrozenModel):
         low: lower end of the interval (percentile bootstrap over items).
         high: upper end of the interval.
         rows: evaluation rows.
+        chance: the best value on these rows of a model that does not read its input, such as the share of the most frequent
+            class; None where the task does not say.
     """
 
     metric: str
@@ -26,6 +28,7 @@ class Score(FrozenModel):
     low: float
     high: float
     rows: int
+    chance: float | None = None
 
 
 class Comparison(FrozenModel):
@@ -41,6 +44,8 @@ class Comparison(FrozenModel):
         p_value: of the hypothesis "no difference": exact McNemar test for accuracy, otherwise the paired bootstrap.
         fidelity_name: what `fidelity` measures, such as agreement.
         fidelity: how closely the candidate follows the reference.
+        fidelity_chance: `fidelity` of a candidate that always gives the reference's most frequent answer; 1 where the reference
+            has only one answer, so that agreement says nothing. None where the task does not say.
         output_error: root mean square difference of the raw outputs.
         changed: items with another answer: index, expected answer, answer of the reference, answer of the candidate.
     """
@@ -56,6 +61,7 @@ class Comparison(FrozenModel):
     fidelity: float
     output_error: float
     changed: tuple[tuple[int, str, str, str], ...]
+    fidelity_chance: float | None = None
 
 
 class Latency(FrozenModel):

@@ -10,6 +10,7 @@ from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, Footprint, Latency, Score
 from octobert.core.plan import QuantPlan
+from octobert.core.pooling import Pooling
 from octobert.core.ranges import Provenance, Ranges
 from octobert.core.tabular import Row, Tabular
 
@@ -56,12 +57,14 @@ class CaptureFacts(FrozenModel):
         head: such as `sequence-classification`.
         sizes: of the encoder.
         parity: comparison with the original model.
+        pooling: how token states become an embedding; None for other heads.
     """
 
     family: str
     head: str
     sizes: Sizes
     parity: Parity
+    pooling: Pooling | None = None
 
 
 class AppliedTransform(FrozenModel):
@@ -281,20 +284,38 @@ class Finetuned(Tabular):
         return [score.model_dump() for score in self.scores]
 
 
-class TaskFacts(FrozenModel):
-    """A task and its options.
+class Stated(FrozenModel):
+    """What the files of a model, and the data, state about texts and answers.
+
+    Args:
+        labels: class names in the order of the logits; empty where there are none.
+        problem: what the logits mean; None where the model does not say.
+        activation: what makes a score from one logit, as torch.nn names it; None where the model does not say.
+        prompts: name → text that is put before a text; empty texts are left out.
+        default_prompt: name of the prompt that is used where none is chosen.
+        texts: texts of an input: 1, or 2 for pairs; 0 where it is not known.
+    """
+
+    labels: tuple[str, ...] = ()
+    problem: Literal["single-label", "multi-label", "regression"] | None = None
+    activation: str | None = None
+    prompts: dict[str, str] = Field(default_factory=dict)
+    default_prompt: str | None = None
+    texts: int = 0
+
+
+class TaskFacts(Stated):
+    """A task and its options, with what the model and the data state.
 
     Args:
         name: of the task.
         options: of the task.
-        labels: class names in the order of the logits.
         head: of the model.
         primary: name of the main metric; None where the data has no labels.
     """
 
     name: str
     options: dict[str, Any]
-    labels: tuple[str, ...]
     head: str
     primary: str | None
 
