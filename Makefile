@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test coverage wheel-test lint docs bench clean
+.PHONY: install demo test coverage wheel-test lint docs bench fuzz clean
 
 install: .venv/installed
 
@@ -48,6 +48,10 @@ bench: install
 	$(BIN)/python benchmarks/norms.py
 	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
+
+# Damaged files of every kind, 10,000 of each at the most in five minutes each.
+fuzz: install
+	$(BIN)/python benchmarks/fuzz.py
 
 clean:
 	rm -rf .venv runs
