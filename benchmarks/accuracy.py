@@ -231,7 +231,7 @@ def time_all(methods: list[Method], by: Judge, rounds: int) -> None:
     rows = random.Random(SEED).sample(encoded.flat, min(TIMED_ROWS, len(encoded.flat)))
     shapes = timing.workloads_of(Benchmark(batch=(1,), sequence=("data",)), rows, by.encoder.pad_id, 1, SEED)
     named = [method.candidate(by.task.head) for method in running]
-    latencies, footprints = timing.measure(named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED)
+    latencies, footprints, _ = timing.measure(named, shapes, repeats=rounds, threads=0, seconds_per_shape=1e9, seed=SEED)
     medians = {m.runtime: x.percentile_ms(50) for m, x in zip(running, latencies, strict=True) if m.kind == "float"}
     for method, latency, footprint in zip(running, latencies, footprints, strict=True):
         method.samples_ms, method.size_bytes = latency.samples_ms, footprint.size_bytes

@@ -66,9 +66,9 @@ def show(report: Report, larger: Report) -> None:
     (shape,) = summary.shapes(report.latencies)
     print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
     for line in summary.model_results(report):
-        latency, ratio = line.timing.latencies[shape], line.timing.speedup[shape]
+        latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)
         times = f"{latency.percentile_ms(50):.1f} | {latency.percentile_ms(90):.1f}"
-        print(f"| {line.name} | {line.precision} | {times} | {f'{ratio:.2f}' if ratio else ''} |")
+        print(f"| {line.name} | {line.precision} | {times} | {f'{speedup.ratio:.2f}' if speedup else ''} |")
     print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
     for run in (report, larger):
         stage = run.stages["observe"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,14 @@ def test_what_a_candidate_is_compared_with() -> None:
     assert candidates.why_not(REFERENCE, is_checkpoint=False) is None
 
 
+def test_speed_is_compared_with_every_precision_on_the_same_runtime() -> None:
+    measured = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16", "openvino-cpu", "ort-cpu")
+    assert candidates.rivals_of("openvino-cpu", measured) == ("openvino-f32", "openvino-bf16")
+    assert candidates.rivals_of("ort-cpu", measured) == ("ort-f32",)
+    assert candidates.rivals_of("torch-cpu", ("ort-f32",)) == ("ort-f32",)
+    assert candidates.float_forms("ort-cpu") == ("ort-f32",)
+
+
 def test_an_unknown_candidate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r'there is no candidate "ort-f23"; did you mean "ort-f32"'):
         candidates.open_candidate(candidate_of("ort-f23", tmp_path), 0)
@@ -167,7 +176,7 @@ def test_packages_of_a_new_runtime_are_imported_and_recorded(mirror, finished) -
     assert "packaging" in environment.current().versions
     workload = latency.random_workload(1, 8, 50, seed=0)
     named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("mirror-npu", "mirror-f32", "mirror-gpu-f16")]
-    _, footprints = latency.measure(named, [workload], repeats=1, threads=1)
+    footprints = latency.measure(named, [workload], repeats=1, threads=1).footprints
     assert [(one.candidate, one.device, one.precision) for one in footprints] == [
         ("mirror-npu", "Mirror NPU", "f16"),
         ("mirror-f32", "CPU", "f32"),
@@ -189,4 +198,4 @@ def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -
     assert sentence in shown.getvalue()
     assert sentence in html.page(report)
     assert "baseline of mirror-gpu ran" not in shown.getvalue()
-    assert "speed compared with mirror-f32 (mirror-f32 ran on the CPU, mirror-npu on the Mirror NPU)" in html.page(report)
+    assert re.search(r"mirror-npu: speed [\d. to]+ × mirror-f32 \(mirror-f32 ran on the CPU\)", html.page(report))

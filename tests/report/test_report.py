@@ -9,10 +9,12 @@ import re
 import pytest
 from rich.console import Console, RenderableType
 
+from octobert.core.measurements import Footprint, Latency, Load, Speedup
 from octobert.core.results import Report, Search, Simulated, StageFacts, Sweep, Swept, Trial
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.report import html, summary, terminal
 
+BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0)
 SEARCH = Search(
     metric="accuracy",
@@ -46,7 +48,108 @@ def test_each_target_is_compared_with_float_in_a_sentence(report) -> None:
     for target in report.plans:
         (own,) = [s for s in sentences if re.match(rf"{target}: accuracy [+-]", s)]
         assert re.search(r"accuracy [+-]0\.\d{4} compared with \S+-f32 \(95 % confidence interval .* p [=<] [\d.]+\)", own)
-        assert re.search(r"speed compared with \S+-f32: [\d.]+× at 1 × data, [\d.]+× at 1 × 16\.$", own)
+        (speed,) = [s for s in sentences if s.startswith(f"{target}: speed ")]
+        assert sentences.index(speed) < sentences.index(own)
+        assert re.search(r"speed [\d.]+( to [\d.]+)? × \S+-f32", speed)
+
+
+def sped_up(reference: str, *ratios: tuple[float, float, float]) -> list[Speedup]:
+    """Speedups of openvino-cpu at 1 × 128 and 8 × 128."""
+    return [
+        Speedup(candidate="openvino-cpu", reference=reference, batch=b, sequence=128, ratio=r, low=low, high=high)
+        for b, (r, low, high) in zip((1, 8), ratios, strict=False)
+    ]
+
+
+def timing(*speedups: Speedup) -> summary.Timing:
+    """The timing of openvino-cpu."""
+    samples = [
+        Latency(candidate="openvino-cpu", batch=b, sequence=128, samples_ms=(1.0,) * 5, rows=5, tokens=640) for b in (1, 8)
+    ]
+    footprint = Footprint(
+        candidate="openvino-cpu", load_ms=1, size_bytes=1, peak_memory_bytes=1, precision="f32", threads=2, device="CPU"
+    )
+    return summary.timings(samples, [footprint], speedups)[0]
+
+
+def test_the_first_line_names_the_fastest_float_form() -> None:
+    slow = sped_up("openvino-f32", (3.1, 3.0, 3.2), (3.79, 3.7, 3.9))
+    level = sped_up("openvino-bf16", (1.01, 0.97, 1.05), (0.93, 0.9, 0.96))
+    assert summary.speed(timing(*slow, *level)) == [
+        "openvino-cpu: speed 3.10 to 3.79 × openvino-f32, 0.93 to 1.01 × openvino-bf16 (the fastest float form here).",
+        "openvino-cpu is not faster than openvino-bf16 at any timed shape: 1 × 128 (1.01 [0.97, 1.05], within noise), 8 × 128 "
+        "(0.93 [0.90, 0.96], slower).",
+    ]
+    partly = sped_up("openvino-bf16", (1.3, 1.2, 1.4), (1.01, 0.97, 1.05))
+    assert summary.speed(timing(*slow, *partly))[1] == (
+        "openvino-cpu is not faster than openvino-bf16 at 8 × 128 (1.01 [0.97, 1.05], within noise)."
+    )
+
+
+def test_a_slower_float_form_is_no_rival() -> None:
+    fast = sped_up("openvino-f32", (1.3, 1.2, 1.4))
+    assert summary.speed(timing(*fast, *sped_up("openvino-bf16", (2.0, 1.9, 2.1)))) == [
+        "openvino-cpu: speed 1.30 [1.20, 1.40] × openvino-f32."
+    ]
+    assert summary.speed(timing()) == []
+
+
+def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
+    (shape, *_) = summary.shapes(report.latencies)
+    compared = next(c for c in report.comparisons if c.candidate == "openvino-cpu")
+    rival = compared.model_copy(update={"candidate": "openvino-bf16", "output_error": compared.output_error / 2})
+    level = [
+        Speedup(
+            candidate="openvino-cpu",
+            reference=name,
+            batch=shape.batch,
+            sequence=shape.sequence,
+            ratio=ratio,
+            low=ratio - 0.1,
+            high=ratio + 0.1,
+        )
+        for name, ratio in (("openvino-f32", 2.0), ("openvino-bf16", 1.0))
+    ]
+    changed = report.model_copy(update={"speedups": tuple(level), "comparisons": (*report.comparisons, rival)})
+    (sentence,) = [s for s in summary.verdicts(changed) if "openvino-cpu is not faster than openvino-bf16" in s]
+    assert "openvino-bf16 is also closer to float (output error " in sentence
+
+
+def test_noise_is_said() -> None:
+    def latency(sequence: int | str, *samples: float) -> Latency:
+        return Latency(candidate="ort-f32", batch=8, sequence=sequence, samples_ms=samples, rows=40, tokens=40)
+
+    calm, wild = (1.0,) * 30, (1.0,) * 28 + (6.0, 6.0)
+    idle = Load(cores=4, others=0.1, stolen=0.0)
+    assert summary.noise([latency(128, *calm), latency("data", *wild)], idle) == []
+    (varies,) = summary.noise([latency(128, *wild)], idle)
+    assert "p99 is up to 6.0 × p50 (ort-f32 at 8 × 128)" in varies
+    (busy,) = summary.noise([latency(128, *calm)], Load(cores=4, others=1.8, stolen=0.05))
+    assert "other programs used 1.8 of 4 cores, and the hypervisor took 5% of the CPU time" in busy
+
+
+def test_every_speedup_has_an_interval(report) -> None:
+    assert {(s.candidate, s.reference) for s in report.speedups} >= {(t, f"{r}-f32") for t, r in BASELINES if t in report.plans}
+    assert all(s.low <= s.ratio <= s.high for s in report.speedups)
+    one = report.speedups[0]
+    text, page = shown(terminal.render(report)), html.page(report)
+    assert summary.speedup_text(one) in text
+    assert summary.speedup_text(one) in page
+
+
+def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
+    stream = io.StringIO()
+    tables = [terminal.quality_table(report), terminal.latency_table(timings_of(report), summary.shapes(report.latencies))]
+    Console(file=stream, width=80).print(*tables)
+    text = stream.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for model in summary.model_results(report):
+        assert model.name in text
+
+
+def timings_of(report: Report) -> list[summary.Timing]:
+    return [model.timing for model in summary.model_results(report)]
 
 
 def test_a_search_is_a_sentence() -> None:
@@ -82,7 +185,7 @@ def test_what_limits_the_results_is_a_warning(report) -> None:
     data = report.data.model_copy(update={"leaked_rows": 3, "dropped_rows": 2})
     stages = {"evaluate/x": StageFacts(summary={"truncated": 7}, seconds=0.0, peak_memory_bytes=0, key="")}
     absent = {"ort-cpu": "no such device", "torch-f32": "the model came as ONNX"}
-    changed = report.model_copy(update={"data": data, "stages": stages, "absent": absent})
+    changed = report.model_copy(update={"data": data, "stages": stages, "absent": absent, "latencies": (), "load": None})
     assert summary.warnings(changed) == [
         "3 calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good.",
         "2 calibration rows were dropped because they are also evaluation rows.",

@@ -41,5 +41,7 @@ def command(
         return
     from octobert.report import summary, terminal
 
-    lines = summary.timings(result.latencies, result.footprints, result.reference)
-    _show.render(terminal.latency_table(lines, summary.shapes(result.latencies)))
+    lines = summary.timings(result.latencies, result.footprints, result.speedups)
+    sentences = [sentence for line in lines for sentence in summary.speed(line)]
+    table = terminal.latency_table(lines, summary.shapes(result.latencies))
+    _show.render(table, *terminal.notes(sentences, summary.noise(result.latencies, result.load)))

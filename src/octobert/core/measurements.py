@@ -1,4 +1,4 @@
-"""Measurements as data: scores, paired comparisons, latencies, memory.
+"""Measurements as data: scores, paired comparisons, latencies, speedups, memory.
 
 Names carry units. Measurements keep their raw samples or confidence intervals, and the precision that the runtime reports.
 """
@@ -95,6 +95,42 @@ class Latency(FrozenModel):
     def rows_per_second(self) -> float:
         """Throughput of one batch after another."""
         return self.rows / (sum(self.samples_ms) / 1000.0)
+
+
+class Speedup(FrozenModel):
+    """How many times as fast as a float model a model is, at one shape.
+
+    Args:
+        candidate: name of the model.
+        reference: name of the float model.
+        batch: rows of a batch.
+        sequence: tokens of a row, or `data` for evaluation rows.
+        ratio: median time of the reference divided by the median time of the candidate.
+        low: lower end of the 95 % confidence interval of the ratio (bootstrap over the rounds that timed both).
+        high: upper end of that interval.
+    """
+
+    candidate: str
+    reference: str
+    batch: int
+    sequence: int | str
+    ratio: float
+    low: float
+    high: float
+
+
+class Load(FrozenModel):
+    """What else a machine did while models were timed.
+
+    Args:
+        cores: number of cores.
+        others: cores that other programs used, on average.
+        stolen: share of the CPU time that the hypervisor gave to other machines (0 where it is not known).
+    """
+
+    cores: int
+    others: float
+    stolen: float
 
 
 class Footprint(FrozenModel):

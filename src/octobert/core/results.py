@@ -8,7 +8,7 @@ from pydantic import Field
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Comparison, Footprint, Latency, Score
+from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
 from octobert.core.ranges import Provenance, Ranges
@@ -369,6 +369,8 @@ class Report(Tabular):
         comparisons: of quantized models with float baselines.
         latencies: per candidate and shape.
         footprints: per candidate.
+        speedups: of each quantized model at each shape, compared with every float form that was timed on its runtime.
+        load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
         absent: baseline → why it was not measured.
         stages: step → facts.
@@ -389,6 +391,8 @@ class Report(Tabular):
     comparisons: tuple[Comparison, ...]
     latencies: tuple[Latency, ...]
     footprints: tuple[Footprint, ...]
+    speedups: tuple[Speedup, ...] = ()
+    load: Load | None = None
     environment: Environment
     absent: dict[str, str]
     stages: dict[str, StageFacts]

@@ -97,6 +97,35 @@ def reference_of(name: str, measured: Collection[str]) -> str | None:
     return reference.name if reference.name in measured and reference.name != name else None
 
 
+def float_forms(target: str) -> tuple[str, ...]:
+    """Return the names of the float models that a target's package can be timed against here: its baseline first, then that
+    model in other precisions."""
+    own = baseline_of(target)
+    others = [
+        baseline
+        for baseline in float_baselines().values()
+        if baseline.target == own.target and baseline != own and why_not(baseline, is_checkpoint=False) is None
+    ]
+    return (own.name, *(baseline.name for baseline in others))
+
+
+def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the float models that a target's speed is compared with: its baseline first, then that model in
+    other precisions on the same runtime and device.
+
+    Args:
+        target: plugin name.
+        measured: names of the candidates that were measured.
+    """
+    own = baseline_of(target, measured)
+    rivals = [
+        name
+        for name, baseline in float_baselines().items()
+        if name in measured and baseline != own and baseline.target == own.target
+    ]
+    return (own.name, *rivals) if own.name in measured else ()
+
+
 def baselines_of(measured: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[FloatBaseline, ...]:
     """Return the float baselines of a run: those that it asks for, that of each target, and `REFERENCE`.
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from octobert.config.recipe import Benchmark
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import ModelError, OctobertError, TargetError
-from octobert.core.measurements import Footprint, Latency
+from octobert.core.measurements import Footprint, Latency, Load, Speedup
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
+from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
 from octobert.inference.cost_model import measure_cost_model
 
@@ -47,6 +49,20 @@ class Workload:
     batch: int
     sequence: int | str
     rounds: tuple[Feeds, ...]
+
+
+class Timed(NamedTuple):
+    """What was measured of some candidates.
+
+    Args:
+        latencies: of each candidate and workload.
+        footprints: of each candidate.
+        load: what else the machine did meanwhile.
+    """
+
+    latencies: tuple[Latency, ...]
+    footprints: tuple[Footprint, ...]
+    load: Load
 
 
 def random_workload(batch: int, sequence: int, vocabulary: int, seed: int) -> Workload:
@@ -130,7 +146,7 @@ def measure(
     seconds_per_shape: float = 60.0,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] | None = None,
-) -> tuple[list[Latency], list[Footprint]]:
+) -> Timed:
     """Time all candidates on all workloads, interleaved.
 
     Args:
@@ -142,21 +158,22 @@ def measure(
         seed: of the order in each round.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
-    Returns:
-        Latencies of each candidate and workload, and the footprint of each candidate.
-
     Raises:
         TargetError: a candidate cannot be opened, or its process died.
     """
     workers: list[Worker] = []
     opened = []
     try:
-        for candidate in candidates:
+        for number, candidate in enumerate(candidates):
+            if on_progress:
+                on_progress(f"opening {candidate.title}", number, len(candidates))
             workers.append(Worker(candidate, threads))
             opened.append(workers[-1].opened())
         latencies: list[Latency] = []
+        before = _CpuTimes.now()
         for workload in workloads:
             latencies += _time_workload(workers, workload, repeats, seconds_per_shape, seed, on_progress)
+        load = before.load_until(_CpuTimes.now())
         peaks = [worker.ask("peak", None) for worker in workers]
     finally:
         for worker in workers:
@@ -165,7 +182,51 @@ def measure(
         Footprint(candidate=c.title, device=c.device, size_bytes=c.size_bytes, peak_memory_bytes=peak, **facts)
         for c, facts, peak in zip(candidates, opened, peaks, strict=True)
     ]
-    return latencies, footprints
+    return Timed(tuple(latencies), tuple(footprints), load)
+
+
+def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]], *, seed: int = 0) -> tuple[Speedup, ...]:
+    """Compare the times of models with those of float models, shape by shape.
+
+    Args:
+        latencies: of all models, from one interleaved run.
+        rivals: model → the float models that it is compared with.
+        seed: of the resamples.
+    """
+    times = {(t.candidate, t.batch, t.sequence): np.array(t.samples_ms) for t in latencies}
+    return tuple(
+        Speedup(candidate=name, reference=rival, batch=batch, sequence=sequence, ratio=ratio, low=low, high=high)
+        for (name, batch, sequence), own in times.items()
+        for rival in rivals.get(name, ())
+        for ratio, low, high in (statistics.speedup(own, times[rival, batch, sequence], seed=seed),)
+    )
+
+
+@dataclass(frozen=True)
+class _CpuTimes:
+    """Seconds of CPU time up to now: of all programs, of this process with those that it started, and of the hypervisor."""
+
+    at: float
+    busy: float
+    own: float
+    stolen: float
+
+    @staticmethod
+    def now() -> _CpuTimes:
+        times = psutil.cpu_times()
+        own = psutil.Process()
+        used = [each.cpu_times() for each in (own, *own.children(recursive=True))]
+        return _CpuTimes(
+            at=time.perf_counter(),
+            busy=times.user + times.system + getattr(times, "nice", 0.0),
+            own=sum(each.user + each.system for each in used),
+            stolen=getattr(times, "steal", 0.0),
+        )
+
+    def load_until(self, end: _CpuTimes) -> Load:
+        cores, seconds = psutil.cpu_count() or 1, max(end.at - self.at, 1e-3)
+        others = ((end.busy - self.busy) - (end.own - self.own)) / seconds
+        return Load(cores=cores, others=max(0.0, others), stolen=max(0.0, end.stolen - self.stolen) / (seconds * cores))
 
 
 def _time_workload(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from octobert.config.loading import checked
 from octobert.config.recipe import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
-from octobert.core.measurements import Footprint, Latency
+from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.core.results import PackageManifest
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
 from octobert.core.tabular import Row, Tabular
 from octobert.data import readers
@@ -34,13 +35,15 @@ class BenchmarkResult(Tabular):
     Args:
         latencies: One entry for each model and shape.
         footprints: Size, memory and load time of each model.
-        reference: Package → its float model, by the names in `latencies`.
+        speedups: Of each package, compared with its float model in every precision that was timed; the first is its baseline.
+        load: What else the machine did meanwhile.
         environment: The machine and the versions of the runtimes.
     """
 
     latencies: tuple[Latency, ...]
     footprints: tuple[Footprint, ...]
-    reference: dict[str, str]
+    speedups: tuple[Speedup, ...]
+    load: Load
     environment: Environment
 
     def to_rows(self) -> list[Row]:
@@ -83,7 +86,7 @@ def benchmark_packages(
     Raises:
         OctobertError: A folder is not a package, a length is too long for a model, or a runtime fails.
     """
-    models, reference = _with_float_models(folders)
+    models, rivals = _with_float_models(folders)
     limit = min(longest(folder) for folder in folders)
     lengths: list[int | str] = [*(sequence or (min(_DEFAULT_TOKENS, limit),)), *(("data",) if data else ())]
     plain = {"batch": tuple(batch), "sequence": lengths, "repeats": repeats, "threads": threads}
@@ -92,33 +95,38 @@ def benchmark_packages(
     rows, tokenizer = _rows_of(folders[0], data)
     vocabulary = json.loads((folders[0] / "config.json").read_text(encoding="utf-8")).get("vocab_size", 1000)
     shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, seed=0)
-    latencies, footprints = latency.measure(models, shapes, repeats=repeats, threads=threads, on_progress=on_progress)
+    timed = latency.measure(models, shapes, repeats=repeats, threads=threads, on_progress=on_progress)
     return BenchmarkResult(
-        latencies=tuple(latencies),
-        footprints=tuple(footprints),
-        reference=reference,
+        latencies=timed.latencies,
+        footprints=timed.footprints,
+        speedups=latency.speedups(timed.latencies, rivals),
+        load=timed.load,
         environment=environment.current(),
     )
 
 
-def _with_float_models(folders: Sequence[Path]) -> tuple[list[Candidate], dict[str, str]]:
-    """Every package and, once each, the float models in them; and the float model that each package is compared with."""
+def _with_float_models(folders: Sequence[Path]) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
+    """(each package and, once each, the float models in them; package → the float models that it is compared with)."""
     models: dict[str, Candidate] = {}
-    reference: dict[str, str] = {}
+    rivals: dict[str, tuple[str, ...]] = {}
     for folder in folders:
         manifest = read_manifest(folder)
-        baseline, content = candidates.baseline_of(manifest.target).name, manifest.files["onnx/model.onnx"]
-        same = next((m for m in models.values() if (m.name, m.content) == (baseline, content)), None)
-        if same is None:
-            label = baseline if baseline not in models else f"{folder}: {baseline}"
-            path = str(folder / "onnx" / "model.onnx")
-            same = Candidate(name=baseline, path=path, head=manifest.task.head, label=label, content=content)
-            models[label] = same
+        floats = [_float_model(name, folder, manifest, models) for name in candidates.float_forms(manifest.target)]
+        models |= {model.title: model for model in floats}
         label = manifest.target if manifest.target not in models else str(folder)
         file = targets.load(manifest.target).model_file(folder)
         models[label] = Candidate(name=manifest.target, path=str(file), head=manifest.task.head, label=label)
-        reference[label] = same.title
-    return list(models.values()), reference
+        rivals[label] = tuple(model.title for model in floats)
+    return list(models.values()), rivals
+
+
+def _float_model(name: str, folder: Path, manifest: PackageManifest, models: Mapping[str, Candidate]) -> Candidate:
+    """The float model of a package as a candidate: that of an earlier package if it is the same model."""
+    content = manifest.files["onnx/model.onnx"]
+    same = next((model for model in models.values() if (model.name, model.content) == (name, content)), None)
+    label = name if name not in models else f"{folder}: {name}"
+    path = str(folder / "onnx" / "model.onnx")
+    return same or Candidate(name=name, path=path, head=manifest.task.head, label=label, content=content)
 
 
 def tune_package(

@@ -1,4 +1,7 @@
-"""Statistics of scores: bootstrap intervals, paired differences, McNemar's test (McNemar 1947; Efron & Tibshirani 1993)."""
+"""Statistics of scores and times: bootstrap intervals, paired differences, McNemar's test, speedups.
+
+Sources: McNemar 1947; Efron & Tibshirani 1993.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,26 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
 
     right, left = int(np.sum(ours & ~theirs)), int(np.sum(~ours & theirs))
     return 1.0 if right + left == 0 else float(binomtest(right, right + left, 0.5).pvalue)
+
+
+def speedup(own_ms: np.ndarray, reference_ms: np.ndarray, *, seed: int) -> tuple[float, float, float]:
+    """Compute the ratio of two medians of times that were measured in turn, by the paired bootstrap over the rounds.
+
+    Args:
+        own_ms, reference_ms: [rounds] times of the two models in the same rounds.
+        seed: of the resamples.
+
+    Returns:
+        (median of the reference divided by the own median, lower and upper end of the 95 % interval).
+
+    Example:
+        >>> speedup(np.array([1.0, 1.1, 0.9]), np.array([2.0, 2.2, 1.8]), seed=0)
+        (2.0, 2.0, 2.0)
+    """
+    drawn = np.stack(list(_resamples(len(own_ms), seed)))
+    ratios = np.median(reference_ms[drawn], axis=1) / np.median(own_ms[drawn], axis=1)
+    low, high = _interval(ratios.tolist())
+    return float(np.median(reference_ms) / np.median(own_ms)), low, high
 
 
 def _resamples(count: int, seed: int) -> Iterator[np.ndarray]:

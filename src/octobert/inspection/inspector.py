@@ -206,5 +206,5 @@ def _timed(
     compared = [Candidate(name=model.target, path=model.path, head=model.head)]
     if model.floating:
         compared.append(Candidate(name=candidates.baseline_of(model.target).name, path=model.floating, head=model.head))
-    latencies, footprints = latency.measure(compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress)
-    return tuple(latencies), footprints[0].threads
+    timed = latency.measure(compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress)
+    return timed.latencies, timed.footprints[0].threads

@@ -22,6 +22,8 @@ def page(report: Report) -> str:
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = summary.score_text
     environment.filters["ms"] = summary.ms
+    environment.filters["speedup"] = summary.speedup_text
+    environment.filters["strongest"] = summary.strongest
     environment.filters["search"] = summary.search_text
     return environment.get_template("page.html").render(
         report=report,

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rich.table import Table
-
 from octobert.core.profile import Inspection, Operator, Profile
+from octobert.report.tables import FittedTable
 from octobert.report.terminal import table_of
 
 _FLOAT = "float ms"
 _Key = tuple[str, str]
 
 
-def tables(inspection: Inspection) -> tuple[Table, ...]:
+def tables(inspection: Inspection) -> tuple[FittedTable, ...]:
     """Return the operators of each layer, the time of each type of operator, and the products that ran in float."""
     shown = (_layer_table(inspection), _type_table(inspection))
     return (*shown, _fallback_table(inspection)) if inspection.fallbacks else shown
 
 
-def _layer_table(inspection: Inspection) -> Table:
+def _layer_table(inspection: Inspection) -> FittedTable:
     title = (
         f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
         f"{inspection.threads} threads: fastest of {inspection.profile.runs} profiled runs"
@@ -43,7 +42,7 @@ def _layer_table(inspection: Inspection) -> Table:
     return table
 
 
-def _type_table(inspection: Inspection) -> Table:
+def _type_table(inspection: Inspection) -> FittedTable:
     """Each type of operator in each precision, the slowest first."""
     table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share", "float count", _FLOAT))
     quantized = _grouped(inspection.profile.operators, _type)
@@ -71,7 +70,7 @@ def _total(profile: Profile) -> tuple[str, str]:
     return str(len(profile.operators)), f"{profile.split.total_ms:.2f}"
 
 
-def _fallback_table(inspection: Inspection) -> Table:
+def _fallback_table(inspection: Inspection) -> FittedTable:
     table = table_of("Quantized in the file, computed in float", ("product", "operator", "reason"))
     for fallback in inspection.fallbacks:
         table.add_row(fallback.name, fallback.operator, fallback.why or "unknown: neither the file nor the runtime shows it")

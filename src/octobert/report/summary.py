@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
-from octobert.core.measurements import Comparison, Footprint, Latency, Score
+from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup
 from octobert.core.results import Report, Search
 
+# Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.
+_BUSY, _STOLEN = 0.1, 0.02
+# p99 / p50 of equal inputs above which times are called noisy; on an idle machine it is below 1.5.
+_NOISY = 2.0
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
 
@@ -42,7 +47,8 @@ class Timing:
         threads: of one inference.
         quantized: not a float baseline.
         latencies: shape → times.
-        speedup: shape → median time of the float baseline divided by the median time of this model; None without a baseline.
+        baseline: shape → speedup over the float baseline; empty for float models.
+        fastest: shape → speedup over the fastest float form on the same runtime; empty where that is the baseline.
         elsewhere: the float baseline and its device, if that is another device; else None.
     """
 
@@ -51,7 +57,8 @@ class Timing:
     threads: int
     quantized: bool
     latencies: dict[TimedShape, Latency]
-    speedup: dict[TimedShape, float | None]
+    baseline: dict[TimedShape, Speedup]
+    fastest: dict[TimedShape, Speedup]
     elsewhere: str | None = None
 
 
@@ -94,13 +101,13 @@ def shapes(latencies: Sequence[Latency]) -> list[TimedShape]:
     return list(dict.fromkeys(TimedShape(latency.batch, latency.sequence) for latency in latencies))
 
 
-def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], reference: Mapping[str, str]) -> list[Timing]:
+def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], speedups: Sequence[Speedup]) -> list[Timing]:
     """Return the times of each model.
 
     Args:
         latencies: of all models and shapes.
         footprints: of all models.
-        reference: quantized model → its float baseline.
+        speedups: of the quantized models over float models; over the baseline first.
     """
     times: dict[str, dict[TimedShape, Latency]] = {}
     for latency in latencies:
@@ -108,25 +115,36 @@ def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], refer
     devices = {footprint.candidate: footprint.device for footprint in footprints}
     result = []
     for footprint in footprints:
-        name, own = footprint.candidate, times[footprint.candidate]
-        base = times.get(reference.get(name, ""))
-        ratios = {s: base[s].percentile_ms(50) / own[s].percentile_ms(50) if base else None for s in own}
-        quantized = name in reference
-        precision = f"int8 + {footprint.precision}" if quantized else footprint.precision
-        device = devices.get(reference.get(name, ""), footprint.device)
-        elsewhere = None if device == footprint.device else f"{reference[name]} ran on the {device}"
-        result.append(Timing(name, precision, footprint.threads, quantized, own, ratios, elsewhere))
+        name = footprint.candidate
+        over: dict[str, dict[TimedShape, Speedup]] = {}
+        for speedup in speedups:
+            if speedup.candidate == name:
+                over.setdefault(speedup.reference, {})[TimedShape(speedup.batch, speedup.sequence)] = speedup
+        reference = next(iter(over), "")
+        strongest = min(over, key=lambda rival: prod(each.ratio for each in over[rival].values()), default="")
+        device = devices.get(reference, footprint.device)
+        result.append(
+            Timing(
+                name=name,
+                precision=f"int8 + {footprint.precision}" if over else footprint.precision,
+                threads=footprint.threads,
+                quantized=bool(over),
+                latencies=times[name],
+                baseline=over.get(reference, {}),
+                fastest=over[strongest] if strongest != reference else {},
+                elsewhere=None if device == footprint.device else f"{reference} ran on the {device}",
+            )
+        )
     return result
 
 
 def model_results(report: Report) -> list[ModelResult]:
     """Return the results of each model, float baselines first."""
     compared = {c.candidate: c for c in report.comparisons}
-    reference = {name: c.reference for name, c in compared.items() if name in report.plans}
     float16 = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
     all_timings = [
         replace(timing, precision="int8 + f16") if timing.name in float16 else timing
-        for timing in timings(report.latencies, report.footprints, reference)
+        for timing in timings(report.latencies, report.footprints, report.speedups)
     ]
     return [
         ModelResult(
@@ -156,10 +174,10 @@ def ms(value: float) -> str:
     """Format milliseconds with three significant digits or so.
 
     Example:
-        >>> ms(1.234), ms(12.34)
-        ('1.23', '12.3')
+        >>> ms(1.234), ms(12.34), ms(1234.5)
+        ('1.23', '12.3', '1234')
     """
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def probability(p_value: float | None) -> str:
@@ -173,14 +191,23 @@ def probability(p_value: float | None) -> str:
 
 
 def verdicts(report: Report) -> list[str]:
-    """Return sentences on each target: accuracy and speed compared with float, and how the model was changed."""
-    compared = [_compared(m, m.comparison) for m in model_results(report) if m.quantized and m.comparison is not None]
+    """Return sentences on each target: speed and accuracy compared with float, and how the model was changed."""
+    compared = [sentence for model in model_results(report) if model.quantized for sentence in _compared(report, model)]
     exported = [sentence for target in report.plans for sentence in _exported(report, target)]
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
     return [*compared, *exported, *searches, *_simulated(report)]
 
 
-def _compared(model: ModelResult, comparison: Comparison) -> str:
+def _compared(report: Report, model: ModelResult) -> list[str]:
+    sentences = speed(model.timing)
+    comparison = model.comparison
+    if comparison is None:
+        return sentences
+    rival = next((c for c in report.comparisons if c.candidate == rival_of(model.timing)), None)
+    gains = any(each.low > 1 for each in strongest(model.timing).values())
+    if rival is not None and not gains and rival.output_error < comparison.output_error:
+        errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
+        sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
     parts = []
     if comparison.difference is not None:
         parts.append(
@@ -189,12 +216,80 @@ def _compared(model: ModelResult, comparison: Comparison) -> str:
         )
     is_share = comparison.fidelity_name == "agreement"
     fidelity = f"{comparison.fidelity:.2%}" if is_share else f"{comparison.fidelity:.5f}"
-    parts.append(f"{comparison.fidelity_name} {fidelity}")
-    speedups = [f"{ratio:.2f}× at {shape}" for shape, ratio in model.timing.speedup.items() if ratio is not None]
-    elsewhere = model.timing.elsewhere
-    device = f" ({elsewhere}, {model.name} on the {model.footprint.device})" if elsewhere else ""
-    parts.append(f"speed compared with {comparison.reference}{device}: {', '.join(speedups)}")
-    return f"{model.name}: {'; '.join(parts)}."
+    against = "" if parts else f" with {comparison.reference}"
+    parts.append(f"{comparison.fidelity_name}{against} {fidelity}")
+    return [*sentences, f"{model.name}: {'; '.join(parts)}."]
+
+
+def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
+    """Return the speedups of a model over the fastest float form that was timed on its runtime."""
+    return timing.fastest or timing.baseline
+
+
+def rival_of(timing: Timing) -> str:
+    """Return the name of the fastest float form that was timed on a model's runtime."""
+    return next((each.reference for each in strongest(timing).values()), "")
+
+
+def speed(timing: Timing) -> list[str]:
+    """Return sentences on how fast a quantized model is: compared with its float baseline and with the fastest float form."""
+    if not timing.baseline:
+        return []
+    reference = next(iter(timing.baseline.values())).reference
+    device = f" ({timing.elsewhere})" if timing.elsewhere else ""
+    figures = [f"{_span(timing.baseline)} × {reference}{device}"]
+    if timing.fastest:
+        figures.append(f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)")
+    sentences = [f"{timing.name}: speed {', '.join(figures)}."]
+    over = strongest(timing)
+    if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.low <= 1]:
+        where = "any timed shape: " if len(slow) == len(over) else ""
+        sentences.append(f"{timing.name} is not faster than {rival_of(timing)} at {where}{', '.join(slow)}.")
+    return sentences
+
+
+def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
+    """The ratios of all shapes; the ratio with its interval where there is one shape."""
+    ratios = [each.ratio for each in speedups.values()]
+    if len(ratios) == 1:
+        return speedup_text(next(iter(speedups.values())))
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _lost(speedup: Speedup) -> str:
+    why = "slower" if speedup.high < 1 else "within noise"
+    return f"{speedup_text(speedup)}, {why}"
+
+
+def speedup_text(speedup: Speedup) -> str:
+    """Format a speedup with its confidence interval.
+
+    Example:
+        >>> speedup_text(Speedup(candidate="a", reference="b", batch=1, sequence=128, ratio=3.791, low=3.702, high=3.851))
+        '3.79 [3.70, 3.85]'
+    """
+    return f"{speedup.ratio:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+
+
+def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
+    """Return sentences on what makes times unreliable: a busy machine, and times that vary."""
+    sentences = []
+    if load is not None and (load.others > _BUSY * load.cores or load.stolen > _STOLEN):
+        stolen = f", and the hypervisor took {load.stolen:.0%} of the CPU time" if load.stolen > _STOLEN else ""
+        sentences.append(
+            f"The machine was busy during the timing: other programs used {load.others:.1f} of {load.cores} cores{stolen}. "
+            "Compare models with each other, and repeat absolute times on an idle machine."
+        )
+    # Rows of the data differ in length, so their times differ on an idle machine too.
+    spread = {each: each.percentile_ms(99) / each.percentile_ms(50) for each in latencies if each.sequence != "data"}
+    worst = max(spread, key=spread.__getitem__, default=None)
+    if worst is not None and spread[worst] > _NOISY:
+        sentences.append(
+            f"The times vary: p99 is up to {spread[worst]:.1f} × p50 ({worst.candidate} at "
+            f"{TimedShape(worst.batch, worst.sequence)}). Speedups compare medians; their intervals include this."
+        )
+    return sentences
 
 
 def _exported(report: Report, target: str) -> list[str]:
@@ -271,6 +366,7 @@ def warnings(report: Report) -> list[str]:
     truncated = max((summary.get("truncated", 0) for summary in evaluated), default=0)
     if truncated:
         sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
+    sentences += noise(report.latencies, report.load)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"
         sentences.append(f"{name} {what}: {reason}.")

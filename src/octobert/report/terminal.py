@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from octobert.core.plan import Quantizer, QuantPlan
@@ -13,43 +12,55 @@ from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search, Sensitivity, Sweep
 from octobert.core.settings import Tuned
 from octobert.report import summary
+from octobert.report.tables import Column, FittedTable
 
 
 def render(report: Report) -> RenderableType:
     """Return the tables, sentences and warnings of a run."""
-    notes = [Text(f"• {sentence}") for sentence in (*summary.trainings(report), *summary.verdicts(report))]
-    notes += [Text(f"! {sentence}", style="yellow") for sentence in summary.warnings(report)]
+    found = notes([*summary.verdicts(report), *summary.trainings(report)], summary.warnings(report))
     if not report.footprints:
-        return Group(Text("Nothing was measured (measure: false)."), *notes)
+        return Group(Text("Nothing was measured (measure: false)."), *found)
     timings = [model.timing for model in summary.model_results(report)]
     more = [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
-    return Group(quality_table(report), *more, latency_table(timings, summary.shapes(report.latencies)), *notes)
+    return Group(
+        quality_table(report), *more, latency_table(timings, summary.shapes(report.latencies), precision=False), *found
+    )
 
 
-def table_of(title: str, words: Iterable[str], numbers: Iterable[str] = ()) -> Table:
+def _breakable(figure: str) -> str:
+    """A figure that wraps before its interval only."""
+    return figure.replace(" [", "\n[")
+
+
+def notes(sentences: Iterable[str], warnings: Iterable[str]) -> list[Text]:
+    """Return sentences as lines, warnings after the others."""
+    return [
+        *(Text(f"• {sentence}") for sentence in sentences),
+        *(Text(f"! {sentence}", style="yellow") for sentence in warnings),
+    ]
+
+
+def table_of(title: str, words: Sequence[str], numbers: Iterable[str] = (), *, keys: int = 1) -> FittedTable:
     """Return an empty table.
 
     Args:
         title: of the table.
         words: names of the left columns, aligned left.
         numbers: names of the further columns, aligned right.
+        keys: number of left columns that say what a row is about.
     """
-    table = Table(title=title or None, title_justify="left")
-    for name in words:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
+    left = [Column(name, is_key=index < keys) for index, name in enumerate(words)]
+    return FittedTable(title, [*left, *(Column(name, number=True) for name in numbers)])
 
 
-def quality_table(report: Report) -> Table:
+def quality_table(report: Report) -> FittedTable:
     """Return scores, agreement with float, size and memory of every model."""
     metrics = summary.main_metrics(report)
     title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
     costs = ("agreement with float", "output error", "file MB", "peak MB", "load ms")
     table = table_of(title, ("model", "precision"), (*metrics, *costs))
     for model in summary.model_results(report):
-        scores = {s.metric: summary.score_text(s) for s in model.scores}
+        scores = {s.metric: _breakable(summary.score_text(s)) for s in model.scores}
         comparison, footprint = model.comparison, model.footprint
         table.add_row(
             model.name,
@@ -65,40 +76,51 @@ def quality_table(report: Report) -> Table:
     return table
 
 
-def score_table(report: Report) -> Table:
+def score_table(report: Report) -> FittedTable:
     """Return every metric of every model, one metric per row."""
     models = summary.model_results(report)
     table = table_of("Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models])
     for metric in summary.metrics(report):
-        cells = [next((summary.score_text(s) for s in model.scores if s.metric == metric), "") for model in models]
+        cells = [next((_breakable(summary.score_text(s)) for s in model.scores if s.metric == metric), "") for model in models]
         table.add_row(metric, *cells)
     return table
 
 
-def latency_table(timings: Sequence[summary.Timing], shapes: Sequence[summary.TimedShape]) -> Table:
-    """Return p50 / p90 / p99 in ms, rows per second, and the speedup over the float model on the same device.
+def latency_table(
+    timings: Sequence[summary.Timing], shapes: Sequence[summary.TimedShape], *, precision: bool = True
+) -> FittedTable:
+    """Return p50, p90 and p99 in ms, rows per second, and the speedup over float models, shape by shape.
 
     Args:
         timings: of each model.
-        shapes: columns of the table.
+        shapes: parts of the table.
+        precision: with a column for the precision of each model.
     """
-    title = "Latency in ms, p50 / p90 / p99 · rows/s · × faster than the float model on the same device"
-    table = table_of(title, ("model", "precision"), ("threads", *map(str, shapes)))
+    threads = ", ".join(dict.fromkeys(str(timing.threads) for timing in timings))
+    title = f"Latency in ms ({threads} threads); speedups with 95 % confidence intervals. data: rows of the evaluation data"
+    over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
+    words = ("model", "precision") if precision else ("model",)
+    table = table_of(title, words, ("p50", "p90", "p99", "rows/s", *over))
     elsewhere = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
-    table.caption, table.caption_justify = "\n".join(elsewhere) or None, "left"
-    for timing in timings:
-        cells = []
-        for shape in shapes:
-            latency, ratio = timing.latencies[shape], timing.speedup[shape]
-            percentiles = " / ".join(summary.ms(latency.percentile_ms(p)) for p in (50, 90, 99))
-            faster = f" · {ratio:.2f}×" if ratio is not None else ""
-            cells.append(f"{percentiles} · {latency.rows_per_second:.0f}{faster}")
-        style = "bold" if timing.quantized else ""
-        table.add_row(timing.name, timing.precision, str(timing.threads), *cells, style=style)
+    table.caption = "\n".join(elsewhere) or None
+    for shape in shapes:
+        table.add_row(str(shape), style="bold")
+        for timing in timings:
+            latency = timing.latencies[shape]
+            speedups = [timing.baseline.get(shape), summary.strongest(timing).get(shape)][: len(over)]
+            table.add_row(
+                f"  {timing.name}",
+                *((timing.precision,) if precision else ()),
+                *(summary.ms(latency.percentile_ms(p)) for p in (50, 90, 99)),
+                f"{latency.rows_per_second:.0f}",
+                *(_breakable(summary.speedup_text(each)) if each else "" for each in speedups),
+                style="bold" if timing.quantized else "",
+            )
+        table.add_section()
     return table
 
 
-def finetuned(result: Finetuned) -> Table:
+def finetuned(result: Finetuned) -> FittedTable:
     """Return the scores of a float model that was trained."""
     trained = result.trained
     title = (
@@ -111,7 +133,7 @@ def finetuned(result: Finetuned) -> Table:
     return table
 
 
-def tuned_table(result: Tuned) -> Table:
+def tuned_table(result: Tuned) -> FittedTable:
     """Return every setting that a search has timed, the fastest first."""
     decision = "the default setting stays: no other is significantly faster"
     if result.ratio < 1.0:
@@ -147,7 +169,7 @@ def lint_table(result: Lint) -> RenderableType:
     return Group(total, table)
 
 
-def plan_table(plan: QuantPlan) -> Table:
+def plan_table(plan: QuantPlan) -> FittedTable:
     """Return every decision of a plan: 8 bits or float, and why."""
     title = f"Plan for {plan.target}: method {plan.method}, placement {plan.placement}"
     table = table_of(title, ("layer", "module", "role", "precision", "reason"))
@@ -164,7 +186,7 @@ def plan_table(plan: QuantPlan) -> Table:
     return table
 
 
-def sensitivity_table(result: Sensitivity, limit: int = 20) -> Table:
+def sensitivity_table(result: Sensitivity, limit: int = 20) -> FittedTable:
     """Return the values whose quantization changes the outputs most.
 
     Args:
@@ -184,7 +206,7 @@ def sensitivity_table(result: Sensitivity, limit: int = 20) -> Table:
     return table
 
 
-def trials_table(search: Search) -> Table:
+def trials_table(search: Search) -> FittedTable:
     """Return every trial of an accuracy-aware search."""
     columns = ("rows", search.metric, "drop", "met", "saves ms", "s")
     table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", *columns))
@@ -204,7 +226,7 @@ def trials_table(search: Search) -> Table:
     return table
 
 
-def sweep_tables(sweep: Sweep) -> tuple[Table, Table]:
+def sweep_tables(sweep: Sweep) -> tuple[FittedTable, FittedTable]:
     """Return the calibrators end to end, best first, and the signal-to-noise ratio of each value."""
     usable = [swept for swept in sweep.swept if swept.problem is None]
     best = {}
@@ -228,8 +250,8 @@ def sweep_tables(sweep: Sweep) -> tuple[Table, Table]:
         cells = []
         for swept in usable:
             text = f"{swept.signal_to_noise_db[value]:.1f}" if value in swept.signal_to_noise_db else ""
-            cells.append(f"[bold]{text}[/bold]" if swept.calibrator == best.get(value) else text)
-        values.add_row(value, f"[{low:.3g}, {high:.3g}]".replace("[", "\\["), *cells)
+            cells.append(Text(text, style="bold" if swept.calibrator == best.get(value) else ""))
+        values.add_row(value, f"[{low:.3g}, {high:.3g}]", *cells)
     return ends, values
 
 

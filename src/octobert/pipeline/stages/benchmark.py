@@ -10,7 +10,7 @@ import numpy as np
 from octobert.config.recipe import Benchmark
 from octobert.core import environment
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Footprint, Latency
+from octobert.core.measurements import Footprint, Latency, Load, Speedup
 from octobert.evaluation import candidates, latency
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -27,6 +27,8 @@ class Timings(FrozenModel):
 
     latencies: tuple[Latency, ...]
     footprints: tuple[Footprint, ...]
+    speedups: tuple[Speedup, ...]
+    load: Load
     environment: environment.Environment
 
 
@@ -74,7 +76,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     chosen = np.random.default_rng(options.seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
     shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, options.seed)
-    latencies, footprints = latency.measure(
+    measured = latency.measure(
         timed,
         shapes,
         repeats=settings.repeats,
@@ -82,6 +84,14 @@ def run(context: Context[Inputs, Options]) -> Summary:
         seed=options.seed,
         on_progress=context.progress,
     )
-    here = environment.current()
-    context.write(TIMINGS, Timings(latencies=tuple(latencies), footprints=tuple(footprints), environment=here))
+    quantized = [name for name in options.candidates if name in inputs.exports]
+    rivals = {name: candidates.rivals_of(name, options.candidates) for name in quantized}
+    timings = Timings(
+        latencies=measured.latencies,
+        footprints=measured.footprints,
+        speedups=latency.speedups(measured.latencies, rivals, seed=options.seed),
+        load=measured.load,
+        environment=environment.current(),
+    )
+    context.write(TIMINGS, timings)
     return {"candidates": [c.name for c in timed], "shapes": [[shape.batch, shape.sequence] for shape in shapes]}

@@ -64,10 +64,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     inputs, options = context.inputs, context.options
     task = options.task.build()
     ranges = inputs.ranges.read(_artifacts.RANGES, Ranges)
-    if inputs.benchmark is not None:
-        timings = inputs.benchmark.read(benchmark.TIMINGS, benchmark.Timings)
-    else:
-        timings = benchmark.Timings(latencies=(), footprints=(), environment=environment.current())
+    timings = inputs.benchmark.read(benchmark.TIMINGS, benchmark.Timings) if inputs.benchmark is not None else None
     searched = {target: plan for target, plan in inputs.plans.items() if plan.path(search.FACTS).is_file()}
     report = Report(
         recipe=options.recipe,
@@ -85,9 +82,11 @@ def run(context: Context[Inputs, Options]) -> Summary:
         simulations={t: result.read(simulate.FACTS, Simulated) for t, result in inputs.simulations.items()},
         scores={n: result.read(evaluate.SCORES, evaluate.Scores).scores for n, result in inputs.evaluations.items()},
         comparisons=tuple(_compared(context)),
-        latencies=timings.latencies,
-        footprints=timings.footprints,
-        environment=timings.environment,
+        latencies=timings.latencies if timings else (),
+        footprints=timings.footprints if timings else (),
+        speedups=timings.speedups if timings else (),
+        load=timings.load if timings else None,
+        environment=timings.environment if timings else environment.current(),
         absent=options.absent,
         stages={name: _facts(result) for name, result in inputs.steps.items()},
     )

@@ -177,13 +177,13 @@ def _savings(
                 link_or_copy(graph, file)
             head = options.task.build().head
             timed.append(candidates.Candidate(name=options.target, path=str(file), head=head, label=label))
-        latencies, _ = latency.measure(
+        latencies = latency.measure(
             timed,
             [latency.random_workload(1, tokens, vocabulary, options.seed)],
             repeats=_TIMING_ROUNDS,
             threads=0,
             on_progress=lambda _, done, of: context.progress("timing units", done, of),
-        )
+        ).latencies
     # Differences are taken round by round: what slows the machine down for a while slows neighbours in a round alike.
     times = {each.candidate: np.array(each.samples_ms) for each in latencies}
     counts = {kind: sum(unit.kind == kind for unit in units) for kind in kinds}

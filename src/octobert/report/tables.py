@@ -1,0 +1,137 @@
+"""Tables that fit the console: text wraps at spaces, and columns that do not fit move into a further table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass
+class Column:
+    """A column.
+
+    Args:
+        name: its heading.
+        number: aligned right.
+        is_key: repeated in every part of a table that is too wide.
+    """
+
+    name: str
+    number: bool = False
+    is_key: bool = False
+
+
+@dataclass
+class FittedTable:
+    """A table that never cuts a word.
+
+    Where it is too wide even with all texts wrapped, it is printed in parts, each with the key columns.
+
+    Args:
+        title: above the table.
+        columns: from left to right.
+        caption: below the table.
+    """
+
+    title: str
+    columns: list[Column]
+    caption: str | None = None
+    _rows: list[tuple[list[Text], str]] = field(default_factory=list)
+    _ends: set[int] = field(default_factory=set)
+
+    def add_row(self, *cells: str | Text, style: str = "") -> None:
+        """Add a row. Strings are plain text, without markup. A cell with line breaks wraps only there, and only if it must."""
+        self._rows.append(([cell if isinstance(cell, Text) else Text(cell) for cell in cells], style))
+
+    def add_column(self, name: str) -> None:
+        """Add a column of texts."""
+        self.columns.append(Column(name))
+
+    def add_section(self) -> None:
+        """Draw a line below the last row."""
+        self._ends.add(len(self._rows) - 1)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print it in as many parts as needed."""
+        yield Text()
+        if self.title:
+            yield Text(self.title, style="italic")
+        for columns, widths in self._parts(options.max_width):
+            table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+            table.show_edge = False
+            for index, width in zip(columns, widths, strict=True):
+                column = self.columns[index]
+                table.add_column(Text(column.name), justify="right" if column.number else "left", width=width, overflow="fold")
+            for place, (cells, style) in enumerate(self._rows):
+                shown = [cells[i] if i < len(cells) else Text() for i in columns]
+                fitted = [
+                    _joined(cell) if cell.plain.count("\n") and len(_joined(cell)) <= width else cell
+                    for cell, width in zip(shown, widths, strict=True)
+                ]
+                table.add_row(*fitted, style=style, end_section=place in self._ends)
+            yield table
+        if self.caption:
+            yield Text(self.caption, style="italic")
+
+    def _parts(self, available: int) -> Iterator[tuple[list[int], list[int]]]:
+        """(columns, their widths) of each part."""
+        sizes = [self._size(index) for index in range(len(self.columns))]
+        keys = [index for index, column in enumerate(self.columns) if column.is_key]
+        part = list(keys)
+        for index in range(len(self.columns)):
+            if index in keys:
+                continue
+            if len(part) > len(keys) and _needed(sizes[i].minimum for i in (*part, index)) > available:
+                yield part, _widths([sizes[i] for i in part], available)
+                part = list(keys)
+            part.append(index)
+        yield part, _widths([sizes[i] for i in part], available)
+
+    def _size(self, index: int) -> _Size:
+        cells = [Text(self.columns[index].name), *(cells[index] for cells, _ in self._rows if index < len(cells))]
+        sizes = [_size(cell) for cell in cells]
+        return _Size(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The width of the longest unbreakable part, and of a whole text."""
+
+    minimum: int
+    maximum: int
+
+
+def _size(cell: Text) -> _Size:
+    parts = cell.split("\n") if "\n" in cell.plain else [Text(word) for word in cell.plain.split()]
+    return _Size(max((part.cell_len for part in parts), default=0), _joined(cell).cell_len)
+
+
+def _joined(cell: Text) -> Text:
+    """A cell on one line."""
+    return Text(" ").join(cell.split("\n")) if "\n" in cell.plain else cell
+
+
+def _needed(widths: Iterable[int]) -> int:
+    """The width of a table with columns of these widths, which have two spaces between them."""
+    return sum(width + 2 for width in widths) - 2
+
+
+def _widths(sizes: Sequence[_Size], available: int) -> list[int]:
+    """The width of each column: what its longest word needs, and an equal share of what is left."""
+    widths = [size.minimum for size in sizes]
+    left = available - _needed(widths)
+    order = sorted(range(len(sizes)), key=lambda i: sizes[i].maximum - sizes[i].minimum)
+    for _ in range(-left):
+        # Not even the longest words fit: they are broken.
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        widths[widest] -= 1
+    for number, index in enumerate(order):
+        grow = max(0, min(sizes[index].maximum - sizes[index].minimum, left // (len(order) - number)))
+        widths[index] += grow
+        left -= grow
+    return widths
