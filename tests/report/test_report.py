@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
-from octobert.core.results import Report, Search, Simulated, StageFacts, Sweep, Swept, Trial
+from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
+from octobert.core.sweep import Sweep, Swept
 from octobert.report import html, summary, terminal
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))

@@ -11,7 +11,8 @@ from octobert.report.progress import ProgressCallback, ProgressEvent, ignore
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
-    from octobert.core.results import Finetuned, Report, Sweep, Verdict
+    from octobert.core.results import Finetuned, Report, Verdict
+    from octobert.core.sweep import Sweep
     from octobert.pipeline.contract import Step
     from octobert.pipeline.store import Artifact
 

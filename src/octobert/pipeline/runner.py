@@ -19,7 +19,8 @@ from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
 from octobert.core.errors import OctobertError
 from octobert.core.files import canonical_digest, digests_of, storage_errors
-from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Sweep, Verdict
+from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
+from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.pipeline import keys
 from octobert.pipeline.contract import Request, Step, StepResult, resolved

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from octobert.core.plan import Quantizer, QuantPlan
 from octobert.core.profile import Lint
-from octobert.core.results import Finetuned, Report, Search, Sensitivity, Sweep
+from octobert.core.results import Finetuned, Report, Search, Sensitivity
 from octobert.core.settings import Tuned
+from octobert.core.sweep import Sweep
 from octobert.report import summary
 from octobert.report.tables import Column, FittedTable
 

@@ -16,8 +16,8 @@ from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Provenance, Ranges, TensorStatistics
-from octobert.core.results import Sweep, Swept
 from octobert.core.session import SessionOptions
+from octobert.core.sweep import Sweep, Swept
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
