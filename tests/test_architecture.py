@@ -36,15 +36,20 @@ def room_of(module: str) -> str:
     return room if (ROOT / room).is_dir() or (ROOT / f"{room}.py").is_file() else "__init__"
 
 
-def imports_of(path: Path) -> set[str]:
-    """Modules of octobert and of its tests that a file imports, anywhere in it, `TYPE_CHECKING` included."""
+def all_imports_of(path: Path) -> set[str]:
+    """Modules and names that a file imports, anywhere in it, `TYPE_CHECKING` included."""
     modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in modules if name.startswith(("octobert.", "tests."))}
+    return modules
+
+
+def imports_of(path: Path) -> set[str]:
+    """What a file imports of octobert and of its tests."""
+    return {name for name in all_imports_of(path) if name.startswith(("octobert.", "tests."))}
 
 
 FILES = sorted(ROOT.rglob("*.py"))
@@ -110,6 +115,15 @@ def test_importing_octobert_costs_nothing() -> None:
     code = "import sys, octobert; print(sorted(m for m in sys.modules if m.split('.')[0] in ('numpy', 'pydantic', 'typer')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_one_module_starts_processes() -> None:
+    """Children import nothing from the working directory only if `core/processes.py` starts them."""
+    wanted = ("subprocess", "multiprocessing", "concurrent.futures.Process", "torch.multiprocessing")
+    starting = {p.relative_to(ROOT).as_posix() for p in FILES if any(m.startswith(wanted) for m in all_imports_of(p))}
+    assert starting == {"core/processes.py"}
+    calls = ("os.system(", "os.popen(", "os.fork(", "os.spawn", "os.posix_spawn(", "os.exec")
+    assert [p for p in FILES if any(call in p.read_text() for call in calls)] == []
 
 
 def test_tests_share_code_through_modules_of_their_own() -> None:

@@ -21,6 +21,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import html, terminal
 from octobert.targets import runtimes
+from tests.support.hostile import hostile_folder, imported_from
 from tests.support.packages import forget_plugins
 from tests.support.runs import warmed
 
@@ -80,6 +81,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         points.append(f"{name} = {module}")
     (metadata / "entry_points.txt").write_text("\n".join(points) + "\n")
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
     forget_plugins()
     yield
     forget_plugins()
@@ -172,11 +174,15 @@ def test_an_npu_that_cannot_run_float_is_compared_with_the_cpu_of_its_runtime(mi
     assert candidates.baseline_of("mirror-npu").name == "mirror-f32"
 
 
-def test_packages_of_a_new_runtime_are_imported_and_recorded(mirror, finished) -> None:
+def test_packages_of_a_new_runtime_are_imported_and_recorded(mirror, finished, tmp_path: Path, monkeypatch) -> None:
+    """In processes that import nothing from the working directory."""
     assert "packaging" in environment.current().versions
+    hostile = hostile_folder(tmp_path / "hostile")
+    monkeypatch.chdir(hostile)
     workload = latency.random_workload(1, 8, 50, seed=0)
     named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("mirror-npu", "mirror-f32", "mirror-gpu-f16")]
     footprints = latency.measure(named, [workload], repeats=1, threads=1).footprints
+    assert imported_from(hostile) == ""
     assert [(one.candidate, one.device, one.precision) for one in footprints] == [
         ("mirror-npu", "Mirror NPU", "f16"),
         ("mirror-f32", "CPU", "f32"),

@@ -28,7 +28,9 @@ from octobert.pipeline import runner
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.store import Store, locked
+from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
+from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import FAST, TARGETS, pairs_of_sentences
 
 # Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
@@ -239,10 +241,12 @@ def command_for(model: Path, source: Path, folder: Path, *more: str) -> list[str
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
     out = str(folder / "out")
-    return [sys.executable, "-m", "octobert", "run", str(folder / "recipe.yaml"), "--out", out, *more]
+    return [*PROGRAM, "run", str(folder / "recipe.yaml"), "--out", out, *more]
 
 
 def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out, tmp_path) -> None:
+    """And nothing is imported from the folder where the command is given, though Python files lie there."""
+    hostile = hostile_folder(tmp_path / "hostile")
     source = tmp_path / "data"
     source.mkdir()
     for name, part in (("train", pairs_of_sentences(6000)), ("validation", pairs_of_sentences(20, 9000))):
@@ -250,13 +254,14 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
         (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     command = command_for(checkpoint("bert"), source, tmp_path)
     store, deadline = out / ".octobert" / "store", time.time() + 240
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+    with subprocess.Popen(command, cwd=hostile, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         while not list(store.glob("work-observe-*")) and time.time() < deadline:
             time.sleep(0.005)
         assert list(store.glob("work-observe-*")), "the run never reached calibration"
         child.send_signal(signal.SIGKILL)
     assert not list(store.glob("observe-*"))
-    done = run_command(*command[3:], "--json")
+    assert imported_from(hostile) == ""
+    done = run_command(*command[len(PROGRAM) :], "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
     events = [json.loads(line) for line in (out / ".octobert" / "events.jsonl").read_text().splitlines()]
@@ -279,7 +284,7 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
     assert "run the same command again" in failed.stderr
     assert not list((out / ".octobert" / "store").glob("*capture*"))
     assert not (out / "ort-cpu").exists()
-    assert run_command(*command[3:]).returncode == 0
+    assert run_command(*command[len(PROGRAM) :]).returncode == 0
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:

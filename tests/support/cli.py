@@ -19,11 +19,13 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 
 Done = subprocess.CompletedProcess[str]
+# As the script that pip installs, which does not have the working directory on its path.
+PROGRAM = (sys.executable, "-c", "import sys; del sys.path[0]; from octobert.cli.main import main; main()")
 
 
 def program(*arguments: object, **options: object) -> Done:
     """Run `octobert ARGUMENTS…` as a program; stages run in child processes. It takes seconds."""
-    return subprocess.run([sys.executable, "-m", "octobert", *map(str, arguments)], capture_output=True, text=True, **options)
+    return subprocess.run([*PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options)
 
 
 def octobert(*arguments: object, input: str | bytes = "", cwd: Path | None = None) -> Done:

@@ -27,6 +27,7 @@ from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import finetune as finetune_stage
 from octobert.pipeline.stages import qat as stage
+from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import write_pairs
 from tests.support.stages import context_of, request_of, step_of, stored
 
@@ -176,7 +177,7 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
         np.testing.assert_allclose(array, weights[1][name], atol=SAME_WEIGHTS, err_msg=name)
 
 
-def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path) -> None:
+def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path, monkeypatch) -> None:
     """Every process writes what it has; the batches of a step are the same rows, in a sum of another order."""
     recipe, out, _ = finished
     step = step_of(recipe, "qat")
@@ -198,11 +199,15 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path)
         f"    open({str(tmp_path)!r} + f'/rank-{{os.environ.get(\"RANK\", \"alone\")}}.json', 'w').write(json.dumps(ends))\n"
     )
     settings = {"distill": None, "code": f"{code}:train"}
+    # Neither torch's launcher nor what it starts imports from the working directory.
+    hostile = hostile_folder(tmp_path / "hostile")
+    monkeypatch.chdir(hostile)
     for name, count in (("one", 1), ("two", 2)):
         (tmp_path / name).mkdir()
         how = Training(processes=count)
         request = request_of(step, tmp_path / f"scratch-{name}", made_of(recipe, out), training=how, settings=settings)
         local.run(request, tmp_path / name, lambda *_: None, how)
+    assert imported_from(hostile) == ""
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0] == ranks[1]
     weights = [load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two")]

@@ -7,33 +7,26 @@ candidates changes in every round.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 
 from octobert.config.recipe import Benchmark
-from octobert.core.environment import peak_memory_bytes
-from octobert.core.errors import ModelError, OctobertError, TargetError
+from octobert.core.errors import ModelError
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation import statistics
-from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
-from octobert.inference.cost_model import measure_cost_model
+from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.worker import Worker
 
 # Rounds to time before the number of rounds is fitted to the time limit, and the smallest number for a useful median.
 _FIRST_ROUNDS = 3
 _MIN_ROUNDS = 5
-_START_TIMEOUT_S = 600
-# Threads of a runtime keep spinning for some milliseconds after a run. The next candidate waits until they stop.
-_SETTLE_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -257,94 +250,3 @@ def _time_workload(
         Latency(candidate=n, batch=workload.batch, sequence=workload.sequence, samples_ms=tuple(s), rows=rows, tokens=tokens)
         for n, s in samples.items()
     ]
-
-
-class Worker:
-    """A candidate's process and the pipe to it.
-
-    Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
-    `cost` (length limit in tokens → cost model of the session) and `peak` (None → peak memory in bytes).
-
-    Args:
-        candidate: what to open.
-        threads: threads of one inference; 0 lets the runtime choose.
-    """
-
-    def __init__(self, candidate: Candidate, threads: int = 0) -> None:
-        self.candidate = candidate
-        context = multiprocessing.get_context("spawn")
-        self._pipe, remote = context.Pipe()
-        self._process = context.Process(target=_serve, args=(remote, candidate, threads), daemon=True)
-        self._process.start()
-        remote.close()
-
-    def opened(self) -> dict[str, Any]:
-        """Wait until the model is open; return its load time, precision and threads.
-
-        Raises:
-            TargetError: it cannot be opened, or the process died.
-        """
-        facts: dict[str, Any] = self._receive()
-        return facts
-
-    def ask(self, request: str, argument: Any) -> Any:
-        """Send a request and return the answer."""
-        self._pipe.send((request, argument))
-        return self._receive()
-
-    def stop(self) -> None:
-        """End the process."""
-        self._pipe.close()
-        self._process.join(timeout=5)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-    def _receive(self) -> Any:
-        try:
-            if not self._pipe.poll(_START_TIMEOUT_S):
-                raise TargetError(
-                    "a candidate does not answer", where=self.candidate.title, got=f"{_START_TIMEOUT_S} s of silence"
-                )
-            answer = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            self._process.join(timeout=5)
-            raise TargetError(
-                "the candidate's process died", where=self.candidate.title, got=f"exit code {self._process.exitcode}"
-            ) from None
-        if isinstance(answer, dict) and "error" in answer:
-            raise OctobertError.from_json(answer["error"])
-        return answer
-
-
-def _serve(pipe: Connection, candidate: Candidate, threads: int) -> None:
-    try:
-        import_runtime(candidate)
-        started = time.perf_counter()
-        session = open_candidate(candidate, threads)
-    except OctobertError as error:
-        pipe.send({"error": error.to_json()})
-        return
-    load_ms = (time.perf_counter() - started) * 1000
-    pipe.send({"load_ms": load_ms, "precision": session.precision, "threads": session.threads})
-    pool = ThreadPoolExecutor(session.streams)
-    while True:
-        try:
-            request, argument = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
-        if request == "peak":
-            pipe.send(peak_memory_bytes())
-            continue
-        if request == "cost":
-            pipe.send(measure_cost_model(session, argument))
-            continue
-        time.sleep(_SETTLE_S)
-        if request == "time":
-            session.run(argument)
-        started = time.perf_counter()
-        if request == "time":
-            session.run(argument)
-        else:
-            list(pool.map(session.run, argument))
-        pipe.send((time.perf_counter() - started) * 1000)

@@ -22,8 +22,8 @@ from octobert.core.session import Feeds, RuntimeOption
 from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.latency import Worker
 from octobert.evaluation.statistics import score
+from octobert.evaluation.worker import Worker
 from octobert.inference.batching import Batch, make_batches
 
 # Smallest relative gain that is worth settings other than the defaults.

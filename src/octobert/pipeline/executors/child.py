@@ -19,8 +19,9 @@ from octobert.pipeline.executors.local import REQUEST, RESPONSE
 from octobert.training.distributed import is_first
 
 
-def main(work: Path) -> int:
+def main() -> int:
     """Run the stage; 0 when it succeeded."""
+    work = Path(sys.argv[1])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     request = Request.model_validate_json((work / REQUEST).read_text(encoding="utf-8"))
     answer: dict[str, Any]
@@ -58,7 +59,3 @@ def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

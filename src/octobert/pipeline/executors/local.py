@@ -8,18 +8,18 @@ the pipe closes and the child exits.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from octobert.config.training import Training
+from octobert.core import processes
 from octobert.core.errors import OctobertError
 from octobert.pipeline.contract import Progress, Request, Response
 
 REQUEST, RESPONSE, LOG = "request.json", "response.json", "stage.log"
 # Files of the executor in a work folder; no part of the artifact.
 PRIVATE = (REQUEST, RESPONSE, LOG)
+_CHILD = "octobert.pipeline.executors.child"
 
 
 def run(request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
@@ -35,14 +35,12 @@ def run(request: Request, work: Path, progress: Progress, launch: Training | Non
         OctobertError: what the stage raised, or that it was killed.
     """
     (work / REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, *_launcher(launch, work), "-m", "octobert.pipeline.executors.child", str(work)]
-    with (
-        (work / LOG).open("wb") as log,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as child,
-    ):
+    launcher = _launcher(launch, work)
+    command = (*launcher, *processes.script(_CHILD), str(work)) if launcher else (_CHILD, str(work))
+    with (work / LOG).open("wb") as log, processes.start(*command, stderr=log) as child:
         try:
             for line in child.stdout or ():
-                if line.startswith('{"progress"'):
+                if line.startswith(b'{"progress"'):
                     what, done, total = json.loads(line)["progress"]
                     progress(what, done, total)
             code = child.wait()
@@ -56,7 +54,7 @@ def _launcher(launch: Training | None, work: Path) -> list[str]:
     """torch's launcher, where a stage runs in several processes."""
     if launch is None or launch.processes * launch.machines == 1:
         return []
-    arguments = ["-m", "torch.distributed.run", f"--nproc-per-node={launch.processes}", f"--nnodes={launch.machines}"]
+    arguments = ["torch.distributed.run", f"--nproc-per-node={launch.processes}", f"--nnodes={launch.machines}"]
     if launch.rendezvous is None:
         return [*arguments, "--standalone"]
     # Machines that do the same work meet under its key; the last part of the folder's name is the process id.

@@ -1,0 +1,61 @@
+"""The one place that starts processes. A child runs `main()` of a module, and can import nothing from the working directory.
+
+Python puts the folder of a script, or for `-m` and `-c` the working directory, in front of `sys.path`. Stages run in the folder
+where a user keeps a downloaded model, and a file `numpy.py` beside it would run. Therefore every child begins in
+`_child_start.py`, which takes that folder away before anything is imported. This also holds for the processes that a child
+starts, such as those of torch's launcher.
+
+A child's stdin is a pipe from this process. It closes when this process ends, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+_START = Path(__file__).with_name("_child_start.py")
+
+
+def script(module: str) -> tuple[str, str]:
+    """The script and its argument that run `main()` of a module, for a launcher that starts Python itself."""
+    return str(_START), module
+
+
+def start(module: str, *arguments: str, stderr: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Run `main()` of a module in a new process. Its stdin and stdout are pipes.
+
+    Args:
+        module: its `main` reads `sys.argv`, and its value is the exit code.
+        arguments: of the module.
+        stderr: a file; None for that of this process.
+    """
+    command = [sys.executable, *script(module), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """The variables of a child: an empty or relative entry of PYTHONPATH would be the working directory."""
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
+    # PYTHONSAFEPATH (Python 3.11) is for Pythons that libraries start in the child.
+    variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+    if not entries:
+        del variables["PYTHONPATH"]
+    return variables
+
+
+def end(child: subprocess.Popen[bytes], seconds: float) -> None:
+    """Close the pipes to a child, and kill it if it has not ended after some seconds."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            # What was not sent yet is for a child that has died.
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

@@ -1,0 +1,147 @@
+"""A candidate in a process of its own: it opens its model once and then answers requests, one at a time.
+
+Messages are pickled, requests on the child's stdin and answers on its stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
+
+from octobert.core import processes
+from octobert.core.environment import peak_memory_bytes
+from octobert.core.errors import OctobertError, TargetError
+from octobert.core.session import Session
+from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
+from octobert.inference.cost_model import measure_cost_model
+
+_TIMEOUT_S = 600
+_STOP_S = 5
+# Threads of a runtime keep spinning for some milliseconds after a run. The next candidate waits until they stop.
+_SETTLE_S = 0.01
+
+
+class Worker:
+    """A candidate's process.
+
+    Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
+    `cost` (length limit in tokens → cost model of the session) and `peak` (None → peak memory in bytes).
+
+    Args:
+        candidate: what to open.
+        threads: threads of one inference; 0 lets the runtime choose.
+    """
+
+    def __init__(self, candidate: Candidate, threads: int = 0) -> None:
+        self.candidate = candidate
+        self._process = processes.start(__name__)
+        self._send((candidate, threads))
+
+    def opened(self) -> dict[str, Any]:
+        """Wait until the model is open; return its load time, precision and threads.
+
+        Raises:
+            TargetError: it cannot be opened, or the process died.
+        """
+        facts: dict[str, Any] = self._receive()
+        return facts
+
+    def ask(self, request: str, argument: Any) -> Any:
+        """Send a request and return the answer.
+
+        Raises:
+            TargetError: the process died, or does not answer.
+        """
+        self._send((request, argument))
+        return self._receive()
+
+    def stop(self) -> None:
+        """End the process."""
+        processes.end(self._process, _STOP_S)
+
+    def _send(self, message: Any) -> None:
+        # Where the process has died, `_receive` reads why, or says so.
+        with contextlib.suppress(OSError):
+            _write(self._process.stdin, message)
+
+    def _receive(self) -> Any:
+        timer = threading.Timer(_TIMEOUT_S, self._process.kill)
+        timer.start()
+        try:
+            answer = pickle.load(self._process.stdout)  # type: ignore[arg-type]
+        except (EOFError, OSError, pickle.UnpicklingError):
+            raise self._died(silent=not timer.is_alive()) from None
+        finally:
+            timer.cancel()
+        if isinstance(answer, dict) and "error" in answer:
+            raise OctobertError.from_json(answer["error"])
+        return answer
+
+    def _died(self, *, silent: bool) -> TargetError:
+        self.stop()
+        where, code = self.candidate.title, self._process.returncode
+        if silent:
+            return TargetError("a candidate does not answer", where=where, got=f"{_TIMEOUT_S} s of silence")
+        if code < 0:
+            fix = "if memory ran out, use smaller batches or shorter sequences"
+            return TargetError(f"the candidate's process was killed by signal {-code}", where=where, fix=fix)
+        return TargetError("the candidate's process died", where=where, got=f"exit code {code}")
+
+
+def main() -> int:
+    """The child's side: answer the requests on stdin until it closes."""
+    # Ctrl-C goes to all processes of a terminal; this one ends when its parent does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = sys.stdin.buffer
+    # What a runtime prints on stdout goes to stderr.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with contextlib.suppress(EOFError, BrokenPipeError), answers:
+        _serve(requests, answers)
+    return 0
+
+
+def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    candidate, threads = pickle.load(requests)
+    try:
+        import_runtime(candidate)
+        started = time.perf_counter()
+        session = open_candidate(candidate, threads)
+    except OctobertError as error:
+        _write(answers, {"error": error.to_json()})
+        return
+    load_ms = (time.perf_counter() - started) * 1000
+    _write(answers, {"load_ms": load_ms, "precision": session.precision, "threads": session.threads})
+    with ThreadPoolExecutor(session.streams) as pool:
+        while True:
+            request, argument = pickle.load(requests)
+            _write(answers, _answer(session, pool, request, argument))
+
+
+def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: Any) -> Any:
+    if request == "peak":
+        return peak_memory_bytes()
+    if request == "cost":
+        return measure_cost_model(session, argument)
+    time.sleep(_SETTLE_S)
+    if request == "time":
+        session.run(argument)
+    started = time.perf_counter()
+    if request == "time":
+        session.run(argument)
+    else:
+        list(pool.map(session.run, argument))
+    return (time.perf_counter() - started) * 1000
+
+
+def _write(pipe: IO[bytes] | None, message: Any) -> None:
+    if pipe is not None:
+        pickle.dump(message, pipe, protocol=pickle.HIGHEST_PROTOCOL)
+        pipe.flush()

@@ -1,0 +1,37 @@
+"""Child processes: nothing of the working directory can be imported in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from octobert.core import processes
+from tests.support.hostile import hostile_folder, imported_from
+
+SHOW = "import sys, os, json\ndef main():\n    print(json.dumps([sys.path, os.environ.get('PYTHONPATH'), sys.argv[1:]]))\n"
+
+
+def test_the_path_of_a_child(tmp_path, monkeypatch) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "shows.py").write_text(SHOW)
+    folder = hostile_folder(tmp_path / "downloads")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "../downloads", str(tmp_path / "kept")]))
+    child = processes.start("shows", "an argument")
+    path, variable, arguments = json.loads(child.communicate()[0])
+    assert child.returncode == 0
+    assert variable == str(tmp_path / "kept")
+    assert arguments == ["an argument"]
+    assert str(tmp_path / "kept") in path
+    assert not {str(folder), "", ".", str(Path(processes.__file__).parent)} & set(path)
+    assert imported_from(folder) == ""
+
+
+def test_a_child_finds_octobert_where_its_parent_did(tmp_path) -> None:
+    """Without `site`, no folder of installed packages is on the path, as where the parent found octobert in a way of its own."""
+    command = [sys.executable, "-S", *processes.script("octobert.core.version")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "module 'octobert.core.version' has no attribute 'main'" in done.stderr
