@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 
 import octobert as library
 from octobert import cli
-from octobert.cli import _recipe
+from octobert.cli import _next, _recipe
 from octobert.config import loading, schema
 from octobert.config import recipe as recipe_models
 from octobert.config.loading import as_yaml
@@ -24,7 +25,7 @@ from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError, StorageError
 from tests.support.checkpoints import reduces
 from tests.support.cli import octobert
-from tests.support.runs import TARGETS
+from tests.support.runs import TARGETS, warmed
 
 COMMANDS = tuple(p.stem for p in Path(cli.__file__).parent.glob("*.py") if p.stem != "main" and not p.stem.startswith("_"))
 HEAVY = ("torch", "transformers", "onnxruntime", "openvino", "onnx", "onnx_ir", "datasets", "sklearn", "scipy", "numpy")
@@ -43,6 +44,38 @@ def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -
     assert done.returncode == 0, done.stderr
     assert "Latency in ms" in done.stdout
     assert done.stderr.count("reused") >= len(report.stages)
+    commands = [line.partition("try")[2] for line in done.stdout.splitlines() if line.startswith("   try")]
+    assert len(commands) == len(TARGETS)
+    answered = octobert(*shlex.split(commands[0])[1:])
+    assert answered.returncode == 0, answered.stderr
+    assert " ⇄ " in answered.stdout
+
+
+@pytest.mark.parametrize(
+    ("head", "texts", "words"),
+    [
+        ("sequence-classification", ["It's\tgood\nnow."], ["It's good now."]),
+        ("sequence-classification", ["- one", "two"], ["--pair", "--", "- one", "two"]),
+        ("embedding", ["word " * 30 + "end"], [" ".join(["word"] * 12)]),
+        ("sequence-classification", ["\x1b[31m" + "x" * 99], ["[31m" + "x" * 56]),
+        ("token-classification", ["EU", "rejects", "$5"], ["EU rejects $5"]),
+        ("question-answering", ["-who?", "it $was"], ["--question", "-who?", "--context", "it $was"]),
+    ],
+)
+def test_next_steps_can_be_pasted_into_a_shell(head: str, texts: list[str], words: list[str]) -> None:
+    command = _next.predict_command(Path("an out/ort-cpu"), head, texts)
+    assert shlex.split(command) == ["octobert", "predict", "an out/ort-cpu", *words]
+
+
+def test_a_target_that_cannot_run_here_is_said_before_the_run(finished, tmp_path) -> None:
+    recipe, out, _ = finished
+    other = recipe.model_copy(update={"targets": ("ort-cpu", "migraphx"), "measure": False, "sensitivity": False})
+    (tmp_path / "recipe.yaml").write_text(as_yaml(other))
+    done = octobert("run", tmp_path / "recipe.yaml", "--out", warmed(out, tmp_path / "out", "data", "capture", "transform"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0].startswith("! migraphx is written, but cannot run here: this build of onnxruntime")
+    assert f"Model    {tmp_path / 'out' / 'migraphx'}   cannot run here: " in done.stdout
+    assert done.stdout.count("   try   octobert predict") == 1
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 import octobert
+from octobert.api.runs import example
+from octobert.cli._next import predict_command
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import DataError
@@ -22,6 +25,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
 from tests.support.checkpoints import WORDS, make_checkpoint
+from tests.support.cli import octobert as octobert_program
 
 BRIEF = {"targets": ["ort-cpu"], "baselines": ["ort-f32"], "benchmark": {"batch": [1], "sequence": ["data", 16], "repeats": 3}}
 NO_ANSWER = "(no answer)"
@@ -170,6 +174,23 @@ def test_questions_on_the_command_line(answered, tmp_path) -> None:
         refused = predict(package, *arguments)
         assert refused.returncode == DataError.exit_code
         assert "a question needs one context" in refused.stderr
+
+
+def printed_next_step(out: Path, report: Report) -> str:
+    """What the command that a run prints as next step answers."""
+    command = shlex.split(predict_command(out / "ort-cpu", report.task.head, example(out, report)))
+    done = octobert_program(*command[1:])
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    return line
+
+
+def test_the_printed_next_step_asks_a_question_of_the_data(answered) -> None:
+    assert printed_next_step(*answered).split("\t")[-1].startswith("where is ")
+
+
+def test_the_printed_next_step_tags_a_sentence_of_the_data(tagged) -> None:
+    assert printed_next_step(*tagged).split("\t")[-1] == " ".join(example(*tagged))
 
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

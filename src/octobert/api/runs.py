@@ -78,9 +78,12 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     Raises:
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
-    from octobert.pipeline import runner
+    from octobert.pipeline import preflight, runner
 
-    return runner.run(parse_recipe(recipe), Path(out), _Listener(progress))
+    checked = parse_recipe(recipe)
+    for target, why in preflight.absent_targets(checked).items():
+        (progress or ignore)(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
+    return runner.run(checked, Path(out), _Listener(progress))
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -125,6 +128,13 @@ def quantize(
     """
     raw = {"model": str(model), "task": task, "data": data if isinstance(data, Mapping) else str(data), **keys}
     return run(raw, out, progress=progress)
+
+
+def example(out: PathLike, report: Report) -> tuple[str, ...] | None:
+    """The texts of one short evaluation row of a run, in the order in which the task reads them; None if it is not stored."""
+    from octobert.pipeline import examples
+
+    return examples.example(Path(out), report)
 
 
 def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Finetuned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,4 +86,7 @@ def command(
     from octobert.report import terminal
 
     _show.render(terminal.finetuned(result))
-    typer.echo(f"\nModel    {out / 'checkpoint'}   next: octobert quantize {out / 'checkpoint'} --task … --data … --out …")
+    checkpoint = out / "checkpoint"
+    rows = [part for each in data for part in ("--data", each)]
+    further = ["--task", task, *rows, "--out", str(out.with_name(f"{out.name}-int8"))]
+    typer.echo(f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}")

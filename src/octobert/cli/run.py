@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _next, _show
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -51,9 +51,22 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
 
     _show.render(terminal.render(report))
     typer.echo(f"\nReport   {out / 'report.html'}")
-    for target in recipe.targets:
-        typer.echo(f'Model    {out / target}   try: octobert predict {out / target} "some text"')
+    _print_models(report, out)
     _check_criterion(report)
+
+
+def _print_models(report: Report, out: Path) -> None:
+    """Print where the packages are, and for those that can run here a command that predicts a row of the data."""
+    from octobert.api.runs import example
+
+    row = example(out, report)
+    for target in report.plans:
+        if target in report.absent:
+            typer.echo(f"Model    {out / target}   cannot run here: {report.absent[target]}")
+            continue
+        typer.echo(f"Model    {out / target}")
+        if row is not None:
+            typer.echo(f"   try   {_next.predict_command(out / target, report.task.head, row)}")
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:

@@ -58,6 +58,14 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
         check_lengths(benchmark, model.longest_input)
 
 
+def absent_targets(recipe: Recipe) -> dict[str, str]:
+    """Targets of a recipe whose models are written, but can be neither measured nor used on this machine → what is missing."""
+    probes = {name: targets.load(name).probe() for name in recipe.targets}
+    return {
+        name: "; ".join(filter(None, (probe.missing, probe.install))) for name, probe in probes.items() if not probe.available
+    }
+
+
 def _check_training(name: str, settings: Finetune, model: ModelSource, task: Task) -> None:
     """Refuse what cannot be trained."""
     if not model.is_checkpoint:

@@ -14,16 +14,17 @@ class ProgressEvent:
     """One step of progress.
 
     Args:
-        step: Name of the step, such as `export/ort-cpu`.
-        state: What happened: the step has started, is running, has finished, or its stored result is reused.
-        detail: What the step does now.
+        step: Name of the step, such as `export/ort-cpu`; of a note, what it is about.
+        state: What happened: the step has started, is running, has finished, or its stored result is reused. `note`: a sentence
+            that the user should know before the run.
+        detail: What the step does now; or the sentence.
         done: Units of `detail` that are done.
         total: Units of `detail`; 0 where the number is unknown.
         seconds: Duration of a finished step.
     """
 
     step: str
-    state: Literal["started", "running", "finished", "reused"]
+    state: Literal["started", "running", "finished", "reused", "note"]
     detail: str = ""
     done: int = 0
     total: int = 0
@@ -80,6 +81,9 @@ class ProgressBar:
 
     def __call__(self, event: ProgressEvent) -> None:
         """Draw an event."""
+        if event.state == "note":
+            self._bar.console.print(f"! {event.detail}", highlight=False, markup=False)
+            return
         if event.state in ("started", "running"):
             if self._task is None:
                 self._task = self._bar.add_task(event.step, total=None)

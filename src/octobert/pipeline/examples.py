@@ -1,0 +1,29 @@
+"""A row of the user's data that shows how a finished model is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from octobert.core.results import Report
+from octobert.pipeline.publishing import HIDDEN
+from octobert.pipeline.store import Store
+
+# Rows that are looked at, and the number of characters up to which one is short.
+_ROWS, _SHORT = 100, 120
+
+
+def example(out: Path, report: Report) -> tuple[str, ...] | None:
+    """The texts of one short evaluation row of a run, in the order in which the task reads them; None if it is not stored."""
+    step = report.stages.get("data")
+    if step is None:
+        return None
+    path = Store(out / HIDDEN / "store").path("data", step.key) / "evaluation.json"
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["inputs"][:_ROWS]
+    except (OSError, ValueError):
+        return None
+    lengths = [sum(map(len, texts)) for texts in rows]
+    first = next((texts for texts, length in zip(rows, lengths, strict=True) if length <= _SHORT), None)
+    chosen = first or min(rows, key=lambda texts: sum(map(len, texts)), default=None)
+    return tuple(chosen) if chosen else None
