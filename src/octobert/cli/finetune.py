@@ -87,6 +87,6 @@ def command(
 
     _show.render(terminal.finetuned(result))
     checkpoint = out / "checkpoint"
-    rows = [part for each in data for part in ("--data", each)]
-    further = ["--task", task, *rows, "--out", str(out.with_name(f"{out.name}-int8"))]
+    sources = [part for each in data for part in ("--data", each)]
+    further = ["--task", task, *sources, "--out", str(out.with_name(f"{out.name}-int8"))]
     typer.echo(f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}")
