@@ -84,7 +84,6 @@ def plain_session(path: Path) -> ort.InferenceSession:
     """ONNX Runtime with graph optimizations off: it computes what is written, operator by operator."""
     settings = ort.SessionOptions()
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.log_severity_level = 3
     return ort.InferenceSession(str(path), settings)
 
 

@@ -67,6 +67,7 @@ class _Region:
 
     Attributes:
         thin: its operators, each with the axes of its inputs.
+        rows: its operators, each with the axis of its outputs that gets one row.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -74,6 +75,7 @@ class _Region:
         moving = _moving(model.graph)
         self._layouts = shapes.measure(model, moving)
         self.thin: dict[ir.Node, Needs] = {}
+        self.rows: dict[ir.Node, int] = {}
         needed: dict[ir.Value, list[int | None]] = defaultdict(list)
         for value in model.graph.outputs:
             needed[value].append(None)
@@ -88,7 +90,7 @@ class _Region:
             elif axis is not None and self.layout(node.outputs[0])[axis] == "sequence":
                 needs = self._needs(node, axis)
                 if needs is not None:
-                    self.thin[node] = needs
+                    self.thin[node], self.rows[node] = needs, axis
             for read, need in zip(node.inputs, needs or [None] * len(node.inputs), strict=True):
                 if read is not None:
                     needed[read].append(need)
@@ -105,7 +107,7 @@ class _Region:
         return tuple(s if isinstance(s, int) else "unknown" for s in value.shape) if value.shape is not None else ()
 
     def cut_(self) -> None:
-        """Insert a Slice where a thin operator reads a value that is computed in full, and adapt the targets of Reshape."""
+        """Insert a Slice where a thin operator reads a value that others need in full; adapt shapes and targets of Reshape."""
         cuts: dict[tuple[ir.Value, int], ir.Value] = {}
         for node, needs in reversed(self.thin.items()):
             if node.op_type == "Reshape":
@@ -114,6 +116,9 @@ class _Region:
                 value = node.inputs[index]
                 if axis is not None and value is not None and value.producer() not in self.thin:
                     node.replace_input_with(index, self._first_row(value, axis, cuts))
+        for node, row in self.rows.items():
+            for value in node.outputs:
+                value.shape = self._with_one_row(value, row)
 
     def _first_row(self, value: ir.Value, axis: int, cuts: dict[tuple[ir.Value, int], ir.Value]) -> ir.Value:
         """Return the first row of a value. The Slice goes before a Q/DQ pair, which stays next to the operator."""
@@ -133,8 +138,7 @@ class _Region:
             ]
             new = ir.node("Slice", [value, *bounds], num_outputs=1, name=name)
         new.outputs[0].name, new.outputs[0].type = name, value.type
-        layout = self.layout(value)
-        new.outputs[0].shape = ir.Shape([1 if i == axis else size for i, size in enumerate(layout)])
+        new.outputs[0].shape = self._with_one_row(value, axis)
         before = producer if new.op_type == "Slice" else operators.producer(new.inputs[0])
         if before is None:
             self._graph.insert_before(self._graph[0], new)
@@ -142,6 +146,9 @@ class _Region:
             self._graph.insert_after(before, new)
         cuts[value, axis] = new.outputs[0]
         return new.outputs[0]
+
+    def _with_one_row(self, value: ir.Value, axis: int) -> ir.Shape:
+        return ir.Shape([1 if i == axis else size for i, size in enumerate(self.layout(value))])
 
     def _resize_(self, node: ir.Node, axis: int | None) -> None:
         """Set the number of rows to one in the target of a Reshape."""
