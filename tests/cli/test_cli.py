@@ -137,8 +137,12 @@ def test_predict(package) -> None:
 
 
 def test_inspect(package) -> None:
-    text = octobert("inspect", package).stdout
-    assert "encoder.layer.0.attention.self.query" in text
+    folded, text = octobert("inspect", package).stdout, octobert("inspect", package, "--all").stdout
+    assert "\nencoder.layer.0–1 " in folded
+    assert "uint8 [" not in folded
+    assert 0 < folded.count("attention.self.query ") == text.count("attention.self.query ") / 2
+    assert "\nencoder.layer.1 " in text
+    assert "uint8 [" in text
     assert f"int8 symmetric{' reduced to 7 bits' if reduces() else ''}, axis 1" in text
     assert "linear.weight        12 of 12 in 8 bits" in text
     assert "residual adds carry outliers" in text

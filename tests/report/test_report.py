@@ -5,15 +5,17 @@ from __future__ import annotations
 import html as escaping
 import io
 import re
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.core.plan import Decision
 from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.sweep import Sweep, Swept
-from octobert.report import html, summary, terminal
+from octobert.report import html, plans, summary, terminal
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0)
@@ -149,6 +151,59 @@ def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
         assert model.name in text
 
 
+def narrow(*parts: RenderableType) -> str:
+    """What a terminal of 80 columns shows."""
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(*parts)
+    return stream.getvalue()
+
+
+def test_layers_that_are_alike_are_shown_once_and_no_rows_look_alike(report) -> None:
+    """Twelve layers, of which the last is float in one place."""
+    one = report.plans["ort-cpu"]
+    first = [decision for decision in one.decisions if decision.site.layer == 0]
+
+    def layer(number: int) -> list[Decision]:
+        moved = []
+        for decision in first:
+            site = decision.site
+            module = site.module.replace("layer.0.", f"layer.{number}.")
+            moved.append(replaced(decision, site=replaced(site, module=module, layer=number)))
+        return moved
+
+    last = [replaced(d, quantizer=None, reason="too sensitive") if d.quantizer else d for d in layer(11)]
+    decisions = [d for number in range(11) for d in layer(number)] + last
+    deep = one.model_copy(update={"decisions": tuple(decisions)})
+    text = narrow(plans.plan_table(deep))
+    assert "encoder.layer.0–10" in text
+    assert "encoder.layer.11" in text
+    assert "too sensitive" in text
+    assert len(text.splitlines()) < 2.5 * len(first) + 20
+    whole = narrow(plans.plan_table(deep, every=True))
+    assert [f"encoder.layer.{n}" in whole for n in range(12)] == [True] * 12
+    for shown_text in (text, whole):
+        assert "…" not in shown_text
+        assert max(map(len, shown_text.splitlines())) <= 80
+    rows = [
+        line.split()[:2] for line in text.split("encoder.layer.11")[0].splitlines() if line.startswith("  ") and line.strip()
+    ]
+    keys = [tuple(row) for row in rows if "." in row[0]]
+    assert len(keys) == len(set(keys)) == len(first)
+
+
+def replaced(model: Any, **changes: Any) -> Any:
+    """A copy of frozen data with other values."""
+    return model.model_copy(update=changes)
+
+
+def test_a_text_wider_than_the_console_is_folded_not_cut() -> None:
+    table = terminal.table_of("", ("name",), ("n",))
+    table.add_row("x" * 200, "12345")
+    text = narrow(table)
+    assert text.count("x") == 200
+    assert "12345" in text
+
+
 def timings_of(report: Report) -> list[summary.Timing]:
     return [model.timing for model in summary.model_results(report)]
 
@@ -257,7 +312,7 @@ def test_a_sweep_marks_the_best_calibrator_of_each_value() -> None:
         ranges={"a": (-1.0, 2.0), "b": (0.0, 1.0)},
         swept=swept,
     )
-    ends, values = (shown(table) for table in terminal.sweep_tables(sweep))
+    ends, values = (shown(table) for table in plans.sweep_tables(sweep, every=True))
     assert ends.index("mse") < ends.index("minmax") < ends.index("entropy")
     assert "too few rows" in ends
     assert "[-1, 2]" in values

@@ -24,6 +24,9 @@ def command(
     samples: Annotated[int, typer.Option(min=1, help="Number of calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print each value by itself. Default: the median over the layers.")
+    ] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Calibrate a model on your data, and measure the error of the calibrator per tensor and end to end."""
@@ -35,6 +38,6 @@ def command(
     if as_json:
         _show.document(result.model_dump(mode="json"))
         return
-    from octobert.report import terminal
+    from octobert.report import plans
 
-    _show.render(*terminal.sweep_tables(result))
+    _show.render(*plans.sweep_tables(result, every=every))

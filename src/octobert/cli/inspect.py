@@ -28,6 +28,9 @@ def command(
         int, typer.Option(min=0, help="With --runtime: threads of one inference. 0: the runtime's default.")
     ] = 0,
     repeats: Annotated[int, typer.Option(min=3, help="With --runtime: profiled runs, and rounds of timing.")] = 20,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print each layer by itself, with its ranges. Default: layers that are alike once.")
+    ] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Print the plan: what each layer computes in 8 bits or float, and why; or with --runtime how the runtime runs it."""
@@ -37,17 +40,17 @@ def command(
     folders = octobert.packages(directory)
     if runtime:
         shape = {"target": target, "batch": batch, "sequence": sequence, "threads": threads, "repeats": repeats}
-        _print_runtime(folders, shape, as_json=as_json)
+        _print_runtime(folders, shape, every=every, as_json=as_json)
         return
     if directory.is_file():
         fix = "add --runtime to see how it runs"
         raise ModelError("a file has no plan", where=str(directory), expected="a package", fix=fix)
-    _print_plans(folders, as_json=as_json)
+    _print_plans(folders, every=every, as_json=as_json)
 
 
-def _print_plans(folders: list[Path], *, as_json: bool) -> None:
+def _print_plans(folders: list[Path], *, every: bool, as_json: bool) -> None:
     import octobert
-    from octobert.report import terminal
+    from octobert.report import plans, terminal
 
     manifests = [octobert.manifest(folder) for folder in folders]
     if as_json:
@@ -55,17 +58,19 @@ def _print_plans(folders: list[Path], *, as_json: bool) -> None:
         _show.document([manifest.model_dump(mode="json", include=shown) for manifest in manifests])
         return
     for manifest in manifests:
-        _show.render(terminal.plan_table(manifest.plan))
+        _show.render(plans.plan_table(manifest.plan, every=every))
         for role, (done, total) in manifest.plan.counts().items():
             if done:
                 typer.echo(f"{role:<18} {done:>4} of {total} in 8 bits")
         if manifest.sensitivity is not None:
-            _show.render(terminal.sensitivity_table(manifest.sensitivity))
+            _show.render(plans.sensitivity_table(manifest.sensitivity, every=every))
         if manifest.search is not None:
             _show.render(terminal.trials_table(manifest.search))
+    if not every:
+        _show.note("--all shows each layer and value by itself, with its range.")
 
 
-def _print_runtime(folders: list[Path], shape: dict[str, Any], *, as_json: bool) -> None:
+def _print_runtime(folders: list[Path], shape: dict[str, Any], *, every: bool, as_json: bool) -> None:
     import octobert
     from octobert.report import inspected
 
@@ -75,6 +80,6 @@ def _print_runtime(folders: list[Path], shape: dict[str, Any], *, as_json: bool)
         _show.document([inspection.model_dump(mode="json") for inspection in inspections])
         return
     for inspection in inspections:
-        _show.render(*inspected.tables(inspection))
+        _show.render(*inspected.tables(inspection, every=every))
         for sentence in inspection.answers:
             typer.echo(f"• {sentence}")

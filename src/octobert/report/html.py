@@ -8,7 +8,7 @@ from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.report import summary
-from octobert.report.terminal import quantizer_text
+from octobert.report.plans import quantizer_text
 
 
 def page(report: Report) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from octobert.core.profile import Inspection, Operator, Profile
+from octobert.report.plans import layers_text
 from octobert.report.tables import FittedTable
 from octobert.report.terminal import table_of
 
@@ -12,34 +13,48 @@ _FLOAT = "float ms"
 _Key = tuple[str, str]
 
 
-def tables(inspection: Inspection) -> tuple[FittedTable, ...]:
-    """Return the operators of each layer, the time of each type of operator, and the products that ran in float."""
-    shown = (_layer_table(inspection), _type_table(inspection))
+def tables(inspection: Inspection, *, every: bool = False) -> tuple[FittedTable, ...]:
+    """Return the operators of each layer, the time of each type of operator, and the products that ran in float.
+
+    Args:
+        inspection: to show.
+        every: each layer by itself. Otherwise layers with the same operators are shown once, with their times added up.
+    """
+    shown = (_layer_table(inspection, every=every), _type_table(inspection))
     return (*shown, _fallback_table(inspection)) if inspection.fallbacks else shown
 
 
-def _layer_table(inspection: Inspection) -> FittedTable:
+def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
     title = (
         f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
         f"{inspection.threads} threads: fastest of {inspection.profile.runs} profiled runs"
     )
-    table = table_of(title, ("layer", "part", "operators", "products"), ("conversions", "ms", _FLOAT))
+    table = table_of(title, ("layers", "part", "operators", "products"), ("conversions", "ms", _FLOAT), keys=2)
     quantized = _grouped(inspection.profile.operators, _place)
     floats = _grouped(inspection.floating.operators if inspection.floating else (), _place)
+    groups: dict[tuple[object, ...], list[_Key]] = {}
     for place, operators in quantized.items():
-        products = dict.fromkeys(f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product")
-        conversions = sum(operator.kind == "conversion" for operator in operators)
+        alike = (place,) if every or not place[0] else (place[1], *_counted(operators), "", *_products(operators))
+        groups.setdefault(alike, []).append(place)
+    for places in groups.values():
+        operators = [operator for place in places for operator in quantized[place]]
+        first = quantized[places[0]]
+        matched = [operator for place in places for operator in floats.get(place, ())]
         table.add_row(
-            place[0],
-            place[1] or "(unnamed)",
-            ", ".join(_counted(operators)),
-            ", ".join(products),
-            str(conversions or ""),
+            layers_text(int(place[0]) for place in places if place[0]),
+            places[0][1] or "(unnamed)",
+            ", ".join(_counted(first)),
+            ", ".join(_products(first)),
+            str(sum(operator.kind == "conversion" for operator in operators) or ""),
             f"{_ms(operators):.2f}",
-            f"{_ms(floats[place]):.2f}" if place in floats else "",
+            f"{_ms(matched):.2f}" if matched else "",
             style="" if any(operator.integer for operator in operators) else "dim",
         )
     return table
+
+
+def _products(operators: Iterable[Operator]) -> list[str]:
+    return list(dict.fromkeys(f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product"))
 
 
 def _type_table(inspection: Inspection) -> FittedTable:

@@ -107,7 +107,9 @@ class _Size:
 
 
 def _size(cell: Text) -> _Size:
-    parts = cell.split("\n") if "\n" in cell.plain else [Text(word) for word in cell.plain.split()]
+    # A word is never parted from the spaces in front of a text, which indent it.
+    indent = len(cell.plain) - len(cell.plain.lstrip(" "))
+    parts = cell.split("\n") if "\n" in cell.plain else [Text(" " * indent + word) for word in cell.plain.split()]
     return _Size(max((part.cell_len for part in parts), default=0), _joined(cell).cell_len)
 
 

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from octobert.core.plan import Quantizer, QuantPlan
 from octobert.core.profile import Lint
-from octobert.core.results import Finetuned, Report, Search, Sensitivity
+from octobert.core.results import Finetuned, Report, Search
 from octobert.core.settings import Tuned
-from octobert.core.sweep import Sweep
 from octobert.report import summary
 from octobert.report.tables import Column, FittedTable
 
@@ -170,43 +168,6 @@ def lint_table(result: Lint) -> RenderableType:
     return Group(total, table)
 
 
-def plan_table(plan: QuantPlan) -> FittedTable:
-    """Return every decision of a plan: 8 bits or float, and why."""
-    title = f"Plan for {plan.target}: method {plan.method}, placement {plan.placement}"
-    table = table_of(title, ("layer", "module", "role", "precision", "reason"))
-    for decision in plan.decisions:
-        site = decision.site
-        table.add_row(
-            "" if site.layer is None else str(site.layer),
-            site.module,
-            site.role,
-            quantizer_text(decision.quantizer),
-            decision.reason,
-            style="" if decision.quantizer else "dim",
-        )
-    return table
-
-
-def sensitivity_table(result: Sensitivity, limit: int = 20) -> FittedTable:
-    """Return the values whose quantization changes the outputs most.
-
-    Args:
-        result: of the analysis.
-        limit: rows of the table.
-    """
-    title = (
-        f"Sensitivity: error of the outputs with one value quantized, on {result.rows} rows; with all values quantized "
-        f"{result.together:.2e} of the variance of the outputs"
-    )
-    table = table_of(title, ("value", "role@part"), ("SNR dB", "output error", "share"))
-    total = sum(value.output_error for value in result.values) or 1.0
-    for value in result.values[:limit]:
-        noise = "" if value.signal_to_noise_db is None else f"{value.signal_to_noise_db:.1f}"
-        error = value.output_error
-        table.add_row(value.value, f"{value.role}@{value.part}", noise, f"{error:.2e}", f"{error / total:.1%}")
-    return table
-
-
 def trials_table(search: Search) -> FittedTable:
     """Return every trial of an accuracy-aware search."""
     columns = ("rows", search.metric, "drop", "met", "saves ms", "s")
@@ -225,52 +186,3 @@ def trials_table(search: Search) -> FittedTable:
             style="bold" if trial == search.taken else "",
         )
     return table
-
-
-def sweep_tables(sweep: Sweep) -> tuple[FittedTable, FittedTable]:
-    """Return the calibrators end to end, best first, and the signal-to-noise ratio of each value."""
-    usable = [swept for swept in sweep.swept if swept.problem is None]
-    best = {}
-    for value in sweep.ranges:
-        ratios = [(swept.signal_to_noise_db[value], swept.calibrator) for swept in usable if value in swept.signal_to_noise_db]
-        if ratios:
-            best[value] = max(ratios)[1]
-    title = (
-        f"Calibrators for {sweep.target}, on {sweep.judged_rows} rows other than the {sweep.calibration_rows} calibration rows"
-    )
-    ends = table_of(title, ("calibrator",), ("agreement with float", "output error (RMS)", "best for values"))
-    for swept in sorted(usable, key=lambda s: s.output_error or 0.0):
-        count = sum(name == swept.calibrator for name in best.values())
-        ends.add_row(swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count))
-    for swept in sweep.swept:
-        if swept.problem is not None:
-            ends.add_row(swept.calibrator, swept.problem, "", "", style="dim")
-    names = [swept.calibrator for swept in usable]
-    values = table_of("Signal-to-noise ratio in dB, per value", ("value", "range of values"), names)
-    for value, (low, high) in sweep.ranges.items():
-        cells = []
-        for swept in usable:
-            text = f"{swept.signal_to_noise_db[value]:.1f}" if value in swept.signal_to_noise_db else ""
-            cells.append(Text(text, style="bold" if swept.calibrator == best.get(value) else ""))
-        values.add_row(value, f"[{low:.3g}, {high:.3g}]", *cells)
-    return ends, values
-
-
-def quantizer_text(quantizer: Quantizer | None) -> str:
-    """Describe a quantizer in a few words.
-
-    Example:
-        >>> quantizer_text(Quantizer(dtype="uint8", symmetric=False, low=-0.17, high=4.31))
-        'uint8 [-0.17, 4.31]'
-        >>> quantizer_text(None)
-        'float'
-    """
-    if quantizer is None:
-        return "float"
-    text = quantizer.dtype + (" symmetric" if quantizer.symmetric else "") + (" dynamic" if quantizer.dynamic else "")
-    text += " reduced to 7 bits" if quantizer.reduce_range else ""
-    if quantizer.axis is not None:
-        text += f", axis {quantizer.axis}"
-    if quantizer.low is not None:
-        text += f" [{quantizer.low:.4g}, {quantizer.high:.4g}]"
-    return text
