@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from octobert.core import telemetry as _telemetry
 from octobert.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
         TargetError,
     )
     from octobert.report.progress import ProgressBar, ProgressEvent
+
+_telemetry.switch_off()
 
 # Module → the public names in it.
 _PUBLIC = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import environment
+from octobert.core import environment, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import TargetError
 from octobert.core.files import canonical_digest, file_digest
@@ -121,6 +121,9 @@ class OrtSession:
     ) -> None:
         import onnxruntime as ort
 
+        if telemetry.is_off("ORT_DISABLE_TELEMETRY"):
+            # On Windows events go to the system's own service, which the variable does not stop.
+            ort.disable_telemetry_events()
         self.streams = options.streams
         self.threads = options.threads or max(1, environment.cores() // self.streams)
         settings = _settings(options, self.threads)
