@@ -2,7 +2,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test coverage wheel-test lint docs bench fuzz clean
+# SIGKILLs of `make soak-kills`, and what is killed.
+KILLS := 1000
+FLOWS := run,publish,search,qat,finetune,embed,predict,tune
+
+.PHONY: install demo test coverage wheel-test lint docs bench fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -46,12 +50,23 @@ bench: install
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/calibration.py --peers 16
 	$(BIN)/python benchmarks/norms.py
-	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
 
 # Damaged files of every kind, 10,000 of each at the most in five minutes each.
 fuzz: install
 	$(BIN)/python benchmarks/fuzz.py
+
+soak: install
+	$(BIN)/python benchmarks/soak.py --minutes 60
+	$(BIN)/python benchmarks/soak.py --texts 1000000 --target openvino-cpu
+	$(BIN)/python benchmarks/soak.py --texts 200000 --loads 200 --target torch-cpu
+	$(BIN)/python benchmarks/soak_disk.py
+	$(BIN)/python benchmarks/soak_disk.py --kind names
+	$(BIN)/python benchmarks/soak_environments.py
+	$(BIN)/python benchmarks/soak_bytes.py
+
+soak-kills: install
+	$(BIN)/python benchmarks/soak_kills.py --kills $(KILLS) --flows $(FLOWS)
 
 clean:
 	rm -rf .venv runs
