@@ -27,7 +27,8 @@ from octobert.graph import operators
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors import inline, local
-from octobert.pipeline.store import Store, locked
+from octobert.pipeline.lock import locked
+from octobert.pipeline.store import Store
 from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
 from tests.support.hostile import hostile_folder, imported_from
@@ -49,16 +50,20 @@ def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: obj
 
 
 class Seen:
-    """A listener that keeps what was reused."""
+    """A listener that keeps what it is told."""
 
     def __init__(self) -> None:
         self.reused: list[str] = []
         self.ran: list[str] = []
+        self.notes: list[str] = []
 
     def started(self, step) -> None: ...
     def progressed(self, step, what, done, total) -> None: ...
     def finished(self, step, artifact, reused) -> None:
         (self.reused if reused else self.ran).append(step.name)
+
+    def noted(self, what) -> None:
+        self.notes.append(what)
 
 
 def test_the_layout_of_the_output(finished) -> None:
@@ -120,10 +125,17 @@ def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
     shutil.copytree(out, copy)
     ranges = next((copy / ".octobert" / "store").glob("calibrate-*/ranges.json"))
     ranges.write_text("{}")
+    for edited in ("octobert.json", "tuned.json"):
+        with (copy / "ort-cpu" / edited).open("a") as stream:
+            stream.write(" ")
     seen = Seen()
     runner.run(recipe, copy, seen, executor=inline.run)
     # It comes out the same to the byte, so nothing after it has to run; the report tells how long it took, and is made anew.
     assert [name for name in seen.ran if not name.startswith(("report", "package"))] == ["calibrate"]
+    # So is the package; what the user did to it stays, and harmed nothing in the store.
+    assert (copy / "ort-cpu" / "tuned.json").read_text() == " "
+    assert (copy / "ort-cpu" / "octobert.json").read_text() == (out / "ort-cpu" / "octobert.json").read_text() + " "
+    assert [note.partition(" was")[0] for note in seen.notes] == [str(copy / "ort-cpu" / "octobert.json")]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -222,3 +222,6 @@ class _Listener:
         state: Literal["reused", "finished"] = "reused" if reused else "finished"
         _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
         self._progress(ProgressEvent(step.name, state, seconds=artifact.seconds))
+
+    def noted(self, what: str) -> None:
+        _LOG.warning("octobert: %s.", what)

@@ -77,6 +77,8 @@ def set_verbosity(*, verbose: bool, quiet: bool) -> None:
     if verbosity.verbose:
         logging.basicConfig(format="%(name)s: %(message)s")
         logging.getLogger("octobert").setLevel(logging.DEBUG)
+    elif verbosity.quiet:
+        logging.getLogger("octobert").setLevel(logging.ERROR)
 
 
 def document(data: Any) -> None:

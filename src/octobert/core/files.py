@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from octobert.core.errors import StorageError
 
+# In place of a digest, for what has no content of its own.
+NO_FILE = "not a file"
+# From Linux' headers: ioctl that shares blocks; renameat2 in the working directory, and its flag.
+_FICLONE, _HERE, _RENAME_EXCHANGE = 0x40049409, -100, 2
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
 _DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 
@@ -32,10 +39,58 @@ def file_digest(path: Path) -> str:
     return total.hexdigest()
 
 
+def files_in(folder: Path) -> list[Path]:
+    """Return everything below a folder that is not a folder: files, and links, which are not followed. Sorted."""
+    return sorted(Path(place, name) for place, name in _walk(folder))
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, str]]:
+    for place, folders, names in os.walk(folder, onerror=_raise):
+        links = (name for name in folders if os.path.islink(os.path.join(place, name)))
+        yield from ((place, name) for name in (*names, *links))
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
+def text_digest(text: str) -> str:
+    """Return the sha256 of a text in UTF-8, which is that of a file with it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_or_none(path: Path) -> str | None:
+    """Return the sha256 of a file, or None for what is missing, not a file itself, or cannot be read."""
+    try:
+        return file_digest(path) if is_file(path) else None
+    except OSError:
+        return None
+
+
 def digests_of(folder: Path) -> dict[str, str]:
-    """Return relative path → sha256, for every file below a folder."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): file_digest(p) for p in files}
+    """Return relative path → sha256, for every file below a folder; `NO_FILE` for a link or a device."""
+    return {path.relative_to(folder).as_posix(): file_digest(path) if is_file(path) else NO_FILE for path in files_in(folder)}
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a file itself, not a link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder itself, not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, where there is one."""
+    if is_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -83,10 +138,66 @@ def is_disk_error(error: BaseException) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file, or copy it where the file system has no hard links."""
+    """Hard-link a file, or copy it where that is not possible. Only for files that nobody edits: both names are one file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
-        os.link(source, target)
+        os.link(source, target, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy the content of a file; where the file system can, its blocks are shared until one of the two is changed."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        if not _clone(reader.fileno(), writer.fileno()):
+            shutil.copyfileobj(reader, writer, 1 << 20)
+
+
+def _clone(source: int, target: int) -> bool:
+    """Let one open file share the blocks of another; False where the file system cannot."""
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
     except OSError:
-        shutil.copyfile(source, target)
+        return False
+    return True
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step; False where the system cannot."""
+    if sys.platform != "linux":
+        return False
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    # As `os.rename` does; calls through ctypes are not audited.
+    sys.audit("os.rename", str(one), str(other), -1, -1)
+    if renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk before anything else happens."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(folder: Path) -> None:
+    """`sync` of everything below a folder that is new."""
+    for place, _, names in os.walk(folder, topdown=False):
+        for path in (*(Path(place, name) for name in names), Path(place)):
+            if is_file(path) or path.is_dir():
+                sync(path)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
+from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN
-from octobert.pipeline.store import Store, locked
+from octobert.pipeline.store import Store
 
 
 def stored(out: Path) -> dict[str, int]:

@@ -1,76 +1,248 @@
-"""Publishing: packages, checkpoint and report are put into the output directory, each at once and whole."""
+"""Publishing: packages, checkpoint and report are put into the output directory, so that a crash leaves nothing half done.
+
+    OUT/.octobert/published.json              what was published last: name → relative path → sha256
+    OUT/.octobert/publishing/new/<name>       what is published next, while it is being made
+    OUT/.octobert/publishing/published.json   its record. Once this file is there, the publication is carried through.
+
+All that takes time or space happens in `publishing`, and is synced to the disk. An interruption before the record is there has
+changed nothing in OUT. Then every folder is exchanged with the one in OUT in a single step, the report last. If that is
+interrupted, the next run in OUT finishes it before anything else (`recover`), from the copies in `publishing`.
+
+OUT belongs to the user. A name whose files were published already is not touched, whatever the user did to them. In a folder
+that is replaced, files of the user stay, and a published file that the user edited stays under another name. Nothing in OUT
+shares its content on disk with the store, so it may be edited.
+"""
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from octobert.config.recipe import Recipe
+from pydantic import Field, field_validator
+
 from octobert.core.errors import StorageError
-from octobert.core.files import link_or_copy
-from octobert.core.results import PACKAGE_FILE, TRAINED, Report
-from octobert.pipeline.contract import StepResult
+from octobert.core.files import (
+    atomic_write,
+    copy,
+    exchange,
+    files_in,
+    is_file,
+    remove,
+    storage_errors,
+    sync,
+    sync_all,
+    text_digest,
+)
+from octobert.core.frozen import FrozenModel
+from octobert.core.results import PACKAGE_FILE, TRAINED
+from octobert.pipeline import carrying
+from octobert.pipeline.carrying import ITSELF, MARK
+from octobert.pipeline.lock import Hold
 from octobert.pipeline.stages._artifacts import CHECKPOINT
-from octobert.pipeline.store import MANIFEST
 
 HIDDEN = ".octobert"
+PAGES = ("report.json", "report.html")
+_STAGE, _RECORD, _NEW, _OLD = "publishing", "published.json", "new", "old"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder to publish.
+
+    Args:
+        path: where it is in the store.
+        files: those to publish: relative path → sha256.
+    """
+
+    path: Path
+    files: Mapping[str, str]
+
+
+class Publication(FrozenModel):
+    """What was published, and for one that is under way, what it changes.
+
+    Args:
+        files: name in OUT → relative path → sha256. A file has one relative path, which is empty.
+        replaced: names that are new or different, in order.
+        dropped: packages of an earlier run that is not this run's any more.
+    """
+
+    files: Mapping[str, dict[str, str]] = Field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @field_validator("replaced", "dropped")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if any(name in ("", ".", "..", HIDDEN) or Path(name).name != name for name in names):
+            raise ValueError("not the name of a file or folder in the output directory")
+        return names
 
 
 def check_output(targets: Sequence[str], out: Path) -> None:
     """Refuse an output directory that holds something else.
 
     Raises:
-        StorageError: the output directory is a file, or a folder that octobert did not write is in the way.
+        StorageError: the output directory is a file, something that octobert did not write is in the way, or it cannot be read.
     """
-    if out.exists() and not out.is_dir():
-        raise StorageError("the output directory is a file", where=str(out), fix="choose another --out")
-    for name, mark in {**dict.fromkeys(targets, PACKAGE_FILE), CHECKPOINT: TRAINED}.items():
-        if (out / name).exists() and not (out / name / mark).is_file():
-            raise StorageError(
-                "a package or a checkpoint would replace a folder that octobert did not write",
-                where=str(out / name),
-                fix="move it away, or choose another --out",
-            )
+    with storage_errors(out):
+        if os.path.lexists(out) and not out.is_dir():
+            raise StorageError("the output directory is a file", where=str(out), fix="choose another --out")
+        last = _read(out / HIDDEN / _RECORD) or Publication()
+        for name, mark in {**dict.fromkeys(targets, PACKAGE_FILE), CHECKPOINT: TRAINED}.items():
+            if os.path.lexists(out / name) and name not in last.files and not (out / name / mark).is_file():
+                raise StorageError(
+                    "a package or a checkpoint would replace a folder that octobert did not write",
+                    where=str(out / name),
+                    fix="move it away, or choose another --out",
+                )
+            if (out / name).is_dir():
+                files_in(out / name)
+        for page in PAGES:
+            if (out / page).is_dir():
+                fix = "move it away, or choose another --out"
+                raise StorageError("the report would replace a folder", where=str(out / page), fix=fix)
 
 
-def publish(recipe: Recipe, out: Path, results: Mapping[str, StepResult], report: Report) -> None:
+def publish(
+    out: Path, folders: Mapping[str, Folder], pages: Mapping[str, str], hold: Hold, *, all_targets: bool = True
+) -> list[str]:
     """Publish the results of a run.
 
-    Everything that can fail is written first, in the hidden folder; what follows are renames.
+    Args:
+        folders: name in OUT → folder.
+        pages: name in OUT → text of a file.
+        hold: of OUT.
+        all_targets: packages of other targets, which an earlier run published, are removed unless the user changed them.
+
+    Returns:
+        What the user should know of files that were kept, left alone or removed, as sentences.
+    """
+    last = _read(out / HIDDEN / _RECORD) or Publication()
+    fresh = {name: dict(folder.files) for name, folder in folders.items()}
+    fresh |= {name: {ITSELF: text_digest(text)} for name, text in pages.items()}
+    stale = [name for name in last.files if all_targets and name not in fresh and PACKAGE_FILE in last.files[name]]
+    dropped = [name for name in stale if carrying.is_untouched(out / name, last.files[name])]
+    left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
+    remain = {name: files for name, files in last.files.items() if name not in stale or name in left}
+    replaced = [name for name, files in fresh.items() if _differs(out / name, files, last.files.get(name))]
+    notes = [
+        f"{out / name} belongs to an earlier run with other targets; it was left there, because files in it are yours"
+        for name in left
+    ]
+    for name, files in fresh.items():
+        notes += [] if name in replaced else carrying.edits(out / name, files)
+    publication = Publication(files=remain | fresh, replaced=tuple(replaced), dropped=tuple(dropped))
+    if replaced or dropped or publication.files != last.files:
+        _prepare(out / HIDDEN / _STAGE, publication, folders, pages)
+        hold.check()
+        _commit(out / HIDDEN / _STAGE, publication)
+        notes += _carry_through(out, publication, last)
+    return notes
+
+
+def recover(out: Path) -> list[str]:
+    """Finish or discard what an interrupted publication left, to be called under the lock.
+
+    Returns:
+        Sentences, as `publish`.
+    """
+    stage = out / HIDDEN / _STAGE
+    publication = _read(stage / _RECORD)
+    if publication is None:
+        remove(stage)
+        return []
+    return _carry_through(out, publication, _read(out / HIDDEN / _RECORD) or Publication())
+
+
+def _read(path: Path) -> Publication | None:
+    """A record; None where there is none, or none that can be read."""
+    try:
+        return Publication.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _differs(path: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> bool:
+    """Whether something has to be done to have these files published; not where all that differs are edits of the user."""
+    if recorded == fresh:
+        return not all(os.path.lexists(path / name) for name in fresh)
+    return carrying.found(path, fresh) != fresh or any(
+        os.path.lexists(path / name) for name in set(recorded or ()) - set(fresh)
+    )
+
+
+def _prepare(stage: Path, publication: Publication, folders: Mapping[str, Folder], pages: Mapping[str, str]) -> None:
+    """Write what is new, and have it on the disk."""
+    remove(stage)
+    (stage / _NEW).mkdir(parents=True)
+    for name in publication.replaced:
+        new = stage / _NEW / name
+        if name in pages:
+            new.write_text(pages[name], encoding="utf-8")
+            continue
+        for file in folders[name].files:
+            (new / file).parent.mkdir(parents=True, exist_ok=True)
+            copy(folders[name].path / file, new / file)
+        (new / MARK).touch()
+    sync_all(stage)
+
+
+def _commit(stage: Path, publication: Publication) -> None:
+    """Write the record; from here on the publication is carried through."""
+    with atomic_write(stage / _RECORD) as partial:
+        partial.write_text(publication.model_dump_json(indent=1), encoding="utf-8")
+        sync(partial)
+    sync(stage)
+    sync(stage.parent)
+
+
+def _carry_through(out: Path, publication: Publication, last: Publication) -> list[str]:
+    """Put everything into its place. Whatever of it is done already is left alone."""
+    stage, notes = out / HIDDEN / _STAGE, list[str]()
+    for name in publication.replaced:
+        notes += _place(stage / _NEW / name, out / name, stage / _OLD / name, publication.files[name], last.files.get(name))
+    for name in publication.dropped:
+        if carrying.is_untouched(out / name, last.files.get(name, {})):
+            os.rename(out / name, _within(stage / _OLD) / name)
+            notes.append(f"{out / name} was removed: it belonged to an earlier run with other targets")
+    sync(out)
+    os.replace(stage / _RECORD, out / HIDDEN / _RECORD)
+    sync(out / HIDDEN)
+    remove(stage)
+    return notes
+
+
+def _place(new: Path, place: Path, old: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> list[str]:
+    """Put one file or folder into its place, with what the user had there.
 
     Args:
-        results: step → its result.
+        new: it, where it is prepared.
+        place: where it belongs.
+        old: where the present one may be kept for a moment.
     """
-    from octobert.report import html
+    notes: list[str] = []
+    if is_file(new):
+        notes = carrying.keep_beside(place, fresh, recorded)
+        os.replace(new, place)
+    elif os.path.lexists(new / MARK):
+        # An interrupted pair of renames has left the present folder in `old`.
+        notes = carrying.carry(place if os.path.lexists(place) else old, new, place, fresh, recorded)
+        sync_all(new)
+        if not os.path.lexists(place):
+            os.rename(new, place)
+        elif not exchange(new, place):
+            _within(old.parent)
+            os.rename(place, old)
+            os.rename(new, place)
+    if ITSELF not in fresh:
+        (place / MARK).unlink(missing_ok=True)
+    return notes
 
-    published = {target: results[f"package/{target}"].path("") for target in recipe.targets}
-    trained = next((name for name in ("qat", "finetune") if name in results), None)
-    if trained is not None:
-        published[CHECKPOINT] = results[trained].path(CHECKPOINT)
-    pages = {"report.json": report.model_dump_json(indent=1), "report.html": html.page(report)}
-    for name, text in pages.items():
-        (out / HIDDEN / f"{name}.partial").write_text(text, encoding="utf-8")
-    replace(out, published)
-    for name in pages:
-        (out / HIDDEN / f"{name}.partial").rename(out / name)
 
-
-def replace(out: Path, published: Mapping[str, Path]) -> None:
-    """Put copies of folders into the output directory, in place of what an earlier run put there.
-
-    Args:
-        published: name in the output directory → folder.
-    """
-    hidden = out / HIDDEN
-    for name, folder in published.items():
-        shutil.rmtree(hidden / f"publish-{name}", ignore_errors=True)
-        for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
-            link_or_copy(file, hidden / f"publish-{name}" / file.relative_to(folder))
-    for name in published:
-        old = hidden / f"replaced-{name}"
-        shutil.rmtree(old, ignore_errors=True)
-        if (out / name).exists():
-            (out / name).rename(old)
-        (hidden / f"publish-{name}").rename(out / name)
-        shutil.rmtree(old, ignore_errors=True)
+def _within(folder: Path) -> Path:
+    """A folder, made if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

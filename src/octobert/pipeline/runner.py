@@ -11,27 +11,31 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
-from octobert.core.errors import OctobertError
-from octobert.core.files import canonical_digest, digests_of, storage_errors
+from octobert.core.errors import OctobertError, StorageError
+from octobert.core.files import canonical_digest, digests_of, disk_error, storage_errors
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.pipeline import keys
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, local
+from octobert.pipeline.lock import Hold, locked
 from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
-from octobert.pipeline.publishing import HIDDEN, check_output, publish, replace
+from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, check_output, publish, recover
 from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT
-from octobert.pipeline.store import Artifact, Store, locked, manifest_of
+from octobert.pipeline.store import Artifact, Store, manifest_of
 
 R = TypeVar("R")
 
@@ -42,6 +46,7 @@ class Listener(Protocol):
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+    def noted(self, what: str) -> None: ...
 
 
 class Silent:
@@ -50,6 +55,7 @@ class Silent:
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+    def noted(self, what: str) -> None: ...
 
 
 def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of) -> list[Verdict]:
@@ -90,11 +96,16 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     steps = steps_of(recipe)
     check_output(recipe.targets, out)
 
-    def finish(results: Mapping[str, StepResult]) -> Report:
+    def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Report, list[str]]:
+        from octobert.report import html
+
         report = results["report"].read(report_stage.REPORT, Report)
-        with storage_errors(out):
-            publish(recipe, out, results, report)
-        return report
+        folders = {target: _folder(results[f"package/{target}"]) for target in recipe.targets}
+        trained = next((name for name in ("qat", "finetune") if name in results), None)
+        if trained is not None:
+            folders[CHECKPOINT] = _folder(results[trained], CHECKPOINT)
+        pages = dict(zip(PAGES, (report.model_dump_json(indent=1), html.page(report)), strict=True))
+        return report, publish(out, folders, pages, hold)
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
@@ -112,15 +123,15 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
     steps = finetune_steps(recipe)
     check_output((), out)
 
-    def finish(results: Mapping[str, StepResult]) -> Finetuned:
-        with storage_errors(out):
-            replace(out, {CHECKPOINT: results["finetune"].path(CHECKPOINT)})
-        evaluated = results[f"evaluate/{candidates.CHECKPOINT.name}"]
-        return Finetuned(
-            trained=json.loads((out / CHECKPOINT / TRAINED).read_text(encoding="utf-8")),
+    def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Finetuned, list[str]]:
+        trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
+        notes = publish(out, {CHECKPOINT: _folder(trained, CHECKPOINT)}, {}, hold, all_targets=False)
+        finetuned = Finetuned(
+            trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
             scores=evaluated.read(evaluate_stage.SCORES, evaluate_stage.Scores).scores,
         )
+        return finetuned, notes
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
@@ -138,10 +149,17 @@ def sweep(
         OctobertError: whatever went wrong.
     """
 
-    def finish(results: Mapping[str, StepResult]) -> Sweep:
-        return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
+    def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Sweep, list[str]]:
+        return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep), []
 
     return _run_steps(sweep_steps(recipe, calibrators), recipe, out, listener or Silent(), executor, finish)
+
+
+def _folder(result: StepResult, inner: str = "") -> Folder:
+    """The files of a result, or those in one of its folders, to be published."""
+    files = {PurePosixPath(name): digest for name, digest in manifest_of(result).files.items()}
+    own = {name.relative_to(inner).as_posix(): digest for name, digest in files.items() if name.is_relative_to(inner)}
+    return Folder(result.path(inner), own)
 
 
 def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
@@ -160,75 +178,93 @@ def _run_steps(
     out: Path,
     listener: Listener,
     executor: Executor,
-    finish: Callable[[Mapping[str, StepResult]], R],
+    finish: Callable[[Mapping[str, StepResult], Hold], tuple[R, list[str]]],
 ) -> R:
-    """Make or reuse every step under the lock, then `finish` with their results."""
-    with locked(out / HIDDEN):
-        store = Store(out / HIDDEN / "store")
-        events = _Events(out / HIDDEN / "events.jsonl")
-        interrupted = store.sweep()
-        events.write("run", recipe=as_yaml(recipe), interrupted=interrupted)
-        made: dict[str, Artifact] = {}
+    """Make or reuse every step under the lock, then `finish` with their results and say what they noted."""
+    with locked(out / HIDDEN) as hold:
+        store, events = Store(out / HIDDEN / "store"), _Events(out / HIDDEN / "events.jsonl")
+        events.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
+        work, made = _Work(store, hold, events, listener, executor), dict[str, Artifact]()
         try:
+            with storage_errors(out):
+                notes = recover(out)
             for step in steps:
-                made[step.name] = _carry_out(step, made, store, events, listener, executor)
+                made[step.name] = work.carry_out(step, made)
             folders = {name: store.path(artifact.stage, artifact.key) for name, artifact in made.items()}
-            result = finish({name: StepResult(step=name, folder=folder) for name, folder in folders.items()})
+            results = {name: StepResult(step=name, folder=folder) for name, folder in folders.items()}
+            with storage_errors(out):
+                result, noted = finish(results, hold)
         except Exception as error:
-            if isinstance(error, OctobertError):
-                details: dict[str, Any] = error.to_json()
-            else:
-                details = {"type": type(error).__name__, "what": str(error)}
-            events.write("failure", error=details, traceback=getattr(error, "traceback", "") or traceback.format_exc())
-            raise
-        events.write("done", entries=sorted(folder.name for folder in folders.values()))
+            # Without its folder a run fails in many ways; the folder is the cause.
+            hold.check()
+            raised = disk_error(error, out) if isinstance(error, OSError) else error
+            events.failed(raised)
+            if raised is error:
+                raise
+            raise raised from error
+        events.write("done", entries=sorted(folder.name for folder in folders.values()), notes=[*notes, *noted])
+        for note in (*notes, *noted):
+            listener.noted(note)
     return result
 
 
-def _carry_out(
-    step: Step, made: Mapping[str, Artifact], store: Store, events: _Events, listener: Listener, executor: Executor
-) -> Artifact:
-    """Reuse a step's artifact, or run its stage and store what it made."""
-    key = key_of(step, made)
-    stored = store.find(step.stage, key)
-    if stored is not None:
-        events.write("reused", step=step.name, key=key)
-        listener.finished(step, stored, True)
-        return stored
-    listener.started(step)
-    events.write("started", step=step.name, key=key)
-    work = store.begin(step.stage, key)
-    folders = {name: store.path(made[name].stage, made[name].key) for name in step.needs.values()}
-    options = step.options.model_dump(mode="json", by_alias=True)
-    try:
-        with storage_errors(work):
-            request = Request(
-                stage=step.stage,
-                inputs=resolved(step.inputs, folders).model_dump(mode="json"),
-                options=options,
-                scratch=store.scratch(step.stage, key),
-            )
-            response = executor(
-                request, work, lambda what, done, total: listener.progressed(step, what, done, total), step.launch
-            )
-        artifact = Artifact(
+@dataclass(frozen=True)
+class _Work:
+    """Carries out the steps of one run."""
+
+    store: Store
+    hold: Hold
+    events: _Events
+    listener: Listener
+    executor: Executor
+
+    def carry_out(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
+        """Reuse a step's artifact, or run its stage and store what it made."""
+        key = key_of(step, made)
+        stored = self.store.find(step.stage, key)
+        if stored is not None:
+            self.events.write("reused", step=step.name, key=key)
+            self.listener.finished(step, stored, True)
+            return stored
+        self.listener.started(step)
+        self.events.write("started", step=step.name, key=key)
+        artifact = self._make(step, key, made)
+        summary, seconds = artifact.summary, round(artifact.seconds, 3)
+        self.events.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
+        self.listener.finished(step, artifact, False)
+        return artifact
+
+    def _make(self, step: Step, key: str, made: Mapping[str, Artifact]) -> Artifact:
+        """Run a step's stage and store what it made."""
+        store = self.store
+        folders = {name: store.path(made[name].stage, made[name].key) for name in step.needs.values()}
+        request = Request(
             stage=step.stage,
-            key=key,
-            files=digests_of(work),
-            inputs={name: made[source].digest for name, source in step.needs.items()},
-            options=options,
-            versions=environment.versions((*environment.PACKAGES, *environment.runtime_packages())),
-            summary=response.summary,
-            seconds=response.seconds,
-            peak_memory_bytes=response.peak_memory_bytes,
+            inputs=resolved(step.inputs, folders).model_dump(mode="json"),
+            options=step.options.model_dump(mode="json", by_alias=True),
+            scratch=store.scratch(step.stage, key),
         )
-        store.commit(work, artifact)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    events.write("finished", step=step.name, key=key, summary=artifact.summary, seconds=round(artifact.seconds, 3))
-    listener.finished(step, artifact, False)
-    return artifact
+        work = store.begin(step.stage, key)
+        try:
+            with storage_errors(work):
+                response = self.executor(request, work, partial(self.listener.progressed, step), step.launch)
+            artifact = Artifact(
+                stage=step.stage,
+                key=key,
+                files=digests_of(work),
+                inputs={name: made[source].digest for name, source in step.needs.items()},
+                options=request.options,
+                versions=environment.versions((*environment.PACKAGES, *environment.runtime_packages())),
+                summary=response.summary,
+                seconds=response.seconds,
+                peak_memory_bytes=response.peak_memory_bytes,
+            )
+            self.hold.check()
+            store.commit(work, artifact)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        return artifact
 
 
 class _Events:
@@ -241,3 +277,9 @@ class _Events:
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
         with storage_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def failed(self, error: Exception) -> None:
+        """Write why a run ended; an error while writing, of a full disk for example, does not hide the first one."""
+        details = error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
+        with suppress(StorageError):
+            self.write("failure", error=details, traceback=getattr(error, "traceback", "") or traceback.format_exc())

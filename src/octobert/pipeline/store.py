@@ -1,30 +1,26 @@
 """The store: results under keys made of everything they depend on (`keys`), visible only when whole.
 
     STORE/<stage>-<key>/artifact.json     manifest, written last: digests of the files, inputs, options, versions
+    STORE/<stage>-<key>/artifact.sha256   digest of the manifest
     STORE/scratch-<stage>-<key>/          what a long stage keeps while it works; removed once its result is stored
     STORE/work-<stage>-<key>-<pid>/       a result that is being made; what an interrupted run left of it is removed
 
-A failure is never stored.
+A failure is never stored. Nothing in the store is trusted: a result of which any byte is missing, changed, added or replaced by
+a link is not found, and is made again.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from octobert.core.errors import BusyError
-from octobert.core.files import canonical_digest, disk_error, file_digest, storage_errors
+from octobert.core.files import NO_FILE, canonical_digest, digests_of, file_digest, files_in, is_folder, remove, storage_errors
 from octobert.core.frozen import FrozenModel
 from octobert.pipeline.contract import StepResult
 
-MANIFEST = "artifact.json"
-_LOCK, _HOLDER = "lock", "process"
+MANIFEST, SEAL = "artifact.json", "artifact.sha256"
 
 
 class Artifact(FrozenModel):
@@ -74,34 +70,39 @@ class Store:
         return self.root / f"{stage}-{key[:16]}"
 
     def find(self, stage: str, key: str) -> Artifact | None:
-        """A whole result whose files still have their digests, or None."""
+        """A result that is exactly as it was stored, or None."""
         folder = self.path(stage, key)
         try:
-            artifact = Artifact.model_validate_json((folder / MANIFEST).read_text())
+            if not is_folder(folder):
+                return None
+            found = digests_of(folder)
+            seal = (folder / SEAL).read_text(encoding="ascii")
+            artifact = Artifact.model_validate_json((folder / MANIFEST).read_bytes())
         except (OSError, ValueError):
             return None
-        intact = all((folder / f).is_file() and file_digest(folder / f) == d for f, d in artifact.files.items())
+        intact = found == {**artifact.files, MANIFEST: seal, SEAL: found.get(SEAL)} and NO_FILE not in found.values()
         return artifact if intact and artifact.key == key else None
 
     def begin(self, stage: str, key: str) -> Path:
         """An empty work folder for a result; what an interrupted run left of it is removed."""
         # The process id keeps apart this run and the last breath of a child whose parent was killed.
-        work = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}"
+        work, scratch = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}", self.scratch(stage, key)
         with storage_errors(work):
-            shutil.rmtree(work, ignore_errors=True)
+            remove(work)
             work.mkdir(parents=True)
+            if not is_folder(scratch):
+                remove(scratch)
         return work
 
     def commit(self, work: Path, artifact: Artifact) -> Path:
         """Make a finished result visible, at once and whole."""
         final = self.path(artifact.stage, artifact.key)
         with storage_errors(work):
-            partial = work / f"{MANIFEST}.partial"
-            partial.write_text(artifact.model_dump_json(indent=1))
-            partial.rename(work / MANIFEST)
-            shutil.rmtree(final, ignore_errors=True)
+            (work / MANIFEST).write_text(artifact.model_dump_json(indent=1), encoding="utf-8")
+            (work / SEAL).write_text(file_digest(work / MANIFEST), encoding="ascii")
+            remove(final)
             work.rename(final)
-            shutil.rmtree(self.scratch(artifact.stage, artifact.key), ignore_errors=True)
+            remove(self.scratch(artifact.stage, artifact.key))
         return final
 
     def scratch(self, stage: str, key: str) -> Path:
@@ -109,47 +110,23 @@ class Store:
         return self.root / f"scratch-{stage}-{key[:16]}"
 
     def entries(self) -> dict[str, int]:
-        """Folders of the store, results and what interrupted runs left: name → size in bytes."""
-        folders = sorted(path for path in self.root.glob("*") if path.is_dir())
-        return {folder.name: sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders}
+        """Everything in the store, results and what interrupted runs left: name → size in bytes."""
+        with storage_errors(self.root):
+            return {path.name: _size(path) for path in sorted(self.root.glob("*"))}
 
     def remove(self, name: str) -> None:
-        """Remove one folder of the store, to be called under the lock."""
+        """Remove one entry of the store, to be called under the lock."""
         with storage_errors(self.root / name):
-            shutil.rmtree(self.root / name)
+            remove(self.root / name)
 
     def sweep(self) -> list[str]:
         """Remove every work folder, to be called under the lock: interrupted runs left them. Their names."""
-        names = [folder.name for folder in self.root.glob("work-*")]
+        names = sorted(folder.name for folder in self.root.glob("work-*"))
         for name in names:
-            shutil.rmtree(self.root / name, ignore_errors=True)
+            with suppress(OSError):
+                remove(self.root / name)
         return names
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder against other runs. The lock belongs to the process and ends with it, however it ends.
-
-    Raises:
-        BusyError: another process holds it.
-    """
-    lock, holder = FileLock(folder / _LOCK), folder / _HOLDER
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout:
-        got = holder.read_text().strip() if holder.is_file() else "unknown"
-        raise BusyError(
-            "another octobert run is at work in this directory",
-            where=str(folder.parent),
-            got=f"process {got}",
-            fix="wait for it, or choose another --out",
-        ) from None
-    except OSError as error:
-        raise disk_error(error, folder) from error
-    try:
-        with storage_errors(folder):
-            holder.write_text(str(os.getpid()))
-        yield
-    finally:
-        lock.release()
+def _size(path: Path) -> int:
+    return sum(file.lstat().st_size for file in (files_in(path) if is_folder(path) else [path]))

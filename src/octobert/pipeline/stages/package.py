@@ -17,7 +17,7 @@ from octobert.evaluation import candidates
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.executors.local import PRIVATE
 from octobert.pipeline.stages import _artifacts, report
-from octobert.pipeline.store import MANIFEST
+from octobert.pipeline.store import manifest_of
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json")
 
@@ -45,9 +45,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
             (work / name).write_bytes(inputs.capture.path(name).read_bytes())
     for file in inputs.capture.path("").glob("model.onnx*"):
         link_or_copy(file, work / "onnx" / file.name)
-    exported = inputs.export.path("")
-    for file in sorted(p for p in exported.rglob("*") if p.is_file() and p.name != MANIFEST):
-        link_or_copy(file, work / file.relative_to(exported))
+    for name in manifest_of(inputs.export).files:
+        link_or_copy(inputs.export.path(name), work / name)
     measured = inputs.report.read(report.REPORT, Report)
     shown = (target, candidates.baseline_of(target, measured.scores).name)
     manifest = PackageManifest(

@@ -1,0 +1,317 @@
+"""Publishing: old or new and never a mixture, whatever interrupts it; and what belongs to the user stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from octobert.core import files
+from octobert.core.errors import StorageError
+from octobert.core.files import digests_of, text_digest
+from octobert.pipeline import publishing
+from octobert.pipeline.lock import locked
+from octobert.pipeline.publishing import HIDDEN, Folder, publish, recover
+
+OLD = {"octobert.json": "old", "onnx/model.onnx": "float", "onnx/model_quantized.onnx": "old weights", "old.txt": "only old"}
+NEW = {
+    "octobert.json": "new",
+    "onnx/model.onnx": "float",
+    "onnx/model_quantized.onnx": "new weights",
+    "new/new.txt": "only new",
+}
+OTHER = {"octobert.json": "other", "openvino/openvino_model.xml": "other"}
+
+
+def put(folder: Path, contents: Mapping[str, str]) -> Folder:
+    """A folder of the store with these files."""
+    for name, text in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return Folder(folder, {name: text_digest(text) for name, text in contents.items()})
+
+
+def put_once(out: Path, contents: Mapping[str, str]) -> Folder:
+    """A result in the store of an output directory."""
+    folder = out / HIDDEN / "store" / text_digest(repr(contents))[:8]
+    return Folder(folder, {n: text_digest(t) for n, t in contents.items()}) if folder.exists() else put(folder, contents)
+
+
+def published(out: Path, folders: Mapping[str, Mapping[str, str]], report: str, *, all_targets: bool = True) -> list[str]:
+    """Publish folders with these contents, and a report."""
+    stored = {name: put_once(out, contents) for name, contents in folders.items()}
+    with locked(out / HIDDEN) as hold:
+        noted = recover(out)
+        return noted + publish(out, stored, {"report.json": report}, hold, all_targets=all_targets)
+
+
+def contents(out: Path) -> dict[str, str]:
+    """What a user sees: relative path → text."""
+    return {path.relative_to(out).as_posix(): path.read_text() for path in files.files_in(out) if HIDDEN not in path.parts}
+
+
+def seen(folders: Mapping[str, Mapping[str, str]], report: str, **more: str) -> dict[str, str]:
+    """What a user should see."""
+    inner = {f"{name}/{file}": text for name, contents in folders.items() for file, text in contents.items()}
+    return {**inner, "report.json": report, **more}
+
+
+class Crash(BaseException):
+    """The end of the process."""
+
+
+_CHANGES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link"}
+_left: list[float] = [float("inf")]
+_hooked = False
+
+
+def _hook(event: str, arguments: tuple[object, ...]) -> None:
+    if event not in _CHANGES or _left[0] == float("inf"):
+        return
+    if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):  # type: ignore[operator]
+        return
+    _left[0] -= 1
+    if _left[0] < 0:
+        raise Crash
+
+
+@contextmanager
+def crash_after(changes: int) -> Iterator[None]:
+    """End the process before its next change of the file system, after so many; nothing changes afterwards."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_hook)
+        _hooked = True
+    _left[0] = changes
+    try:
+        yield
+    finally:
+        _left[0] = float("inf")
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def system(request, monkeypatch) -> None:
+    """With and without a system that exchanges two folders in one step. Nothing waits for the disk, which no process sees."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    if request.param == "two renames":
+        monkeypatch.setattr(publishing, "exchange", lambda one, other: False)
+
+
+def crashes(start: Path, act: Callable[[Path], object], tmp_path: Path) -> Iterator[Path]:
+    """Copies of a directory in which `act` was interrupted at every change; in the last it came to its end."""
+    for number in range(10_000):
+        out = tmp_path / f"crash-{number}"
+        shutil.copytree(start, out, symlinks=True)
+        finished = False
+        try:
+            with crash_after(number):
+                act(out)
+                finished = True
+        except Crash:
+            pass
+        yield out
+        shutil.rmtree(out)
+        if finished:
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_crash_at_any_change_leaves_the_old_or_the_new(system, tmp_path, request) -> None:
+    """Every crash, then every recovery: all of the old run or all of the new one, and the user's files in both."""
+    start, before, after = tmp_path / "start", {"a": OLD, "b": OLD, "stale": OTHER}, {"a": NEW, "b": OTHER}
+    published(start, before, "old")
+    put_once(start, NEW)
+    mine = {"a/tuned.json": "tuned", "a/notes/mine.txt": "mine", "a/onnx/model_quantized.onnx": "edited"}
+    for name, text in mine.items():
+        (start / name).parent.mkdir(exist_ok=True)
+        (start / name).write_text(text)
+    old = {**seen(before, "old"), **mine}
+    new = {**seen(after, "new"), "a/tuned.json": "tuned", "a/notes/mine.txt": "mine"}
+    new["a/onnx/model_quantized.onnx.kept"] = "edited"
+    whole, states, pending = request.node.callspec.params["system"] == "exchange", set(), 0
+
+    for out in crashes(start, lambda out: published(out, after, "new"), tmp_path):
+        now = contents(out)
+        if whole:
+            for name in ("a", "b"):
+                assert (out / name / "octobert.json").exists(), "a package is always there"
+        for name, expected in mine.items():
+            assert expected in now.values() or expected in contents_of(out / HIDDEN), name
+        with locked(out / HIDDEN):
+            recover(out)
+        assert contents(out) in (old, new)
+        states.add("new" if contents(out) == new else "old")
+        pending += now not in (old, new)
+        assert not (out / HIDDEN / "publishing").exists()
+        # The next run ends where an undisturbed one ends.
+        published(out, after, "new")
+        assert contents(out) == new
+    assert states == {"old", "new"}
+    assert pending > 5, "some crashes are in the middle of the exchanges"
+
+
+def contents_of(folder: Path) -> set[str]:
+    """The texts of all files below a folder."""
+    return {path.read_text() for path in files.files_in(folder)}
+
+
+def test_a_crash_while_recovering_from_a_crash(system, tmp_path) -> None:
+    start, before, after = tmp_path / "start", {"a": OLD, "b": OLD}, {"a": NEW, "b": NEW}
+    published(start, before, "old")
+    put_once(start, NEW)
+    (start / "a" / "tuned.json").write_text("tuned")
+    new = seen(after, "new", **{"a/tuned.json": "tuned"})
+    last = next(
+        out.rename(tmp_path / "pending")
+        for out in crashes(start, lambda out: published(out, after, "new"), tmp_path)
+        if (out / HIDDEN / "publishing" / "published.json").exists()
+    )
+    for out in crashes(last, lambda out: published(out, after, "new"), tmp_path):
+        published(out, after, "new")
+        assert contents(out) == new
+
+
+def test_everything_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch) -> None:
+    """The order of what matters: every new file and folder is synced, then the record, then the first exchange."""
+    out, order = tmp_path / "out", []
+    published(out, {"a": OLD}, "old")
+    real_sync, real_exchange, real_replace = os.fsync, publishing.exchange, os.replace
+
+    def noted(kind: str, path: object) -> None:
+        order.append((kind, str(Path(str(path)).relative_to(out))))
+
+    def fsync(descriptor: int) -> None:
+        noted("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_sync(descriptor)
+
+    def exchange(one: Path, other: Path) -> bool:
+        noted("place", other)
+        return real_exchange(one, other)
+
+    def replace(source: Path, target: Path) -> None:
+        noted("place", target)
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(publishing, "exchange", exchange)
+    monkeypatch.setattr(os, "replace", replace)
+    published(out, {"a": NEW}, "new")
+    stage, record = f"{HIDDEN}/publishing", f"{HIDDEN}/publishing/partial-published.json"
+    first = order.index(("place", "a"))
+    recorded = order.index(("sync", record))
+    for name in (*(f"new/a/{file}" for file in NEW), "new/a/onnx", "new/a", "new/report.json", "new"):
+        assert order.index(("sync", f"{stage}/{name}")) < recorded < first
+    assert ("sync", stage) in order[recorded:first], "the name of the record"
+    places = [name for kind, name in order if kind == "place"]
+    assert places == [f"{stage}/published.json", "a", "report.json", f"{HIDDEN}/published.json"]
+    assert order.index(("sync", "."), first) < order.index(("place", f"{HIDDEN}/published.json"))
+
+
+def test_nothing_in_out_is_the_same_file_as_in_the_store(tmp_path) -> None:
+    """A program that writes a published file in place must not change what is stored."""
+    out = tmp_path / "out"
+    published(out, {"a": OLD}, "old")
+    before = digests_of(out / HIDDEN / "store")
+    for path in files.files_in(out / "a"):
+        assert path.stat().st_nlink == 1
+        with path.open("r+") as stream:
+            stream.write("edited in place")
+    assert digests_of(out / HIDDEN / "store") == before
+
+
+def test_publishing_the_same_again_touches_nothing(tmp_path) -> None:
+    out = tmp_path / "out"
+    published(out, {"a": OLD}, "old")
+    (out / "a" / "tuned.json").write_text("tuned")
+    (out / "a" / "octobert.json").write_text("edited")
+    (out / "report.json").write_text("edited")
+    before = {path: path.stat() for path in (out / "a", *files.files_in(out / "a"), out / "report.json")}
+    notes = published(out, {"a": OLD}, "old")
+    assert {path: path.stat() for path in before} == before
+    assert [note.partition(" was changed")[0] for note in notes] == [str(out / "a" / "octobert.json"), str(out / "report.json")]
+    assert all("remove it and run again to have it back" in note for note in notes)
+    (out / "a" / "onnx" / "model.onnx").unlink()
+    published(out, {"a": OLD}, "old")
+    assert (out / "a" / "onnx" / "model.onnx").read_text() == "float"
+    assert (out / "a" / "octobert.json.kept").read_text() == "edited"
+
+
+def test_files_of_the_user_stay_when_a_package_is_replaced(tmp_path) -> None:
+    out = tmp_path / "out"
+    published(out, {"a": OLD}, "old")
+    (out / "a" / "tuned.json").write_text("tuned")
+    (out / "a" / "link").symlink_to("tuned.json")
+    (out / "a" / "new").write_text("a file where the new package has a folder")
+    (out / "a" / "octobert.json").write_text("edited once")
+    (out / "a" / "old.txt").write_text("edited, and no file of the new package")
+    (out / "report.json").write_text("my report")
+    notes = published(out, {"a": NEW}, "new")
+    mine = {
+        "a/tuned.json": "tuned",
+        "a/link": "tuned",
+        "a/new.kept": "a file where the new package has a folder",
+        "a/octobert.json.kept": "edited once",
+        "a/old.txt.kept": "edited, and no file of the new package",
+        "report.json.kept": "my report",
+    }
+    assert contents(out) == seen({"a": NEW}, "new", **mine)
+    assert (out / "a" / "link").is_symlink()
+    said = "\n".join(notes)
+    for name in ("a/new", "a/octobert.json", "a/old.txt", "report.json"):
+        assert f"{out / name} was not as octobert wrote it, and was replaced; yours is now {out / name}.kept" in said
+    assert f"{out / 'a' / 'tuned.json'} was measured with the model that was there before" in said
+    (out / "a" / "octobert.json").write_text("edited twice")
+    published(out, {"a": OLD}, "old")
+    assert (out / "a" / "octobert.json.kept").read_text() == "edited once"
+    assert (out / "a" / "octobert.json.kept-2").read_text() == "edited twice"
+
+
+def test_a_package_without_a_record_says_itself_what_was_published(tmp_path) -> None:
+    """The hidden folder may be removed to save space; packages list their files."""
+    out, listed = tmp_path / "out", {"octobert.json": json.dumps({"files": {"a.bin": text_digest("a")}})}
+    put(out / "a", {**listed, "a.bin": "a", "mine.txt": "mine"})
+    put(out / "b", {**listed, "a.bin": "edited"})
+    published(out, {"a": NEW, "b": NEW}, "new")
+    assert contents(out) == seen({"a": NEW, "b": NEW}, "new", **{"a/mine.txt": "mine", "b/a.bin.kept": "edited"})
+
+
+def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report(tmp_path) -> None:
+    out = tmp_path / "out"
+    published(out, {"a": OLD, "b": OLD, "c": OLD, "checkpoint": {"trained.json": "trained"}}, "old")
+    (out / "c" / "tuned.json").write_text("tuned")
+    notes = published(out, {"a": OLD}, "new")
+    assert {path.name for path in out.iterdir()} == {HIDDEN, "report.json", "a", "c", "checkpoint"}
+    assert any(note.startswith(f"{out / 'b'} was removed") for note in notes)
+    assert any(note.startswith(f"{out / 'c'} belongs to an earlier run") for note in notes)
+    published(out, {"checkpoint": {"trained.json": "again"}}, "new", all_targets=False)
+    assert (out / "a").exists(), "training alone says nothing about packages"
+
+
+def test_a_record_cannot_name_anything_outside_of_the_directory(tmp_path) -> None:
+    out = tmp_path / "out"
+    put(
+        out / HIDDEN / "publishing", {"published.json": '{"files": {"../x": {"": "0"}}, "replaced": ["../x"]}', "new/x": "evil"}
+    )
+    (tmp_path / "x").write_text("mine")
+    published(out, {"a": OLD}, "old")
+    assert (tmp_path / "x").read_text() == "mine"
+    assert contents(out) == seen({"a": OLD}, "old")
+
+
+def test_what_is_in_the_way_is_refused_before_a_run_starts(tmp_path) -> None:
+    out = tmp_path / "out"
+    (out / "report.html").mkdir(parents=True)
+    with pytest.raises(StorageError, match="the report would replace a folder"):
+        publishing.check_output(["a"], out)
+    (out / "report.html").rmdir()
+    (out / "a").symlink_to("nowhere")
+    with pytest.raises(StorageError, match="would replace a folder that octobert did not write"):
+        publishing.check_output(["a"], out)
+    with pytest.raises(StorageError, match=r"cannot be written \(got File name too long"):
+        publishing.check_output(["a"], tmp_path / ("x" * 300))
