@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +21,7 @@ import pytest
 
 import octobert
 from octobert.core import environment
-from octobert.core.errors import DataError, RecipeError
+from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.session import Feeds
 from octobert.core.settings import MAX_RUN_TOKENS
 from octobert.inference import batching, cost_model, streaming
@@ -165,10 +168,11 @@ def test_answers_are_in_order_and_equal_those_of_each_text_alone(finished, targe
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
 def test_streams_and_threads_are_as_given(finished, target: str, threads: int, streams: int) -> None:
     with octobert.load(finished[1] / target, streams=streams, threads=threads) as model:
-        assert (model._session.streams, len(model(texts(40)))) == (streams, 40)
+        session = model._engine.get().session
+        assert (session.streams, len(model(texts(40)))) == (streams, 40)
         expected = threads or max(1, environment.cores() // streams)
         # OpenVINO uses at most as many threads as there are cores.
-        assert model._session.threads == expected if target == "ort-cpu" else 1 <= model._session.threads <= expected
+        assert session.threads == expected if target == "ort-cpu" else 1 <= session.threads <= expected
 
 
 def test_an_endless_source_is_read_as_far_as_needed(model) -> None:
@@ -237,6 +241,64 @@ def test_an_error_of_the_source_comes_after_the_answers_before_it(model) -> None
     with pytest.raises(OSError, match="the connection is gone"):
         answers.extend(model.stream(source()))
     assert answers == model(texts(40))
+
+
+# ---- processes
+
+FORKED = """
+import os, signal, sys
+import octobert
+
+models = [octobert.load(folder, streams=2) for folder in {folders!r}]
+texts = {texts!r}
+expected = [model(texts) for model in models]
+begun = models[0].stream(texts * 9)
+next(begun)
+if os.fork() == 0:
+    signal.alarm(60)
+    for model, answers in zip(models, expected):
+        assert [a["label"] for a in model(texts[:2])] == [a["label"] for a in answers[:2]]
+        assert [a["label"] for a in model(texts)] == [a["label"] for a in answers]
+    try:
+        list(begun)
+    except octobert.core.errors.ModelError as error:
+        print(error)
+    models[0].close()
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_answers_with_the_models_of_its_parent_and_ends(finished) -> None:
+    code = FORKED.format(folders=[str(finished[1] / target) for target in TARGETS], texts=texts(40))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "the stream began before this process was forked" in done.stdout
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_closed_model_says_so(finished, count: int) -> None:
+    model = octobert.load(finished[1] / "ort-cpu")
+    begun = model.stream(texts(3000))
+    next(begun)
+    model.close()
+    model.close()
+    for use in (lambda: model(texts(count)), lambda: list(model.stream(texts(count))), lambda: list(begun)):
+        with pytest.raises(ModelError, match="the model is closed; load it again"):
+            use()
+
+
+def test_a_model_is_freed_when_nobody_uses_it(finished) -> None:
+    model = octobert.load(finished[1] / "ort-cpu")
+    model(texts(40))
+    engine = weakref.ref(model._engine.get())
+    gc.disable()
+    try:
+        del model
+        assert engine() is None
+    finally:
+        gc.enable()
 
 
 # ---- the stored cost model

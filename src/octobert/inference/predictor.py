@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,10 +15,13 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, TargetError
 from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.session import Session, SessionOptions
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.inference import cost_model
 from octobert.inference.batching import run_rows
+from octobert.inference.cost_model import CostModel
+from octobert.inference.forks import PerProcess, on_live_thread
 from octobert.inference.streaming import Scheduler
 from octobert.inference.tuned_file import read_tuned
 from octobert.tasks import rebuild
@@ -25,8 +30,20 @@ from octobert.tasks import rebuild
 _FEW = 4
 
 
+@dataclass(frozen=True)
+class _Engine:
+    """What a process needs to answer texts: nothing of it survives a fork."""
+
+    tokenizer: Tokenizer
+    session: Session
+    cost: CostModel
+    scheduler: Scheduler
+
+
 class Predictor:
-    """A finished model that answers texts. Safe to use from several threads.
+    """A finished model that answers texts. Safe to use from several threads, and in processes forked after it was loaded.
+
+    A forked process opens the model again at its first use.
 
     Args:
         folder: a package, `OUT/<target>`.
@@ -72,17 +89,10 @@ class Predictor:
         if not probe.available:
             what = f"the target {self.target} cannot run here"
             raise TargetError(what, where=str(folder), got=probe.missing, fix=probe.install)
-        self._tokenizer = Tokenizer(self.folder, self.task.max_length)
         self.setting = _setting(self.folder, goal, streams, threads)
         options = self.setting.options(cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback)
-        session = self._session = target.open_session(target.model_file(self.folder), options)
-        cost = (
-            cost_model.read_or_measure_cost_model(self.manifest, session, self._tokenizer.max_length)
-            if goal == "throughput"
-            else cost_model.read_cost_model(self.manifest, session)
-        )
-        self._cost = cost or cost_model.default_cost_model(session)
-        self._scheduler = Scheduler(self.task, self._tokenizer, session, self._cost, self.setting.tokens)
+        # Without a reference to this object, so that it is freed as soon as nobody uses it.
+        self._engine = PerProcess(partial(_engine, self.folder, self.manifest, goal, self.setting, options))
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answer one input or a list of inputs, in order.
@@ -104,8 +114,8 @@ class Predictor:
             inputs = [inputs]
         if not isinstance(inputs, Iterable):
             raise DataError("the input is neither a text nor a list of texts", got=repr(inputs)[:100])
-        items = list(inputs)
-        return self._scheduler.answer_now(items) if len(items) <= _FEW else list(self._scheduler.answers(items))
+        items, scheduler = list(inputs), self._engine.get().scheduler
+        return scheduler.answer_now(items) if len(items) <= _FEW else list(scheduler.answers(items))
 
     def stream(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Answer inputs in order, as they arrive. For more inputs than fit in memory, and for endless sources.
@@ -119,11 +129,16 @@ class Predictor:
         Raises:
             DataError: an input has another form; raised after the answers to the windows before it.
         """
-        return self._scheduler.answers(inputs)
+        return self._engine.get().scheduler.answers(inputs)
 
     def close(self) -> None:
-        """End the threads of this model. It also happens when the object is garbage-collected."""
-        self._scheduler.close()
+        """Finish the work in progress, end the threads of this model and free its memory. Later calls are errors.
+
+        It also happens when the object is garbage-collected.
+        """
+        engine = self._engine.end()
+        if engine is not None:
+            engine.scheduler.close()
 
     def __enter__(self) -> Predictor:
         return self
@@ -140,12 +155,28 @@ class Predictor:
         Returns:
             Output name to [rows, …], or to [tokens of all rows, …] for tasks with an output per token.
         """
-        pad_id = self._tokenizer.pad_id
-        return run_rows(self._session, rows, pad_id, per_token=self.task.per_token, cost=self._cost)
+        engine, per_token = self._engine.get(), self.task.per_token
+        return on_live_thread(
+            lambda: run_rows(engine.session, rows, engine.tokenizer.pad_id, per_token=per_token, cost=engine.cost)
+        )
 
 
 # The public name is `octobert.load`.
 load = Predictor
+
+
+def _engine(folder: Path, manifest: PackageManifest, goal: Goal, setting: Setting, options: SessionOptions) -> _Engine:
+    """Open a package."""
+    task, target = rebuild(manifest.task), targets.load(manifest.target)
+    tokenizer = Tokenizer(folder, task.max_length)
+    session = target.open_session(target.model_file(folder), options)
+    cost = (
+        cost_model.read_or_measure_cost_model(manifest, session, tokenizer.max_length)
+        if goal == "throughput"
+        else cost_model.read_cost_model(manifest, session)
+    )
+    cost = cost or cost_model.default_cost_model(session)
+    return _Engine(tokenizer, session, cost, Scheduler(task, tokenizer, session, cost, setting.tokens))
 
 
 def _setting(folder: Path, goal: Goal, streams: int, threads: int) -> Setting:

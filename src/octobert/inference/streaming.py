@@ -7,6 +7,7 @@ session. If the source is slower than the model, the inputs read so far are answ
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,8 +15,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from octobert.core.errors import ModelError
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
+from octobert.inference import forks
 from octobert.inference.batching import Batch, Outputs, make_batches
 from octobert.inference.cost_model import CostModel
 from octobert.tasks import Task
@@ -56,17 +59,21 @@ class Scheduler:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen: set[tuple[int, int]] = set()
+        self._process = os.getpid()
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
 
     def answer_now(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answer a few inputs on the calling thread."""
-        return list(self._finish(inputs, self._start(inputs, 0, _CALLING_THREAD)))
+        """Answer a few inputs, on the calling thread where runtimes can use it."""
+        return list(self._finish(inputs, self._start(inputs, 0, self._run_pool if forks.is_child() else _CALLING_THREAD)))
 
     def answers(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Answer inputs in order. The source may be endless.
 
         An error in an input, or in the source, is raised after the answers to all windows before it.
+
+        Raises:
+            ModelError: the model was closed, or the stream began before a fork and is read by the child.
         """
         source, size, first = iter(inputs), _FIRST, 0
         started = deque[tuple[list[Any], Future[_Window]]]()
@@ -84,9 +91,10 @@ class Scheduler:
                         failed, ended = error, True
                 idle = all(_done(future) for _, future in started)
                 if window:
-                    started.append((window, self._tokenize_pool.submit(self._start, window, first, self._run_pool)))
+                    started.append((window, self._submit(window, first)))
                     first, size = first + len(window), min(2 * size, _LARGEST)
                 while started and ((slow and idle) or ended or len(started) > _AHEAD):
+                    self._check_process()
                     oldest, future = started.popleft()
                     yield from self._finish(oldest, future.result())
             if failed is not None:
@@ -100,6 +108,19 @@ class Scheduler:
         """Finish the work in progress and end the threads."""
         self._tokenize_pool.shutdown()
         self._run_pool.shutdown()
+
+    def _submit(self, window: list[Any], first: int) -> Future[_Window]:
+        """Start a window on the threads of this object."""
+        self._check_process()
+        try:
+            return self._tokenize_pool.submit(self._start, window, first, self._run_pool)
+        except RuntimeError as error:  # the pool was shut down
+            raise forks.closed() from error
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            what = "the stream began before this process was forked, and its threads are those of the parent"
+            raise ModelError(what, fix="begin the stream in the process that reads it")
 
     def _start(self, inputs: Sequence[Any], first: int, executor: Executor) -> _Window:
         """Tokenize a window and submit its batches."""
