@@ -25,7 +25,7 @@ from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
 from octobert.pipeline import runner
-from octobert.pipeline.contract import Request
+from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.lock import locked
 from octobert.pipeline.store import Store
@@ -230,6 +230,37 @@ def test_rows_that_are_also_evaluated_can_be_left_out(checkpoint, pairs, out) ->
     recipe = recipe_for(checkpoint("bert"), pairs, data=source, targets=["ort-cpu"], measure=False)
     report = runner.run(recipe, out, executor=inline.run)
     assert (report.data.dropped_rows, report.data.calibration_rows) == (40, 80)
+
+
+class Enough(Exception):
+    """The run came as far as a test wants it to."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "change", "refused"),
+    [
+        ("capture", "model/config.json", lambda path: path.write_text(path.read_text() + " "), True),
+        ("capture", "model/model.safetensors", lambda path: path.unlink(), True),
+        ("data", "data/train.tsv", lambda path: path.write_text(path.read_text() + "one\tmore\t1\n"), True),
+        ("capture", "model/config.json", lambda path: path.write_text(path.read_text()), False),
+        ("data", "data/train.tsv", lambda path: os.utime(path), False),
+    ],
+)
+def test_inputs_that_change_while_they_are_read(checkpoint, pairs, tmp_path, stage, name, change, refused) -> None:
+    """Otherwise what was made from the new files would be stored under the key of the old ones."""
+    model, out = shutil.copytree(checkpoint("bert"), tmp_path / "model"), tmp_path / "out"
+
+    def changing(request: Request, work: Path, *_: object) -> Response:
+        if request.stage == "transform":
+            raise Enough
+        if request.stage == stage:
+            change(tmp_path / name)
+        return Response(summary={}, seconds=0.0, peak_memory_bytes=0)
+
+    with pytest.raises(StorageError if refused else Enough) as raised:
+        runner.run(recipe_for(model, pairs, targets=["ort-cpu"]), out, executor=changing)
+    assert not refused or "the files were changed while octobert read them; run the same command again" in str(raised.value)
+    assert bool(list((out / ".octobert" / "store").glob(f"{stage}-*"))) is not refused
 
 
 def test_two_runs_at_the_same_time(checkpoint, pairs, tmp_path) -> None:

@@ -54,6 +54,12 @@ def _raise(error: OSError) -> NoReturn:
     raise error
 
 
+def file_stamp(path: Path) -> str:
+    """Return what changes whenever a file is written or replaced: its size, times and place on the disk."""
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_dev} {found.st_ino}"
+
+
 def text_digest(text: str) -> str:
     """Return the sha256 of a text in UTF-8, which is that of a file with it."""
     return hashlib.sha256(text.encode()).hexdigest()

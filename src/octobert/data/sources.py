@@ -7,14 +7,15 @@ for a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from octobert.config.loading import looks_local
 from octobert.config.recipe import AUTO, SPLITS, Data
 from octobert.core.errors import DataError, did_you_mean
-from octobert.core.files import canonical_digest, file_digest
+from octobert.core.files import canonical_digest, file_digest, file_stamp
+from octobert.core.frozen import FrozenModel
 from octobert.data import formats
 from octobert.data.readers import FORMATS
 
@@ -95,23 +96,57 @@ class Places:
     alone: bool
     how: str
 
-    def content(self, revision: str | None) -> list[str]:
-        """What the rows depend on: digests of the files, or the commit on the hub."""
-        named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
+    def content(self, revision: str | None) -> Content:
+        """What the rows depend on: digests of the files, or the commit on the hub.
+
+        Raises:
+            DataError: a file cannot be read.
+        """
+        named = tuple(place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None)
         if self.hub is not None:
-            return [self.hub, hub_revision(self.hub, revision), *named]
-        digests = {place: _content(Path(place)) for place in dict.fromkeys(named)}
-        return [digests[place] for place in named]
+            digest = canonical_digest([self.hub, hub_revision(self.hub, revision), *named])
+            return Content(places=named, local=False, digest=digest, stamp="")
+        try:
+            stamp = _summary(named, file_stamp)
+            return Content(places=named, local=True, stamp=stamp, digest=_summary(named, file_digest))
+        except OSError as error:
+            raise formats.unreadable(error) from error
 
 
-def _content(place: Path) -> str:
-    """The digest of a file, or of all texts in a folder and their classes."""
-    try:
+class Content(FrozenModel):
+    """What rows depend on.
+
+    Args:
+        places: files, folders of texts, or splits on the hub.
+        local: they are files and folders.
+        digest: of their content, wherever it lies.
+        stamp: what the file system said of them before they were read.
+    """
+
+    places: tuple[str, ...]
+    local: bool
+    digest: str
+    stamp: str
+
+    @property
+    def where(self) -> str:
+        """Where they are."""
+        return ", ".join(dict.fromkeys(self.places))
+
+    def summary(self, of: Callable[[Path], str]) -> str:
+        """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""
+        return _summary(self.places, of) if self.local else self.digest
+
+
+def _summary(places: Sequence[str], of: Callable[[Path], str]) -> str:
+    """A summary of files, or of all texts in folders and their classes."""
+    found: dict[str, object] = {}
+    for place in map(Path, dict.fromkeys(places)):
         if place.is_file():
-            return file_digest(place)
-        return canonical_digest({str(file.relative_to(place)): file_digest(file) for file in formats.texts_in(place)})
-    except OSError as error:
-        raise formats.unreadable(error) from error
+            found[str(place)] = of(place)
+        else:
+            found[str(place)] = {str(file.relative_to(place)): of(file) for file in formats.texts_in(place)}
+    return canonical_digest([found[str(Path(place))] for place in places])
 
 
 def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()) -> Places:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from octobert.config.loading import looks_local
 from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
-from octobert.core.files import canonical_digest, file_digest
+from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -33,6 +34,7 @@ class ModelSource(FrozenModel):
         tokenizer_folder: the folder of the config and the tokenizer.
         longest_input: the largest number of tokens that the model has positions for, special tokens included.
         digest: sha256 over weights, config, tokenizer and pooling; the same wherever the files are.
+        stamp: what the file system said of these files before they were read.
     """
 
     path: Path
@@ -41,6 +43,16 @@ class ModelSource(FrozenModel):
     tokenizer_folder: Path
     longest_input: int
     digest: str
+    stamp: str
+
+    @property
+    def where(self) -> str:
+        """Where it is."""
+        return str(self.path)
+
+    def summary(self, of: Callable[[Path], str]) -> str:
+        """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""
+        return _summary(self.path, self.tokenizer_folder, of)
 
     @property
     def is_checkpoint(self) -> bool:
@@ -78,6 +90,7 @@ def resolve(name: str | Path, *, revision: str | None = None, allow_pickle: bool
     if path.is_file() and path.suffix != ".onnx":
         raise ModelError("not a model", where=str(path), got=path.suffix, expected="a checkpoint folder or an .onnx file")
     folder = path if path.is_dir() else _tokenizer_folder(path)
+    stamp = _summary(path, folder, file_stamp)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     return ModelSource(
         path=path,
@@ -85,7 +98,8 @@ def resolve(name: str | Path, *, revision: str | None = None, allow_pickle: bool
         config=config,
         tokenizer_folder=folder,
         longest_input=longest_input(config),
-        digest=_digest(path, folder),
+        digest=_summary(path, folder, file_digest),
+        stamp=stamp,
     )
 
 
@@ -192,11 +206,11 @@ def _tokenizer_folder(file: Path) -> Path:
     return next((f for f in folders if any((f / name).is_file() for name in _BESIDE)), file.parent)
 
 
-def _digest(path: Path, folder: Path) -> str:
+def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
     files = [path, *_external_files(path)] if path.is_file() else []
     for pattern in _DIGESTED + (() if files else ("*.safetensors", "*.bin")):
         files += sorted(folder.glob(pattern))
-    return canonical_digest([[file.name, file_digest(file)] for file in files])
+    return canonical_digest([[file.name, of(file)] for file in files])
 
 
 def _external_files(path: Path) -> list[Path]:

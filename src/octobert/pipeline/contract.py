@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from octobert.config.training import Training
 from octobert.core.frozen import FrozenModel
+from octobert.core.inputs import UserFiles
 from octobert.tasks import Task, build
 
 M = TypeVar("M", bound=FrozenModel)
@@ -126,6 +127,12 @@ class Step:
     def result(self) -> StepResult:
         """What later steps take as an input."""
         return StepResult(step=self.name)
+
+    @property
+    def reads(self) -> list[UserFiles]:
+        """Files of the user that it reads, or may read."""
+        values = (getattr(self.options, name) for name in type(self.options).model_fields)
+        return [value for value in values if isinstance(value, UserFiles)]
 
     @property
     def needs(self) -> dict[str, str]:

@@ -20,7 +20,7 @@ from octobert.config.loading import options_of
 from octobert.config.recipe import Choice, Recipe, RowSelection
 from octobert.config.training import Finetune
 from octobert.core.errors import RecipeError
-from octobert.core.files import file_digest
+from octobert.core.inputs import UserFile
 from octobert.evaluation import candidates
 from octobert.models import source
 from octobert.models.source import ModelSource
@@ -114,7 +114,7 @@ def _data(facts: RunFacts) -> Step:
             task=facts.task,
             seed=facts.recipe.seed,
             places={part: place for part, place in parts.items() if place is not None},
-            content=tuple(places.content(settings.revision)),
+            content=places.content(settings.revision),
             alone=places.alone,
             how=places.how,
             hub=places.hub,
@@ -140,11 +140,11 @@ def _finetune(facts: RunFacts) -> list[Step]:
     recipe, settings = facts.recipe, facts.recipe.finetune
     if settings is None:
         return []
-    teacher, code_digest = _teacher(recipe, settings), _code_digest(settings)
+    teacher, code_file = _teacher(recipe, settings), _code_file(settings)
     options = finetune.Options(
         model=facts.model,
         teacher=teacher,
-        code_digest=code_digest,
+        code_file=code_file,
         allow_pickle=recipe.allow_pickle,
         training=recipe.training,
         task=facts.task,
@@ -161,8 +161,8 @@ def _teacher(recipe: Recipe, settings: Finetune) -> ModelSource | None:
     return source.resolve(settings.distill.teacher, allow_pickle=recipe.allow_pickle)
 
 
-def _code_digest(settings: Finetune) -> str | None:
-    """The digest of the user's training function.
+def _code_file(settings: Finetune) -> UserFile | None:
+    """The file of the user's training function.
 
     Raises:
         RecipeError: the file does not exist.
@@ -172,7 +172,7 @@ def _code_digest(settings: Finetune) -> str | None:
     file = Path(settings.code.rpartition(":")[0])
     if not file.is_file():
         raise RecipeError("the Python file does not exist", where="code", got=settings.code, expected="file.py:function")
-    return file_digest(file)
+    return UserFile.at(file)
 
 
 def _capture(facts: RunFacts) -> Step:
@@ -218,7 +218,7 @@ def _model(facts: RunFacts) -> list[Step]:
     options = qat.Options(
         model=facts.model,
         teacher=_teacher(recipe, recipe.qat),
-        code_digest=_code_digest(recipe.qat),
+        code_file=_code_file(recipe.qat),
         allow_pickle=recipe.allow_pickle,
         training=recipe.training,
         task=facts.task,

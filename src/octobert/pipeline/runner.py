@@ -22,6 +22,7 @@ from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
 from octobert.core.errors import OctobertError, StorageError
 from octobert.core.files import canonical_digest, digests_of, disk_error, storage_errors
+from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
@@ -246,8 +247,13 @@ class _Work:
         )
         work = store.begin(step.stage, key)
         try:
-            with storage_errors(work):
-                response = self.executor(request, work, partial(self.listener.progressed, step), step.launch)
+            try:
+                with storage_errors(work):
+                    response = self.executor(request, work, partial(self.listener.progressed, step), step.launch)
+            except OctobertError as error:
+                _check_inputs(step, error)
+                raise
+            _check_inputs(step)
             artifact = Artifact(
                 stage=step.stage,
                 key=key,
@@ -265,6 +271,21 @@ class _Work:
             shutil.rmtree(work, ignore_errors=True)
             raise
         return artifact
+
+
+def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
+    """Make sure that the files of the user which a stage has read are still those that its key was made from.
+
+    Args:
+        failed: why the stage failed, if it did.
+
+    Raises:
+        StorageError: they have changed in the meantime, which may also be why the stage failed.
+    """
+    for files in step.reads:
+        if not unchanged(files):
+            what = "the files were changed while octobert read them"
+            raise StorageError(what, where=files.where, fix="run the same command again") from failed
 
 
 class _Events:

@@ -19,6 +19,7 @@ from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.data import readers, sampling
 from octobert.data.rows import Row
+from octobert.data.sources import Content
 from octobert.data.tokenization import Text
 from octobert.pipeline.contract import Context, Summary, TaskSpec
 from octobert.tasks import Task
@@ -49,7 +50,7 @@ class Options(FrozenModel):
     task: TaskSpec
     seed: int
     places: dict[str, str]
-    content: tuple[str, ...]
+    content: Content
     alone: bool
     how: str
     hub: str | None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from octobert.config.training import Finetune, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
+from octobert.core.inputs import UserFile
 from octobert.core.results import TRAINED
 from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
@@ -40,7 +41,7 @@ class TrainingOptions(FrozenModel):
 
     Args:
         teacher: to be distilled from, where it is not the base model itself.
-        code_digest: of the user's training function.
+        code_file: of the user's training function.
         training: how it is carried out, which changes nothing that is learned.
     """
 
@@ -48,7 +49,7 @@ class TrainingOptions(FrozenModel):
 
     model: ModelSource
     teacher: ModelSource | None
-    code_digest: str | None
+    code_file: UserFile | None
     allow_pickle: bool
     training: Training
     task: TaskSpec

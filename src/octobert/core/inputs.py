@@ -1,0 +1,72 @@
+"""Files of the user that results depend on.
+
+Their digest is taken when a run is planned, and stages read them later. What a stage made is only kept if they are still the
+same then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from octobert.core.files import file_digest, file_stamp
+from octobert.core.frozen import FrozenModel
+
+
+@runtime_checkable
+class UserFiles(Protocol):
+    """Files with a digest, as a stage's options hold them."""
+
+    @property
+    def digest(self) -> str:
+        """Of their content."""
+        ...
+
+    @property
+    def stamp(self) -> str:
+        """What the file system said of them before the digest was taken."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where they are, for people."""
+        ...
+
+    def summary(self, of: Callable[[Path], str]) -> str:
+        """The digest or the stamp of the files as they are now.
+
+        Args:
+            of: `file_digest` or `file_stamp`.
+        """
+        ...
+
+
+def unchanged(files: UserFiles) -> bool:
+    """Whether files still have their digest. They are read again only if the file system says that they were written."""
+    try:
+        return files.summary(file_stamp) == files.stamp or files.summary(file_digest) == files.digest
+    except OSError:
+        return False
+
+
+class UserFile(FrozenModel):
+    """One file."""
+
+    path: Path
+    digest: str
+    stamp: str
+
+    @property
+    def where(self) -> str:
+        """Where it is."""
+        return str(self.path)
+
+    def summary(self, of: Callable[[Path], str]) -> str:
+        """See `UserFiles`."""
+        return of(self.path)
+
+    @staticmethod
+    def at(path: Path) -> UserFile:
+        """A file as it is now."""
+        return UserFile(path=path, stamp=file_stamp(path), digest=file_digest(path))
