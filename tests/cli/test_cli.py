@@ -245,7 +245,11 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
             RecipeError,
             'there is no task "mrcp"; did you mean "mrpc"?',
         ),
-        (["quantize", "m", "--task", "{a", "--data", "d", "--out", "o"], RecipeError, "--task is not a name or YAML"),
+        (
+            ["quantize", "m", "--task", "{a", "--data", "d", "--out", "o"],
+            RecipeError,
+            "--task: the value is not a name or YAML",
+        ),
         (["run", "."], RecipeError, ".: the recipe cannot be read (got Is a directory)"),
         (
             ["quantize", "m", "--task", "mrpc", "--data", "a.csv", "--data", "b.csv", "--out", "o"],

@@ -410,7 +410,7 @@ def test_fewer_rows_than_processes_are_refused(finished, tmp_path, monkeypatch) 
         ({"transforms": ["smoothquant"]}, "transforms and qat exclude each other"),
         ({"corrections": ["bias-correction"]}, "corrections and qat exclude each other"),
         ({"quantize": "dynamic"}, "qat needs the method static, not dynamic"),
-        ({"qat": {"code": "x.py:train"}}, "runs your code; allow it with allow_code: true"),
+        ({"qat": {"code": "x.py:train"}}, "runs that code; allow it with --allow-code"),
         ({"qat": {"batch": 15}, "training": {"processes": 2}}, "a batch of 15 rows cannot be shared evenly"),
         ({"qat": {"freeze": 0.1, "observe": 0.5}}, "freeze must not be smaller than observe"),
         ({"finetune": {"distill": {}}}, "finetune.distill needs a teacher"),
@@ -433,7 +433,7 @@ def test_transforms_and_corrections_are_off_with_qat_and_on_without() -> None:
 def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:
     """The shipped example, and what its file must have."""
     recipe, out, _ = finished
-    assert load(RECIPES / "custom-training.yaml").qat.code == f"{RECIPES / 'custom_training.py'}:train"
+    assert load(RECIPES / "custom-training.yaml", ["allow_code=true"]).qat.code == f"{RECIPES / 'custom_training.py'}:train"
     context = context_for(recipe, tmp_path, made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:train", distill=None)
     assert stage.run(context)["moved"] > 0
     with pytest.raises(RecipeError, match=r'the file has no function "teach"'):

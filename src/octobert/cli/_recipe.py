@@ -152,14 +152,9 @@ def yaml_of(text: str, option: str) -> Any:
     Raises:
         RecipeError: the text is neither.
     """
-    import yaml
+    from octobert.config import yaml_text
 
-    from octobert.core.errors import RecipeError
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{option} is not a name or YAML", got=" ".join(str(error).split())[:200]) from error
+    return yaml_text.parse(text, where=option, what="the value is not a name or YAML")
 
 
 def _with_option(choice: Any, name: str, value: Any) -> Any:

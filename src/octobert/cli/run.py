@@ -24,13 +24,19 @@ def command(
         list[str] | None,
         typer.Option("--set", help="Set a key of the recipe: data.calibrate.samples=50. Several times."),
     ] = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Accept pickle weights. Loading them can run code.")
+    ] = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the Python function that the recipe names.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
     import octobert
 
-    checked = octobert.load_recipe(recipe, changes=settings or ())
+    # What lets a recipe run code is given here and not in its file.
+    allowed = [f"{name}=true" for name, given in (("allow_pickle", allow_pickle), ("allow_code", allow_code)) if given]
+    checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *allowed])
     run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
 
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from octobert.config.recipe import Choice, Recipe, RowSelection, plugin_families, with_current_keys
+from octobert.config import yaml_text
+from octobert.config.recipe import PERMISSIONS, Choice, Recipe, RowSelection, plugin_families, with_current_keys
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean
 
@@ -39,17 +40,32 @@ def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: The file is missing, is not YAML, or is not a valid recipe. The message lists every mistake.
     """
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError("the recipe file does not exist", where=str(path), fix="check the path") from None
-    except OSError as error:
-        raise RecipeError("the recipe cannot be read", where=str(path), got=error.strerror) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError("the recipe is not valid YAML", where=str(path), got=" ".join(str(error).split())[:300]) from error
+    raw = yaml_text.read(path)
     if not isinstance(raw, dict):
         raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
+    _check_permissions(raw, str(path))
     return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
+
+
+def _check_permissions(raw: Mapping[str, Any], where: str) -> None:
+    """Check that a file does not allow what only the user may allow.
+
+    Raises:
+        RecipeError: it does.
+    """
+    for name in PERMISSIONS:
+        key, _, inner = name.partition(".")
+        value = raw.get(key)
+        if inner and isinstance(value, Mapping):
+            value = value.get(inner)
+        if value:
+            option = f"--set {name}={value}" if inner else f"--{key.replace('_', '-')}"
+            raise RecipeError(
+                "a recipe file cannot allow this itself, because a file of somebody else would run code",
+                where=f"{where}: {name}",
+                got=str(value),
+                fix=f"remove the key; if you trust the author, add {option} to the command",
+            )
 
 
 def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe") -> dict[str, Any]:
@@ -65,10 +81,7 @@ def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "rec
     result = _current(raw, where)
     for change in changes:
         name, equals, text = change.partition("=")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise RecipeError("the value is not valid YAML", where=f"--set {name}", got=text) from error
+        value = yaml_text.parse(text, where=f"--set {name}")
         path = name.strip().split(".")
         if not equals or not path[-1]:
             raise RecipeError("a change is a key, an equals sign and a value", where="--set", got=change, expected="seed=1")
@@ -296,8 +309,10 @@ def as_yaml(recipe: Recipe) -> str:
 
 
 def as_file(recipe: Recipe) -> str:
-    """The recipe as the text of a recipe file: `as_yaml`, with the line that lets editors check it."""
-    return f"# yaml-language-server: $schema={SCHEMA_FILE}\n{as_yaml(recipe)}"
+    """The recipe as the text of a recipe file: without permissions, and with the line that lets editors check it."""
+    training = recipe.training.model_copy(update={"rendezvous": None})
+    plain = recipe.model_copy(update={"allow_pickle": False, "allow_code": False, "training": training})
+    return f"# yaml-language-server: $schema={SCHEMA_FILE}\n{as_yaml(plain)}"
 
 
 def _short(choice: Any) -> Any:

@@ -22,6 +22,9 @@ SPLITS = ("train", "validation", "test")
 AUTO = "auto"
 # Keys of octobert 0.1 → their names since 0.2. To be removed in 0.3.
 RENAMED = {"prepare": "transforms", "refine": "corrections"}
+# Keys that let a recipe run code. The user gives them on the command line or in Python; no recipe file can. (The processes of a
+# distributed training open pickled data of the rendezvous.)
+PERMISSIONS = ("allow_pickle", "allow_code", "training.rendezvous")
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,8 @@ class Recipe(FrozenModel):
     Args:
         model: Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer.
         revision: Revision of the model on the Hub.
-        allow_pickle: Accept pickle weights. Loading them can run code.
-        allow_code: Run the Python function that `finetune.code` or `qat.code` names.
+        allow_pickle: Accept pickle weights. Loading them can run code. Not in a recipe file.
+        allow_code: Run the Python function that `finetune.code` or `qat.code` names. Not in a recipe file.
         task: The task: a name, or a name with options.
         data: Where the rows come from.
         finetune: Training in float, before everything else.
@@ -226,7 +229,9 @@ class Recipe(FrozenModel):
             raise ValueError(f"qat needs the method static, not {self.quantize.name}")
         for stage in (self.finetune, self.qat):
             if stage is not None and stage.code is not None and not self.allow_code:
-                raise ValueError(f"training by {stage.code} runs your code; allow it with allow_code: true")
+                raise ValueError(
+                    f"training by {stage.code} runs that code; allow it with --allow-code (in Python: allow_code=True)"
+                )
             if stage is not None and stage.batch % (self.training.processes * self.training.machines):
                 raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
         if self.finetune is not None and self.finetune.distill is not None and self.finetune.distill.teacher is None:

@@ -39,7 +39,7 @@ class Finetune(FrozenModel):
         precision: Precision of the computation. Weights stay float32.
         dropout: Use the model's dropout rates. Otherwise no dropout.
         distill: Distillation from a teacher.
-        code: `file.py:function` that trains instead of the Trainer. Needs `allow_code`.
+        code: `file.py:function` that trains instead of the Trainer. Needs `--allow-code`.
     """
 
     epochs: float = Field(default=2.0, ge=0)
@@ -95,7 +95,7 @@ class Training(FrozenModel):
     Args:
         processes: Processes on each machine.
         machines: Number of machines. Start the same command on each.
-        rendezvous: `host:port` of one of the machines, where all processes connect.
+        rendezvous: `host:port` of one of the machines, where all processes connect. Not in a recipe file: it can run code.
         checkpoint_minutes: Minutes between checkpoints of the training state.
         tensorboard: Folder for TensorBoard event files.
     """

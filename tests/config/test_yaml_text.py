@@ -1,0 +1,111 @@
+"""Recipe files of somebody else: they are read as plain data, in little memory, and no key of them is lost in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octobert.config import loading, yaml_text
+from octobert.core.errors import RecipeError
+
+GOOD = "model: m\ntask: mrpc\ndata: d\n"
+
+
+def bomb(anchors: int) -> str:
+    """Each anchor is a list of nine aliases of the one before."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for number in range(1, anchors):
+        lines.append(f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb(10), r"r.yaml, line \d+: aliases make too much of the text \(expected at most 1,000,000 characters"),
+        (f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 20_000)}]", "line 2: aliases make too much of the text"),
+        ("a: &a [*a]", "line 1: an alias stands inside of its own anchor"),
+        (GOOD + "model: other\n", r'r.yaml, line 4: the key "model" is given twice \(got first in line 1\); remove one of them'),
+        (GOOD + "benchmark: {repeats: 3, repeats: 4}\n", r'line 4: the key "repeats" is given twice'),
+        ("[" * 5000, "nested too deeply"),
+        (GOOD + "#" * 300_000, r"too large for a recipe \(expected at most 200,000 bytes\)"),
+        (GOOD + "seed: " + "9" * 5000, "not valid YAML .*digits"),
+        (GOOD + "seed: 2026-02-31", "not valid YAML .*day is out of range"),
+        (GOOD + "seed: !!python/object/apply:os.system ['true']", "not valid YAML .*could not determine a constructor for the tag"),
+        (GOOD + "seed: !mine 3", "could not determine a constructor for the tag '!mine'"),
+        (GOOD + "? [a, b]\n: 1\n", "not valid YAML .*unhashable key"),
+        ("model: \x07", "not valid YAML .*special characters"),
+        ("%YAML 1.1\n---\nmodel: m\n---\nmodel: n\n", "not valid YAML .*expected a single document"),
+    ],
+)  # fmt: skip
+def test_files_of_an_enemy(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=message):
+        loading.load(path)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_bytes(b"model: \xff\xfe\n")
+    with pytest.raises(RecipeError, match=r"the recipe is not UTF-8 .*invalid start byte at byte 7"):
+        loading.load(path)
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    assert loading.load(path).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x" * 300 + ".yaml", r"the recipe cannot be read \(got File name too long\)"),
+        ("a\0b.yaml", r"the recipe cannot be read \(got embedded null byte"),
+        (".", "the recipe cannot be read"),
+    ],
+)
+def test_names_that_are_no_file(name: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        loading.load(Path(name))
+
+
+def test_a_missing_recipe_is_named_with_the_folder_where_it_was_looked_for(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError) as caught:
+        loading.load(Path("recipes/mine.yaml"))
+    assert str(caught.value) == f"{tmp_path / 'recipes' / 'mine.yaml'}: the recipe file does not exist; check the path."
+
+
+@pytest.mark.parametrize("text", [bomb(10), "{a: 1, a: 2}", "!!python/name:os.system ''"])
+def test_values_on_the_command_line(text: str) -> None:
+    with pytest.raises(RecipeError, match="--set task"):
+        loading.changed({}, [f"task={text}"])
+    with pytest.raises(RecipeError, match="--task"):
+        yaml_text.parse(text, where="--task")
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("allow_code: true", "--allow-code"),
+        ("allow_pickle: true", "--allow-pickle"),
+        ("training: {machines: 2, rendezvous: 'far:29500'}", "--set training.rendezvous=far:29500"),
+    ],
+)
+def test_a_file_cannot_allow_its_own_code(tmp_path: Path, line: str, option: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(f"{GOOD}finetune: {{code: 'mine.py:train'}}\n{line}\n")
+    key = option.removeprefix("--set ").removeprefix("--").replace("-", "_").partition("=")[0]
+    with pytest.raises(RecipeError, match=f"r.yaml: {key}: a recipe file cannot allow this itself.*add {option} to"):
+        loading.load(path)
+
+
+def test_the_user_allows_code_and_the_recipe_is_written_without_that(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(GOOD + "finetune: {code: 'mine.py:train'}\n")
+    with pytest.raises(RecipeError, match=r"training by .*mine.py:train runs that code; allow it with --allow-code"):
+        loading.load(path)
+    recipe = loading.load(path, ["allow_code=true", "training.rendezvous=near:1"])
+    assert recipe.allow_code
+    path.write_text(loading.as_file(recipe))
+    assert "allow" not in path.read_text()
+    assert loading.load(path, ["allow_code=true"]).training.rendezvous is None
