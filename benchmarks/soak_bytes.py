@@ -60,7 +60,7 @@ def _empty(path: Path, _: int) -> None:
 
 
 def _delete(path: Path, _: int) -> None:
-    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def _folder(path: Path, _: int) -> None:

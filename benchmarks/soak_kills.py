@@ -302,15 +302,15 @@ def burst(flow: Flow, number: int, left: int, generator: random.Random, results:
     """Kill a command at most `left` times in one output directory, then run it to its end."""
     flow.begin(flow.out)
     # About as many as a run makes that begins with nothing; `kill_at_change` finds fewer.
-    flow.changes = 12 * len(flow.steps) + 40
+    flow.changes = 12 * len(flow.steps) + 40 if flow.steps else 6
     trials: set[str] = set()
     until = sum(results.kills.values()) + left
     kinds = [KINDS[(number + index) % len(KINDS)] for index in range(20)]
     if number % FROM_NOTHING:
         long = {step for step, seconds in flow.steps.items() if seconds > LONG_STEP_S}
         warm(flow, set(flow.steps) if flow.name == "publish" else (set(flow.steps) if flow.own else long) - set(flow.own))
-    if number % 3 == 1 or flow.name == "publish":
-        for kind in kinds[:12]:
+    if (number % 3 == 1 and flow.name != "predict") or flow.name == "publish":
+        for kind in kinds[: 12 if flow.steps else 4]:
             if sum(results.kills.values()) < until:
                 kill_at_change(flow, "group" if kind == "group" else "process", generator, results)
     else:
