@@ -27,7 +27,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soaking import Flow, events, flows_in, litter, names_below, prepare, published, run, table, wait_for_end
+from soaking import Flow, events, flows_in, half_published, litter, names_below, prepare, published, run, table, wait_for_end
 
 SIZE, NAMES = 96 << 20, 4_000
 INSIDE = "OCTOBERT_SOAK_INSIDE"
@@ -138,12 +138,8 @@ def check_failure(
     _, left = wait_for_end(f"{flow.folder}-end")
     if left:
         results.problem(f"{flow.name} {when}: {len(left)} processes are left")
-    now, was = published(flow.out), {n: d for n, d in before.items() if not n.endswith(flow.unequal)}
-    now = {name: digest for name, digest in now.items() if not name.endswith(flow.unequal)}
-    if now not in (was, flow.expected):
-        results.problem(
-            f"{flow.name} {when}: what is published is neither the old nor the new: {sorted(set(now) ^ set(was))[:4]}"
-        )
+    for name, what in half_published(flow, before):
+        results.problem(f"{flow.name} {when}: {name} is neither what it was nor what it will be: {what}")
 
 
 def check_freed(flow: Flow, filler: Filler, results: Results, amount: int) -> None:

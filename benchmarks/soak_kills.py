@@ -8,9 +8,9 @@ in every step, at a random moment of it, or at a random change of a file by the 
 them). Then the command runs to its end. Three kinds of kills take turns: of the command's process, of its whole process group,
 and of one of its descendants.
 
-After every kill: no process of the command is left, its lock is free, and what is published is whole, as it was before or as it
-is after. After a burst: exit code 0, the same published files as the undisturbed run, byte for byte, no other name than there
-in the output directory, in the home folder and in the folder for temporary files.
+After every kill: no process of the command is left, its lock is free, and every package and report is whole, as it was before
+or as it is after. After a burst: exit code 0, the same published files as the undisturbed run, byte for byte, no other name
+than there in the output directory, in the home folder and in the folder for temporary files.
 
 Times are no part of the comparison: `report.json` and `report.html` have to be readable, and `tuned.json`. Which plan a search
 takes depends on measured times. So of its packages the float model, tokenizer and config are compared, the digests in
@@ -43,6 +43,7 @@ from soaking import (
     Flow,
     events,
     flows_in,
+    half_published,
     litter,
     prepare,
     private,
@@ -208,13 +209,8 @@ def _check_after_kill(flow: Flow, mark: str, before: dict[str, str], results: Re
             FileLock(lock).acquire(blocking=False).lock.release()
         except Timeout:
             results.problem(flow, "the lock is held")
-    now = {name: digest for name, digest in published(flow.out).items() if not name.endswith(flow.unequal)}
-    was = {name: digest for name, digest in before.items() if not name.endswith(flow.unequal)}
-    if now not in (was, flow.expected):
-        lost = sorted(set(was) - set(now))
-        other = sorted(name for name in now if now[name] not in (was.get(name), flow.expected.get(name)))
-        what = f"{len(lost)} files missing ({lost[:3]}), {len(other)} unknown ({other[:3]})"
-        results.problem(flow, f"what is published is neither the old nor the new: {what}")
+    for name, what in half_published(flow, before):
+        results.problem(flow, f"after a kill, {name} is neither what it was nor what it will be: {what}")
     for name in REPORTS:
         path = flow.out / name
         if path.is_file() and not path.read_text(encoding="utf-8").rstrip().endswith(("}", "</html>")):

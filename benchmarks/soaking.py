@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from octobert.core.files import file_digest
+from octobert.pipeline.carrying import MARK
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ".octobert"
@@ -251,6 +252,23 @@ def prepare(flow: Flow) -> None:
     flow.expected = flow.comparable(flow.reference)
     flow.names = {name: names_below(place) for name, place in flow.places().items()}
     flow.names["out"] = names_below(flow.reference)
+
+
+def half_published(flow: Flow, before: dict[str, str]) -> list[tuple[str, str]]:
+    """Packages, checkpoints and reports that are neither as they were before a disturbance nor as they will be: (name, how)."""
+    now = published(flow.out)
+    found = []
+    for name in sorted({Path(file).parts[0] for file in [*before, *now]}):
+        got, was, fresh = (
+            {file: digest for file, digest in files.items() if Path(file).parts[0] == name and not file.endswith(flow.unequal)}
+            for files in (now, before, flow.expected)
+        )
+        # The mark of a folder that was put into its place a moment ago.
+        got.pop(f"{name}/{MARK}", None)
+        if got not in (was, fresh):
+            missing = sorted((set(was) | set(fresh)) - set(got))
+            found.append((name, f"{len(got)} files; missing {missing[:3]}"))
+    return found
 
 
 def run(flow: Flow, out: Path) -> subprocess.CompletedProcess[str]:
