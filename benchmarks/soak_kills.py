@@ -311,7 +311,7 @@ def burst(flow: Flow, number: int, left: int, generator: random.Random, results:
                 kill_at_change(flow, "group" if kind == "group" else "process", generator, results)
     else:
         moments = ["before", *(flow.own * OWN_TIMES if number % FROM_NOTHING and flow.own else flow.steps), "after"]
-        for step, kind in zip(moments if flow.steps else ["working"] * 6, kinds, strict=False):
+        for step, kind in zip(moments if flow.steps else ["working"] * 12, kinds, strict=False):
             if sum(results.kills.values()) < until:
                 kill_at_step(flow, step, kind, generator, results)
                 trials |= stored_trials(flow)

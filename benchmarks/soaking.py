@@ -114,9 +114,8 @@ def names_below(folder: Path) -> Counter[str]:
 
 
 def litter(folder: Path, reference: Counter[str]) -> list[str]:
-    """What is below a folder beyond the names that an undisturbed run leaves, and what is missing of them."""
-    names = names_below(folder)
-    return [f"{folder.name}/{name}" for name in names - reference] + [f"no {folder.name}/{n}" for n in reference - names]
+    """What is below a folder beyond the names that an undisturbed run leaves."""
+    return [f"{folder.name}/{name}" for name in names_below(folder) - reference]
 
 
 def published(out: Path) -> dict[str, str]:
@@ -192,8 +191,9 @@ class Flow:
         return octobert(*(argument.replace("OUT", str(out)) for argument in self.arguments))
 
     def begin(self, out: Path) -> None:
-        """Make the output directory as it is before the command."""
+        """Make the output directory and the folder for temporary files as they are before the command."""
         shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
         if self.start is not None:
             shutil.copytree(self.start, out, symlinks=True)
 
@@ -238,8 +238,7 @@ def flows_in(folder: Path) -> dict[str, Flow]:
 
 def prepare(flow: Flow) -> None:
     """Run a flow undisturbed, and note what it leaves."""
-    for name in ("home", "tmp"):
-        shutil.rmtree(flow.folder / name, ignore_errors=True)
+    shutil.rmtree(flow.folder / "home", ignore_errors=True)
     flow.begin(flow.reference)
     started = time.monotonic()
     done = run(flow, flow.reference)
