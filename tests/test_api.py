@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import octobert
+from octobert.api.runs import _Estimate
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.tabular import Tabular
+from octobert.pipeline.planner import steps_of
+from octobert.report import progress as progress_module
 from tests.support.runs import TARGETS
 
 RECIPE = {"model": "m", "task": "mrpc", "data": "d"}
@@ -45,6 +50,7 @@ def test_a_run_tells_what_it_does(finished, tmp_path) -> None:
     again = octobert.run(recipe, shutil.copytree(out, tmp_path / "out"), progress=events.append)
     assert again.scores == report.scores
     assert {event.step for event in events if event.state == "reused"} >= {"data", "capture", "export/ort-cpu"}
+    assert [(event.number, event.steps) for event in events] == [(n, len(events)) for n in range(1, len(events) + 1)]
     assert [v.action for v in octobert.dry_run(recipe, out)] == ["reuse"] * len(events)
 
 
@@ -122,8 +128,71 @@ def test_progress_outside_a_terminal_is_one_line_for_each_step(capsys) -> None:
         for state in ("started", "running", "finished"):
             progress(octobert.ProgressEvent("export/ort-cpu", state, "writing", 1, 2, seconds=1.25))
         progress(octobert.ProgressEvent("data", "reused"))
-    lines = [line.split() for line in capsys.readouterr().err.splitlines()]
-    assert lines == [["export/ort-cpu", "1.2", "s"], ["data", "reused"]]
+        progress(octobert.ProgressEvent("evaluate/[b]ort-f32", "finished", seconds=2, number=5, steps=19))
+        progress(octobert.ProgressEvent("a", "note", "[b]a sentence"))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["export/ort-cpu 1.2 s", "data reused", "5/19 evaluate/[b]ort-f32 2.0 s", "! [b]a sentence"]
+
+
+def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys) -> None:
+    """A benchmark reaches its last round once for each shape; the clock does not stop there."""
+    now = 0.0
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with octobert.ProgressBar() as bar:
+        event = functools.partial(octobert.ProgressEvent, "benchmark", number=17, steps=19)
+        bar(event("started", left_seconds=200.0))
+        for now, done in ((5.0, 3), (65.0, 3), (66.0, 1)):
+            bar(event("running", "timing 8 × 128", done, 3))
+            bar._bar.refresh()
+            seen = capsys.readouterr().err
+            minutes = f"{int(now) // 60}:{int(now) % 60:02}"
+            assert f"{minutes}, about {int(200 - now) // 60}:{int(200 - now) % 60:02} left" in seen
+        assert "17/19 benchmark" in seen
+        assert "timing 8 × 128 1/3" in seen
+
+
+def test_a_notebook_shows_progress_unless_a_callback_is_given(finished, monkeypatch, capsys) -> None:
+    _, out, _ = finished
+    rows = out.parent / "data" / "validation.tsv"
+    octobert.evaluate(out / "ort-cpu", rows, samples=8)
+    assert capsys.readouterr().err == ""
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    octobert.evaluate(out / "ort-cpu", rows, samples=8)
+    assert capsys.readouterr().err.split()[0] == "evaluate"
+    events: list[octobert.ProgressEvent] = []
+    octobert.evaluate(out / "ort-cpu", rows, samples=8, progress=events.append)
+    assert capsys.readouterr().err == ""
+    assert [(e.detail, e.done, e.total) for e in events if e.done == e.total > 0] == [
+        ("evaluating ort-cpu", 8, 8),
+        ("evaluating ort-f32", 8, 8),
+    ]
+
+
+def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(finished, tmp_path) -> None:
+    recipe, out, report = finished
+    steps = {step.name: step for step in steps_of(recipe)}
+
+    def estimate(folder: Path) -> _Estimate:
+        made = _Estimate(folder)
+        made.plan(list(steps.values()))
+        return made
+
+    seconds = {name: facts.seconds for name, facts in report.stages.items()}
+    again = sum(seconds[name] for name in ("calibrate", *(n for n in seconds if n.partition("/")[2] in TARGETS)))
+    left = estimate(out).left_from(steps["calibrate"])
+    # What depends on the calibration runs again, float baselines do not; the report and the packages take a little more.
+    assert again <= left + 0.01 < sum(seconds.values())
+    known = estimate(out)
+    assert known.left_from(steps["report"]) < known.left_from(steps["benchmark"])
+    (tmp_path / ".octobert").mkdir()
+    (tmp_path / ".octobert" / "events.jsonl").write_text(
+        '{}\nnot json\n{"event": "finished", "step": "report", "seconds": 1}\n'
+    )
+    assert estimate(tmp_path).left_from(steps["data"]) is None
 
 
 def test_the_package_is_typed() -> None:

@@ -79,7 +79,7 @@ def evaluate(
         seed: Seed of the sample and of the confidence intervals.
         cache: Folder where the runtime stores compiled models, to open them faster.
         runtime_log: Print the runtime's log on stderr.
-        progress: Called at the start and at the end.
+        progress: Called after each batch.
 
     Raises:
         DataError: The rows cannot be used.
@@ -88,8 +88,8 @@ def evaluate(
     from octobert.evaluation.packages import judge
 
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed}
-    with progress_step(progress, "evaluate"):
-        return judge(Path(package), str(data), cache=cache, runtime_log=runtime_log, **chosen)
+    with progress_step(progress, "evaluate") as on_progress:
+        return judge(Path(package), str(data), cache=cache, runtime_log=runtime_log, on_progress=on_progress, **chosen)
 
 
 def benchmark(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from octobert.report.progress import ProgressCallback, ProgressEvent, ignore
+from octobert.report.progress import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -81,9 +81,10 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     from octobert.pipeline import preflight, runner
 
     checked = parse_recipe(recipe)
-    for target, why in preflight.absent_targets(checked).items():
-        (progress or ignore)(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
-    return runner.run(checked, Path(out), _Listener(progress))
+    with shown(progress) as tell:
+        for target, why in preflight.absent_targets(checked).items():
+            tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
+        return runner.run(checked, Path(out), _Listener(tell, Path(out)))
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -150,7 +151,9 @@ def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | 
     """
     from octobert.pipeline import runner
 
-    return runner.finetune(parse_recipe(recipe), Path(out), _Listener(progress))
+    checked = parse_recipe(recipe)
+    with shown(progress) as tell:
+        return runner.finetune(checked, Path(out), _Listener(tell, Path(out)))
 
 
 def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progress: ProgressCallback | None = None) -> Sweep:
@@ -172,7 +175,8 @@ def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progres
     checked = parse_recipe(recipe)
     settings = [Choice(name=name, options=options.model_dump(exclude_unset=True)) for name, options in calibrators.sweep()]
     choices = settings if sweep else [checked.calibrate]
-    return runner.sweep(checked, choices, Path(out), _Listener(progress))
+    with shown(progress) as tell:
+        return runner.sweep(checked, choices, Path(out), _Listener(tell, Path(out)))
 
 
 def stored(out: PathLike) -> dict[str, int]:
@@ -208,20 +212,57 @@ def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
 class _Listener:
     """Passes the events of a pipeline run on to a progress callback."""
 
-    def __init__(self, progress: ProgressCallback | None) -> None:
-        self._progress = progress or ignore
+    def __init__(self, progress: ProgressCallback, out: Path) -> None:
+        self._progress = progress
+        self._estimate = _Estimate(out)
+
+    def planned(self, steps: Sequence[Step]) -> None:
+        self._estimate.plan(steps)
 
     def started(self, step: Step) -> None:
         _LOG.debug("%s: started", step.name)
-        self._progress(ProgressEvent(step.name, "started"))
+        self._tell(step, "started", left_seconds=self._estimate.left_from(step))
 
     def progressed(self, step: Step, what: str, done: int, total: int) -> None:
-        self._progress(ProgressEvent(step.name, "running", what, done, total))
+        self._tell(step, "running", detail=what, done=done, total=total)
 
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
         state: Literal["reused", "finished"] = "reused" if reused else "finished"
         _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
-        self._progress(ProgressEvent(step.name, state, seconds=artifact.seconds))
+        self._tell(step, state, seconds=artifact.seconds)
 
     def noted(self, what: str) -> None:
         _LOG.warning("octobert: %s.", what)
+
+    def _tell(self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any) -> None:
+        numbers = self._estimate.numbers
+        self._progress(ProgressEvent(step.name, state, number=numbers[step.name], steps=len(numbers), **facts))
+
+
+class _Estimate:
+    """The time that the rest of a run takes, by the times of earlier runs in the same output directory."""
+
+    def __init__(self, out: Path) -> None:
+        self.numbers: dict[str, int] = {}
+        self._steps: list[Step] = []
+        self._out = out
+        self._running: set[str] = set()
+
+    def plan(self, steps: Sequence[Step]) -> None:
+        from octobert.pipeline.runner import earlier_seconds
+
+        self._steps, self._seconds = list(steps), earlier_seconds(self._out)
+        self.numbers = {step.name: number for number, step in enumerate(steps, start=1)}
+
+    def left_from(self, step: Step) -> float | None:
+        """Seconds from the start of a step to the end; None unless every step until then has run here before."""
+        self._running.add(step.name)
+        running, left = set(self._running), 0.0
+        for later in self._steps[self.numbers[step.name] - 1 :]:
+            # A step whose inputs are not made anew will be reused.
+            if later is step or running & set(later.needs.values()):
+                running.add(later.name)
+                if later.name not in self._seconds:
+                    return None
+                left += self._seconds[later.name]
+        return left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from octobert.config.recipe import AUTO, Data
@@ -38,6 +38,7 @@ def judge(
     seed: int = 0,
     cache: str | Path | None = None,
     runtime_log: bool = False,
+    on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Judgement:
     """Evaluate a package and its float model on the same rows.
 
@@ -49,6 +50,7 @@ def judge(
         samples: maximum number of rows, sampled at random.
         seed: of the sample and of the bootstrap.
         cache, runtime_log: see `Predictor`.
+        on_progress: called after each batch with what is evaluated, the rows done, and all rows.
 
     Raises:
         DataError: the rows cannot be read, or do not fit the task.
@@ -64,8 +66,15 @@ def judge(
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     name, reference = predictor.target, candidates.baseline_of(predictor.target).name
     float_session = candidates.open_float(predictor.target, folder / "onnx" / "model.onnx", task.head)
-    ours = predictor.outputs(encoded.flat)
-    theirs = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
+    count = len(encoded.flat)
+    ours = predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {name}", done, count))
+    theirs = run_rows(
+        float_session,
+        encoded.flat,
+        tokenizer.pad_id,
+        lambda done: on_progress(f"evaluating {reference}", done, count),
+        per_token=task.per_token,
+    )
     return Judgement(
         scores={n: scoring.scores(task, o, encoded, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},
         comparison=scoring.compare(task, (name, reference), (ours, theirs), encoded, gold, seed=seed),

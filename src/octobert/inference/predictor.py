@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -146,18 +146,19 @@ class Predictor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.close()
 
-    def outputs(self, rows: Sequence[Encoded]) -> dict[str, np.ndarray]:
+    def outputs(self, rows: Sequence[Encoded], on_done: Callable[[int], None] | None = None) -> dict[str, np.ndarray]:
         """Return the raw outputs of tokenized rows, in order.
 
         Args:
             rows: tokenized rows.
+            on_done: called after each batch with the number of rows that are done.
 
         Returns:
             Output name to [rows, …], or to [tokens of all rows, …] for tasks with an output per token.
         """
         engine, per_token = self._engine.get(), self.task.per_token
         return on_live_thread(
-            lambda: run_rows(engine.session, rows, engine.tokenizer.pad_id, per_token=per_token, cost=engine.cost)
+            lambda: run_rows(engine.session, rows, engine.tokenizer.pad_id, on_done, per_token=per_token, cost=engine.cost)
         )
 
 

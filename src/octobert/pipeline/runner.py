@@ -39,11 +39,13 @@ from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Artifact, Store, manifest_of
 
 R = TypeVar("R")
+EVENTS = "events.jsonl"
 
 
 class Listener(Protocol):
     """Told what a run does; the command line draws it."""
 
+    def planned(self, steps: Sequence[Step]) -> None: ...
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
@@ -53,6 +55,7 @@ class Listener(Protocol):
 class Silent:
     """A listener that says nothing."""
 
+    def planned(self, steps: Sequence[Step]) -> None: ...
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
@@ -182,8 +185,9 @@ def _run_steps(
     finish: Callable[[Mapping[str, StepResult], Hold], tuple[R, list[str]]],
 ) -> R:
     """Make or reuse every step under the lock, then `finish` with their results and say what they noted."""
+    listener.planned(steps)
     with locked(out / HIDDEN) as hold:
-        store, events = Store(out / HIDDEN / "store"), _Events(out / HIDDEN / "events.jsonl")
+        store, events = Store(out / HIDDEN / "store"), _Events(out / HIDDEN / EVENTS)
         events.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
         work, made = _Work(store, hold, events, listener, executor), dict[str, Artifact]()
         try:
@@ -286,6 +290,21 @@ def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
         if not unchanged(files):
             what = "the files were changed while octobert read them"
             raise StorageError(what, where=files.where, fix="run the same command again") from failed
+
+
+def earlier_seconds(out: Path) -> dict[str, float]:
+    """How long each step took when it last ran for an output directory, as its events say."""
+    try:
+        lines = (out / HIDDEN / EVENTS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    seconds = {}
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):
+            event = json.loads(line)
+            if event["event"] == "finished":
+                seconds[str(event["step"])] = float(event["seconds"])
+    return seconds
 
 
 class _Events:

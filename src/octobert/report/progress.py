@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,10 @@ class ProgressEvent:
         done: Units of `detail` that are done.
         total: Units of `detail`; 0 where the number is unknown.
         seconds: Duration of a finished step.
+        number: Place of the step in the run, from 1; 0 where a call is one step.
+        steps: Number of steps of the run.
+        left_seconds: How long the rest of the run takes, by the times of an earlier run in the same output directory; None
+            where that is not known.
     """
 
     step: str
@@ -29,6 +35,14 @@ class ProgressEvent:
     done: int = 0
     total: int = 0
     seconds: float = 0.0
+    number: int = 0
+    steps: int = 0
+    left_seconds: float | None = None
+
+    @property
+    def place(self) -> str:
+        """The place of the step in the run, `5/19`; empty where a call is one step."""
+        return f"{self.number:>{len(str(self.steps))}}/{self.steps}" if self.number else ""
 
 
 ProgressCallback = Callable[[ProgressEvent], None]
@@ -39,23 +53,44 @@ def ignore(_: ProgressEvent) -> None:
 
 
 @contextmanager
+def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
+    """The callback of a call: the one that was given, or a progress bar in a notebook, or one that shows nothing."""
+    if progress is not None:
+        yield progress
+    elif _in_notebook():
+        with ProgressBar() as bar:
+            yield bar
+    else:
+        yield ignore
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
 def progress_step(progress: ProgressCallback | None, name: str) -> Iterator[Callable[[str, int, int], None]]:
     """Report a call as one step.
 
     Yields:
         A function to call with what is done now, the units done, and all units.
     """
-    tell = progress or ignore
     started = time.perf_counter()
-    tell(ProgressEvent(name, "started"))
-    yield lambda what, done, total: tell(ProgressEvent(name, "running", what, done, total))
-    tell(ProgressEvent(name, "finished", seconds=time.perf_counter() - started))
+    with shown(progress) as tell:
+        tell(ProgressEvent(name, "started"))
+        yield lambda what, done, total: tell(ProgressEvent(name, "running", what, done, total))
+        tell(ProgressEvent(name, "finished", seconds=time.perf_counter() - started))
 
 
 class ProgressBar:
     """A progress callback that draws a bar, in a terminal (on stderr) or in a notebook.
 
-    It is a context manager. Elsewhere, and without `with`, it only prints one line for each finished step.
+    It is a context manager. Elsewhere, and without `with`, it only prints one line for each finished step. The bar shows the
+    place of the step in the run, what the step does, the time since the beginning, and the time left where it is known.
 
     Example:
         >>> with ProgressBar() as progress:                      # doctest: +SKIP
@@ -64,15 +99,24 @@ class ProgressBar:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        drawn = console.is_terminal or console.is_jupyter
+        # Where ipywidgets is missing, a notebook cannot draw a bar.
+        drawn = console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
+        columns = (
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[clock]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        )
         self._bar = Progress(*columns, console=console, transient=True, disable=not drawn)
         self._task: Any = None
+        self._clock = _Clock()
 
     def __enter__(self) -> ProgressBar:
+        self._clock = _Clock()
         self._bar.start()
         return self
 
@@ -84,14 +128,47 @@ class ProgressBar:
         if event.state == "note":
             self._bar.console.print(f"! {event.detail}", highlight=False, markup=False)
             return
+        name = f"{event.place} {event.step}".lstrip()
         if event.state in ("started", "running"):
+            if event.state == "started":
+                self._clock.expect(event.left_seconds)
+            count = f" {event.done}/{event.total}" if event.total else ""
+            facts: dict[str, Any] = {"completed": event.done, "total": event.total or None, "detail": event.detail + count}
             if self._task is None:
-                self._task = self._bar.add_task(event.step, total=None)
-            text = f"{event.step}: {event.detail}" if event.detail else event.step
-            self._bar.update(self._task, description=text, completed=event.done, total=event.total or None)
+                self._task = self._bar.add_task(name, **facts, clock=self._clock)
+            self._bar.update(self._task, description=name, **facts)
             return
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
         how = "reused" if event.state == "reused" else f"{event.seconds:.1f} s"
-        self._bar.console.print(f"  {event.step:<28} {how}", highlight=False)
+        self._bar.console.print(f"  {name:<34} {how}", highlight=False, markup=False)
+
+
+class _Clock:
+    """The time since the beginning, and the time left; its text is new each time that it is drawn."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._ends: float | None = None
+
+    def expect(self, left_seconds: float | None) -> None:
+        """Take over an estimate; None where there is none."""
+        self._ends = None if left_seconds is None else time.perf_counter() + left_seconds
+
+    def __str__(self) -> str:
+        now = time.perf_counter()
+        left = "" if self._ends is None or self._ends <= now else f", about {duration(self._ends - now)} left"
+        return f"{duration(now - self._started)}{left}"
+
+
+def duration(seconds: float) -> str:
+    """Format a time for people.
+
+    Example:
+        >>> duration(7.2), duration(83), duration(3700)
+        ('0:07', '1:23', '1:01:40')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
