@@ -33,6 +33,23 @@ def test_a_link_falls_back_to_a_copy(tmp_path: Path, monkeypatch) -> None:
     source = tmp_path / "source"
     source.write_text("content")
     files.link_or_copy(source, tmp_path / "folder" / "link")
-    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError()))
+    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError()))
     files.link_or_copy(source, tmp_path / "folder" / "copy")
     assert files.digests_of(tmp_path / "folder") == {name: files.file_digest(source) for name in ("copy", "link")}
+
+
+def test_a_copy_is_a_file_of_its_own_whether_blocks_can_be_shared_or_not(tmp_path: Path, monkeypatch) -> None:
+    source, asked = tmp_path / "source", []
+    source.write_bytes(b"content" * 100_000)
+    files.copy(source, tmp_path / "one")
+
+    def ioctl(target: int, request: int, origin: int) -> None:
+        asked.append(request)
+        os.write(target, os.pread(origin, 1 << 20, 0))
+
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    files.copy(source, tmp_path / "two")
+    for name in ("one", "two"):
+        assert (tmp_path / name).stat().st_nlink == 1
+        assert files.file_digest(tmp_path / name) == files.file_digest(source)
+    assert asked == [files._FICLONE]

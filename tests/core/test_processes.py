@@ -11,6 +11,7 @@ from pathlib import Path
 from octobert.core import processes
 from tests.support.hostile import hostile_folder, imported_from
 
+TEMPORARY = "import tempfile, json\ndef main():\n    print(json.dumps(tempfile.mkdtemp()))\n"
 SHOW = "import sys, os, json\ndef main():\n    print(json.dumps([sys.path, os.environ.get('PYTHONPATH'), sys.argv[1:]]))\n"
 
 
@@ -28,6 +29,17 @@ def test_the_path_of_a_child(tmp_path, monkeypatch) -> None:
     assert str(tmp_path / "kept") in path
     assert not {str(folder), "", ".", str(Path(processes.__file__).parent)} & set(path)
     assert imported_from(folder) == ""
+
+
+def test_temporary_files_of_a_child_are_where_its_parent_wants_them(tmp_path, monkeypatch) -> None:
+    """Those of a child that is killed would stay in the folder of the system."""
+    (tmp_path / "makes.py").write_text(TEMPORARY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    child = processes.start("makes", temporary=Path("here"))
+    made = Path(json.loads(child.communicate()[0]))
+    assert made.parent == tmp_path / "here"
 
 
 def test_a_child_finds_octobert_where_its_parent_did(tmp_path) -> None:

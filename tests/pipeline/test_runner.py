@@ -289,8 +289,9 @@ def command_for(model: Path, source: Path, folder: Path, *more: str) -> list[str
 
 
 def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out, tmp_path) -> None:
-    """And nothing is imported from the folder where the command is given, though Python files lie there."""
-    hostile = hostile_folder(tmp_path / "hostile")
+    """Nothing is imported from the folder where the command is given, though Python files lie there, and no file stays."""
+    hostile, temporary = hostile_folder(tmp_path / "hostile"), tmp_path / "temporary"
+    temporary.mkdir()
     source = tmp_path / "data"
     source.mkdir()
     for name, part in (("train", pairs_of_sentences(6000)), ("validation", pairs_of_sentences(20, 9000))):
@@ -298,13 +299,15 @@ def test_kill_in_the_middle_of_calibration_then_the_same_command(checkpoint, out
         (source / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     command = command_for(checkpoint("bert"), source, tmp_path)
     store, deadline = out / ".octobert" / "store", time.time() + 240
-    with subprocess.Popen(command, cwd=hostile, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, cwd=hostile, env=environment, stderr=subprocess.DEVNULL) as child:
         while not list(store.glob("work-observe-*")) and time.time() < deadline:
             time.sleep(0.005)
         assert list(store.glob("work-observe-*")), "the run never reached calibration"
         child.send_signal(signal.SIGKILL)
     assert not list(store.glob("observe-*"))
     assert imported_from(hostile) == ""
+    assert not list(temporary.iterdir())
     done = run_command(*command[len(PROGRAM) :], "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ranges"]["provenance"]["samples"] == 2000
@@ -332,7 +335,7 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:
-    request = Request(stage="capture", inputs={}, options={}, scratch=Path("nowhere"))
+    request = Request(stage="capture", inputs={}, options={}, scratch=Path("nowhere"), temporary=tmp_path)
     with pytest.raises(OctobertError, match=r"capture: the stage failed unexpectedly \(got ValidationError"):
         local.run(request, tmp_path, lambda *_: None)
 

@@ -51,4 +51,5 @@ def request_of(step: Step, scratch: Path, made: Mapping[str, Path], /, **options
         inputs=resolved(step.inputs, made).model_dump(mode="json"),
         options=changed(step.options, **options).model_dump(mode="json", by_alias=True),
         scratch=scratch,
+        temporary=scratch.parent,
     )

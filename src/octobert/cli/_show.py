@@ -76,9 +76,8 @@ def set_verbosity(*, verbose: bool, quiet: bool) -> None:
     verbosity.quiet |= quiet
     if verbosity.verbose:
         logging.basicConfig(format="%(name)s: %(message)s")
-        logging.getLogger("octobert").setLevel(logging.DEBUG)
-    elif verbosity.quiet:
-        logging.getLogger("octobert").setLevel(logging.ERROR)
+    level = logging.DEBUG if verbosity.verbose else logging.ERROR if verbosity.quiet else logging.NOTSET
+    logging.getLogger("octobert").setLevel(level)
 
 
 def document(data: Any) -> None:

@@ -25,25 +25,30 @@ def script(module: str) -> tuple[str, str]:
     return str(_START), module
 
 
-def start(module: str, *arguments: str, stderr: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+def start(
+    module: str, *arguments: str, stderr: IO[bytes] | None = None, temporary: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Run `main()` of a module in a new process. Its stdin and stdout are pipes.
 
     Args:
         module: its `main` reads `sys.argv`, and its value is the exit code.
         arguments: of the module.
         stderr: a file; None for that of this process.
+        temporary: the folder for its temporary files and those of its own children; None for that of this process.
     """
     command = [sys.executable, *script(module), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=_environment())
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=_environment(temporary))
 
 
-def _environment() -> dict[str, str]:
+def _environment(temporary: Path | None) -> dict[str, str]:
     """The variables of a child: an empty or relative entry of PYTHONPATH would be the working directory."""
     entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(entry)]
     # PYTHONSAFEPATH (Python 3.11) is for Pythons that libraries start in the child.
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
     if not entries:
         del variables["PYTHONPATH"]
+    if temporary is not None:
+        variables |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary.absolute()))
     return variables
 
 

@@ -174,12 +174,14 @@ class Request(FrozenModel):
         stage: the module in `pipeline/stages`.
         inputs, options: of the step, as plain JSON.
         scratch: see `Context`.
+        temporary: a folder for temporary files of the processes that run it, which would survive when they are killed.
     """
 
     stage: str
     inputs: dict[str, Any]
     options: dict[str, Any]
     scratch: Path
+    temporary: Path
 
 
 class Response(FrozenModel):

@@ -248,6 +248,7 @@ class _Work:
             inputs=resolved(step.inputs, folders).model_dump(mode="json"),
             options=step.options.model_dump(mode="json", by_alias=True),
             scratch=store.scratch(step.stage, key),
+            temporary=store.temporary(),
         )
         work = store.begin(step.stage, key)
         try:
@@ -274,6 +275,8 @@ class _Work:
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
+        finally:
+            shutil.rmtree(request.temporary, ignore_errors=True)
         return artifact
 
 

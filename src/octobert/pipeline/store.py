@@ -4,6 +4,7 @@
     STORE/<stage>-<key>/artifact.sha256   digest of the manifest
     STORE/scratch-<stage>-<key>/          what a long stage keeps while it works; removed once its result is stored
     STORE/work-<stage>-<key>-<pid>/       a result that is being made; what an interrupted run left of it is removed
+    STORE/work-temporary-<pid>/           temporary files of the processes that make it
 
 A failure is never stored. Nothing in the store is trusted: a result of which any byte is missing, changed, added or replaced by
 a link is not found, and is made again.
@@ -108,6 +109,14 @@ class Store:
     def scratch(self, stage: str, key: str) -> Path:
         """Where a long stage may keep what it has found so far; it makes the folder, which outlives interruptions."""
         return self.root / f"scratch-{stage}-{key[:16]}"
+
+    def temporary(self) -> Path:
+        """An empty folder for temporary files of a stage. What an interrupted run left in it is swept."""
+        folder = self.root / f"work-temporary-{os.getpid()}"
+        with storage_errors(folder):
+            remove(folder)
+            folder.mkdir(parents=True)
+        return folder
 
     def entries(self) -> dict[str, int]:
         """Everything in the store, results and what interrupted runs left: name → size in bytes."""

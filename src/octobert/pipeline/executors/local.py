@@ -37,7 +37,7 @@ def run(request: Request, work: Path, progress: Progress, launch: Training | Non
     (work / REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
     launcher = _launcher(launch, work)
     command = (*launcher, *processes.script(_CHILD), str(work)) if launcher else (_CHILD, str(work))
-    with (work / LOG).open("wb") as log, processes.start(*command, stderr=log) as child:
+    with (work / LOG).open("wb") as log, processes.start(*command, stderr=log, temporary=request.temporary) as child:
         try:
             for line in child.stdout or ():
                 if line.startswith(b'{"progress"'):
