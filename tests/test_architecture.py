@@ -88,9 +88,9 @@ PUBLIC = {
     "functions": (
         "benchmark calibrate calibration_tables check clean doctor dry_run evaluate finetune fuse inspect list_placements "
         "list_targets list_tasks load load_recipe manifest packages parse_recipe quantize read_calibration_table recipe_schema "
-        "run stored tune"
+        "run stored tune verify"
     ),
-    "others": "OldNameWarning ProgressBar ProgressEvent Recipe",
+    "others": "IgnoredFileWarning OldNameWarning ProgressBar ProgressEvent Recipe",
 }
 
 

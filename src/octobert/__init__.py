@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         packages,
         read_calibration_table,
         tune,
+        verify,
     )
     from octobert.api.runs import calibrate, clean, dry_run, finetune, load_recipe, parse_recipe, quantize, run, stored
     from octobert.config.recipe import Recipe
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         AccuracyError,
         BusyError,
         DataError,
+        IgnoredFileWarning,
         ModelError,
         OctobertError,
         OldNameWarning,
@@ -48,13 +50,13 @@ _telemetry.switch_off()
 _PUBLIC = {
     "octobert.api.catalog": "doctor list_placements list_targets list_tasks recipe_schema",
     "octobert.api.models": (
-        "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune"
+        "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune verify"
     ),
     "octobert.api.runs": "calibrate clean dry_run finetune load_recipe parse_recipe quantize run stored",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
-        "AccuracyError BusyError DataError ModelError OctobertError OldNameWarning ParityError PlanError RecipeError "
-        "StorageError TargetError"
+        "AccuracyError BusyError DataError IgnoredFileWarning ModelError OctobertError OldNameWarning ParityError PlanError "
+        "RecipeError StorageError TargetError"
     ),
     "octobert.report.progress": "ProgressBar ProgressEvent",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "AccuracyError",
     "BusyError",
     "DataError",
+    "IgnoredFileWarning",
     "ModelError",
     "OctobertError",
     "OldNameWarning",
@@ -100,6 +103,7 @@ __all__ = [
     "run",
     "stored",
     "tune",
+    "verify",
 ]
 
 

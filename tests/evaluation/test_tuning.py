@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 
 import octobert
 from octobert.core import environment, plugins
-from octobert.core.errors import ModelError, OctobertError, TargetError
+from octobert.core.errors import ModelError, OctobertError, RecipeError, StorageError, TargetError
 from octobert.core.session import SessionOptions
 from octobert.core.settings import GOALS, Goal, Setting, Tuned, default_setting
 from octobert.data.tokenization import Encoded
@@ -137,11 +140,67 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
     assert len(json.loads((package / tuned_file.FILE).read_text())) == 2
 
 
-def test_a_broken_file_is_named(package) -> None:
-    (package / tuned_file.FILE).write_text("{")
-    with pytest.raises(ModelError, match="the results of tuning cannot be read") as error:
-        octobert.load(package)
-    assert error.value.where == str(package / tuned_file.FILE)
+def settings_file(package: Path, **setting: object) -> None:
+    """A file of this machine with a setting that no search found."""
+    result = {"goal": "latency", "ratio": 0.9, "low": 0.8, "high": 0.95, "default_ms": 1.0, "rows": 1, "tried": []}
+    content = {tuned_file.machine_id(): {"latency": {**result, "setting": setting}}}
+    (package / tuned_file.FILE).write_text(json.dumps(content))
+
+
+UNFIT = {
+    "not JSON": "{",
+    "too deep": "[" * 100_000,
+    "a list": "[[]]",
+    "not UTF-8": "\udcff",
+    "threads": {"threads": 100_000},
+    "streams": {"streams": 0},
+    "another program's option": {"runtime_options": {"CACHE_DIR": "/tmp/elsewhere"}},
+    "a value that is not listed": {"runtime_options": {"graph_optimization": "none"}},
+    "a value of another type": {"runtime_options": {"spinning": 1}},
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_path) -> None:
+    content = UNFIT[name]
+    if isinstance(content, str):
+        (package / tuned_file.FILE).write_bytes(content.encode(errors="surrogateescape"))
+    else:
+        settings_file(package, **content)
+    with pytest.warns(octobert.IgnoredFileWarning, match="the results of tuning cannot be used") as warned:
+        model = octobert.load(package)
+    assert [str(package / tuned_file.FILE) in str(warning.message) for warning in warned] == [True]
+    assert model.setting == default_setting("latency")
+    assert len(model(["the of"])) == 1
+    with pytest.raises(ModelError, match="remove the file, and tune again"):
+        octobert.tune(package, rows_file(tmp_path), trials=1)
+
+
+def test_threads_that_a_caller_asks_for_are_bounded(package) -> None:
+    with pytest.raises(RecipeError, match=r"too many threads for this machine \(got 1 streams of 100000 threads"):
+        octobert.load(package, threads=100_000)
+    with pytest.raises(RecipeError, match=r"streams: not a number of streams or threads \(got -1"):
+        octobert.load(package, streams=-1)
+
+
+def test_a_package_that_cannot_be_written_is_an_error_before_the_search(package, tmp_path) -> None:
+    # Permissions stop root only without this capability.
+    unprivileged = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    rows = rows_file(tmp_path)
+    package.chmod(0o555)
+    command = [*unprivileged, sys.executable, "-m", "octobert", "tune", str(package), "--data", str(rows), "--verbose"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    package.chmod(0o755)
+    assert done.returncode == StorageError.exit_code, done.stderr
+    assert f"{package}: the directory cannot be written" in done.stderr
+    assert "tuning.py" not in done.stderr
+
+
+def rows_file(folder: Path) -> Path:
+    """A file of rows that the package takes."""
+    path = folder / "rows.tsv"
+    path.write_text("sentence1\tsentence2\tlabel\n" + "the of\tand a\t0\n" * 9)
+    return path
 
 
 def test_without_optuna(package, monkeypatch) -> None:
@@ -159,12 +218,11 @@ def test_a_model_that_does_not_open_is_an_error_and_keeps_nothing(package) -> No
 
 
 def test_the_command(package, tmp_path) -> None:
-    data = tmp_path / "rows.tsv"
-    data.write_text("sentence1\tsentence2\tlabel\n" + "the of\tand a\t0\n" * 9)
+    data = rows_file(tmp_path)
     done = octobert_cli("tune", str(package), "--data", str(data), "--goal", "latency", "--trials", "2", "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     assert found["goal"] == "latency"
-    assert "latency" in tuned_file.read_tuned(package)
+    assert "latency" in tuned_file.read_tuned(package, candidates.targets.load("ort-cpu").RUNTIME_OPTIONS)
     wrong = octobert_cli("tune", str(package), "--data", str(data), "--goal", "speed")
     assert (wrong.returncode, "latency or throughput" in wrong.stderr) == (2, True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octobert.evaluation.package_timing import BenchmarkResult
     from octobert.evaluation.packages import Judgement
     from octobert.graph.passes.fusion import Fused
+    from octobert.inference.package_files import Verified
     from octobert.inference.predictor import Predictor
 
 PathLike: TypeAlias = "str | Path"
@@ -30,6 +31,7 @@ def load(
     cache: PathLike | None = None,
     runtime_log: bool = False,
     allow_fallback: bool = False,
+    verify: bool = False,
 ) -> Predictor:
     """Open a package for prediction. It needs the target's runtime and `tokenizers` only.
 
@@ -41,18 +43,19 @@ def load(
         cache: Folder where the runtime stores compiled models, to open them faster.
         runtime_log: Print the runtime's log on stderr.
         allow_fallback: Run operators on the CPU that the target's device does not support. By default they are an error.
+        verify: Compare the content of all files with the manifest first. By default only the sizes of the model files are.
 
     Returns:
         The model: call it with texts, or with an iterable via `stream`.
 
     Raises:
-        ModelError: The folder is not a package.
+        ModelError: The folder is not a package, or its files are not the ones that were packaged.
         TargetError: The target's runtime is not installed.
     """
     from octobert.core.settings import goal_named
     from octobert.inference.predictor import Predictor
 
-    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
+    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback, "verify": verify}
     return Predictor(Path(package), goal=goal_named(goal), streams=streams, threads=threads, **options)
 
 
@@ -172,9 +175,26 @@ def manifest(package: PathLike) -> PackageManifest:
     Raises:
         ModelError: The folder is not a package.
     """
-    from octobert.inference.predictor import read_manifest
+    from octobert.inference.package_files import read_manifest
 
     return read_manifest(Path(package))
+
+
+def verify(package: PathLike) -> Verified:
+    """Compare the content of every file of a package with the sha256 in its manifest.
+
+    Args:
+        package: A package, `OUT/<target>`.
+
+    Returns:
+        The files, and those that were added after it was packaged.
+
+    Raises:
+        ModelError: Files are missing or have another content, all named; or the folder is not a package.
+    """
+    from octobert.inference import package_files
+
+    return package_files.verify(Path(package))
 
 
 def inspect(

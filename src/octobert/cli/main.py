@@ -24,8 +24,9 @@ from typer.core import TyperGroup
 import octobert
 from octobert import cli
 from octobert.cli import _show
-from octobert.core.errors import OctobertError, OldNameWarning
+from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarning
 
+_WARNINGS = (OldNameWarning, IgnoredFileWarning)
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -108,12 +109,13 @@ def main() -> None:
 
 
 def _print_warnings_as_notes() -> None:
-    """Print the warnings about old names as notes, without the line of code that caused them."""
-    warnings.simplefilter("always", OldNameWarning)
+    """Print octobert's own warnings as notes, without the line of code that caused them."""
+    for own in _WARNINGS:
+        warnings.simplefilter("always", own)
     show = warnings.showwarning
 
     def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, OldNameWarning):
+        if issubclass(category, _WARNINGS):
             _show.note(f"octobert: {message}.")
         else:
             show(message, category, *where, **more)

@@ -127,6 +127,10 @@ class OldNameWarning(FutureWarning):
     """A name of an earlier version is used. The message has the new name."""
 
 
+class IgnoredFileWarning(UserWarning):
+    """A file of a package was not used. The message says which, and why."""
+
+
 def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:
     """A class and its subclasses by name."""
     inner = [_classes(kind) for kind in root.__subclasses__()]

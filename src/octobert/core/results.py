@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
@@ -377,12 +378,24 @@ class Report(Tabular):
         return rows
 
 
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or set(name) & {"\\", ":", "\0"}:
+        raise ValueError("the path leaves the package")
+    return name
+
+
+# Relative, with slashes, and inside the folder that it is relative to.
+PackagePath = Annotated[str, AfterValidator(_inside)]
+
+
 class PackageManifest(FrozenModel):
     """`octobert.json`: the contents of a package, how it was made, and its scores.
 
     Args:
         octobert: version of octobert that wrote it.
         files: relative path → sha256.
+        sizes: relative path → bytes; packages of octobert 0.1 have none.
     """
 
     octobert: str | None
@@ -398,7 +411,8 @@ class PackageManifest(FrozenModel):
     scores: dict[str, tuple[Score, ...]]
     comparison: Comparison | None
     environment: Environment
-    files: dict[str, str]
+    files: dict[PackagePath, str]
+    sizes: dict[PackagePath, int] = Field(default_factory=dict)
 
 
 class Verdict(FrozenModel):

@@ -17,6 +17,8 @@ Goal = Literal["latency", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 # Most tokens of one inference, padding included. With more, activations leave the caches of any CPU, and memory use grows.
 MAX_RUN_TOKENS = 2048
+# Threads that a setting may start: several per core, and on any machine as many as a large one has.
+_PER_CORE, _ALWAYS_ALLOWED = 4, 64
 
 
 class Setting(FrozenModel):
@@ -29,9 +31,9 @@ class Setting(FrozenModel):
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
     """
 
-    streams: int = 1
-    threads: int = 0
-    tokens: int = MAX_RUN_TOKENS
+    streams: int = Field(default=1, ge=1)
+    threads: int = Field(default=0, ge=0)
+    tokens: int = Field(default=MAX_RUN_TOKENS, ge=1)
     # Files written by octobert 0.1 say `knobs`.
     runtime_options: Mapping[str, RuntimeOption] = Field(
         default_factory=dict, validation_alias=AliasChoices("runtime_options", "knobs")
@@ -44,6 +46,26 @@ class Setting(FrozenModel):
             others: further fields of `SessionOptions`.
         """
         return SessionOptions(streams=self.streams, threads=self.threads, runtime_options=self.runtime_options, **others)
+
+    def check(self, listed: Mapping[str, tuple[RuntimeOption, ...]], *, where: str) -> None:
+        """Check that this machine and a target can use the setting.
+
+        Args:
+            listed: `RUNTIME_OPTIONS` of the target.
+            where: who set it, for the error.
+
+        Raises:
+            RecipeError: it would start too many threads, or has an option or a value that the target does not list.
+        """
+        most, threads = max(_ALWAYS_ALLOWED, _PER_CORE * environment.cores()), self.streams * max(1, self.threads)
+        if threads > most:
+            got, fix = f"{self.streams} streams of {self.threads or 1} threads", "set fewer streams or threads"
+            raise RecipeError("too many threads for this machine", where=where, got=got, expected=f"at most {most}", fix=fix)
+        for name, value in self.runtime_options.items():
+            values = listed.get(name, ())
+            if not any(type(value) is type(each) and value == each for each in values):
+                got, expected = f"{name}: {value!r}"[:100], ", ".join(map(repr, values)) or ", ".join(listed) or "no options"
+                raise RecipeError("not an option of the target that may be set", where=where, got=got, expected=expected)
 
 
 class Tried(FrozenModel):

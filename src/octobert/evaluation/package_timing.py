@@ -13,7 +13,7 @@ from octobert.config.recipe import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
-from octobert.core.results import PackageManifest
+from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
 from octobert.core.tabular import Row, Tabular
 from octobert.data import readers
@@ -21,7 +21,7 @@ from octobert.data.tokenization import Encoded, Tokenizer, longest
 from octobert.evaluation import candidates, latency, tuning
 from octobert.evaluation.candidates import Candidate
 from octobert.inference import tuned_file
-from octobert.inference.predictor import read_manifest
+from octobert.inference.package_files import read_manifest
 from octobert.tasks import rebuild
 
 # Sequence length of a benchmark, in tokens, where the models allow it.
@@ -154,11 +154,12 @@ def tune_package(
         OctobertError: The folder is not a package, the rows cannot be read, or optuna is not installed.
     """
     manifest = read_manifest(folder)
-    file = targets.load(manifest.target).model_file(folder)
-    model = Candidate(name=manifest.target, path=str(file), head=manifest.task.head)
+    target = targets.load(manifest.target)
+    model = Candidate(name=manifest.target, path=str(target.model_file(folder)), head=manifest.task.head)
     rows, tokenizer = _rows_of(folder, data)
-    # An unreadable file is an error before the search, not after it.
-    tuned_file.read_tuned(folder)
+    # What prevents storing the results is an error before the search, not after it.
+    tuned_file.read_tuned(folder, target.RUNTIME_OPTIONS)
+    tuned_file.check_writable(folder)
     results = []
     for goal in sorted(set(goals)):
 
@@ -174,7 +175,7 @@ def tune_package(
 
 def _rows_of(folder: Path, data: Path | None) -> tuple[list[Encoded], Tokenizer]:
     """(the rows of a file, tokenized as a package takes them, the package's tokenizer)."""
-    task = rebuild(read_manifest(folder).task)
+    task = rebuild(read_manifest(folder).task, where=str(folder / PACKAGE_FILE))
     tokenizer = Tokenizer(folder, task.max_length)
     texts = task.inputs(readers.read_file(data), where=str(data)) if data else []
     return list(task.encode(tokenizer, texts).flat), tokenizer

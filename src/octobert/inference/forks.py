@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from octobert.core.errors import ModelError
 
@@ -80,7 +80,7 @@ def on_live_thread(work: Callable[[], T]) -> T:
         return pool.submit(work).result()
 
 
-_ALIVE: weakref.WeakSet[PerProcess[object]] = weakref.WeakSet()
+_ALIVE: weakref.WeakSet[PerProcess[Any]] = weakref.WeakSet()
 _forked = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,12 +14,12 @@ import numpy as np
 
 from octobert import targets
 from octobert.core import environment
-from octobert.core.errors import DataError, ModelError, TargetError
+from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError, TargetError
 from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.session import Session, SessionOptions
+from octobert.core.session import RuntimeOption, Session, SessionOptions
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
-from octobert.inference import cost_model
+from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
@@ -26,6 +27,7 @@ from octobert.inference.streaming import Scheduler
 from octobert.inference.tuned_file import read_tuned
 from octobert.tasks import rebuild
 
+Listed = Mapping[str, tuple[RuntimeOption, ...]]
 # A list of up to this many inputs is answered on the calling thread.
 _FEW = 4
 
@@ -56,10 +58,11 @@ class Predictor:
         cache: folder in which the runtime stores compiled models, for a faster start next time.
         runtime_log: write the messages of the runtime to stderr.
         allow_fallback: run operators that the device does not support on the CPU, instead of raising an error.
+        verify: compare the content of all files with the manifest first. Otherwise only the sizes of the model files are.
 
     Raises:
-        RecipeError: there is no such goal.
-        ModelError: the folder is not a package.
+        RecipeError: there is no such goal, or the streams and threads are too many for this machine.
+        ModelError: the folder is not a package, or its files are not the ones that were packaged.
         TargetError: the runtime of the target is not installed.
 
     Example:
@@ -78,18 +81,24 @@ class Predictor:
         cache: str | Path | None = None,
         runtime_log: bool = False,
         allow_fallback: bool = False,
+        verify: bool = False,
     ) -> None:
         goal = goal_named(goal)
         self.folder = Path(folder)
-        self.manifest = read_manifest(self.folder)
-        self.task = rebuild(self.manifest.task)
+        self.manifest = package_files.read_manifest(self.folder)
+        where = str(self.folder / PACKAGE_FILE)
+        self.task = rebuild(self.manifest.task, where=where)
         self.target = self.manifest.target
-        target = targets.load(self.target)
+        target = targets.load(self.target, where=where)
         probe = target.probe()
         if not probe.available:
             what = f"the target {self.target} cannot run here"
             raise TargetError(what, where=str(folder), got=probe.missing, fix=probe.install)
-        self.setting = _setting(self.folder, goal, streams, threads)
+        if verify:
+            package_files.verify(self.folder)
+        else:
+            package_files.check_sizes(self.folder, self.manifest, target.model_file(self.folder))
+        self.setting = _setting(self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
         options = self.setting.options(cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback)
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
         self._engine = PerProcess(partial(_engine, self.folder, self.manifest, goal, self.setting, options))
@@ -180,28 +189,20 @@ def _engine(folder: Path, manifest: PackageManifest, goal: Goal, setting: Settin
     return _Engine(tokenizer, session, cost, Scheduler(task, tokenizer, session, cost, setting.tokens))
 
 
-def _setting(folder: Path, goal: Goal, streams: int, threads: int) -> Setting:
+def _setting(folder: Path, listed: Listed, goal: Goal, streams: int, threads: int) -> Setting:
     """The setting by the arguments, else the tuned one, else the default."""
-    if not (streams or threads):
-        tuned = read_tuned(folder).get(goal)
-        return tuned.setting if tuned is not None else default_setting(goal)
-    fitting = environment.cores() // (threads or 1) if goal == "throughput" else 1
-    return Setting(streams=streams or max(1, fitting), threads=threads)
-
-
-def read_manifest(folder: Path) -> PackageManifest:
-    """Read `octobert.json` of a package.
-
-    Raises:
-        ModelError: the folder has no such file, or the file cannot be read.
-    """
-    path = folder / PACKAGE_FILE
-    if not path.is_file():
-        inner = sorted(p.parent.name for p in folder.glob(f"*/{PACKAGE_FILE}")) if folder.is_dir() else []
-        fix = f"give the folder of one target: {', '.join(str(folder / name) for name in inner)}" if inner else "check the path"
-        raise ModelError("not a package", where=str(folder), expected=PACKAGE_FILE, fix=fix)
+    if streams or threads:
+        for name, count in (("streams", streams), ("threads", threads)):
+            if count < 0:
+                raise RecipeError("not a number of streams or threads", where=name, got=str(count), expected="0 or more")
+        fitting = environment.cores() // (threads or 1) if goal == "throughput" else 1
+        setting = Setting(streams=streams or max(1, fitting), threads=threads)
+        setting.check(listed, where="streams and threads")
+        return setting
     try:
-        return PackageManifest.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        got = str(error).strip().splitlines()[0]
-        raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix="package the model again") from error
+        tuned = read_tuned(folder, listed).get(goal)
+    except ModelError as error:
+        # The model is whole, and the settings only make it faster.
+        warnings.warn(f"{error} The default settings are used", IgnoredFileWarning, stacklevel=4)
+        tuned = None
+    return tuned.setting if tuned is not None else default_setting(goal)

@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from octobert.core import environment
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, RecipeError
 from octobert.core.files import atomic_write, canonical_digest, storage_errors
+from octobert.core.frozen import first_problem
+from octobert.core.session import RuntimeOption
 from octobert.core.settings import Tuned
 
 FILE = "tuned.json"
+_FORM = TypeAdapter(dict[str, dict[str, Any]])
 
 
-def read_tuned(folder: Path) -> dict[str, Tuned]:
+def read_tuned(folder: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> dict[str, Tuned]:
     """Read the results of tuning on this machine.
 
     Args:
         folder: a package.
+        listed: `RUNTIME_OPTIONS` of its target. The file may come from anybody, so other options are refused.
 
     Returns:
         Results by goal. Empty if the package was not tuned on this machine with these versions of the runtimes.
 
     Raises:
-        ModelError: the file cannot be read.
+        ModelError: the file cannot be read, or has a setting that cannot be used here.
     """
     path = folder / FILE
     if not path.is_file():
         return {}
     try:
-        return {goal: Tuned.model_validate(result) for goal, result in _read(path).get(machine_id(), {}).items()}
-    except (ValueError, AttributeError) as error:
-        what = "the results of tuning cannot be read"
-        raise ModelError(what, where=str(path), got=str(error)[:200], fix="remove the file") from error
+        results = {goal: Tuned.model_validate(result) for goal, result in _read(path).get(machine_id(), {}).items()}
+        for goal, result in results.items():
+            result.setting.check(listed, where=goal)
+    except (OSError, ValueError, RecipeError) as error:
+        got = first_problem(error) if isinstance(error, ValueError) else str(error)
+        what = "the results of tuning cannot be used"
+        raise ModelError(what, where=str(path), got=got, fix="remove the file, and tune again") from error
+    return results
+
+
+def check_writable(folder: Path) -> None:
+    """Check that results can be stored in a package.
+
+    Raises:
+        StorageError: no file can be written there.
+    """
+    with storage_errors(folder):
+        try:
+            tempfile.NamedTemporaryFile(prefix="partial-", dir=folder).close()
+        except OSError as error:
+            error.filename = str(folder)
+            raise
 
 
 def write_tuned(folder: Path, result: Tuned) -> None:
@@ -59,6 +85,6 @@ def machine_id() -> str:
     return canonical_digest([here.cpu, here.cores, here.features, runtimes])[:16]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return results
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Machine → goal → result; `ValueError` where the file has another form."""
+    return _FORM.validate_json(path.read_bytes())

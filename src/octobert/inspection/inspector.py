@@ -15,7 +15,7 @@ from octobert.core.profile import Fallback, Inspection, Operator, Product, Profi
 from octobert.data.tokenization import longest
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.candidates import Candidate
-from octobert.inference.predictor import read_manifest
+from octobert.inference.package_files import read_manifest
 from octobert.inspection import answers, profilers
 from octobert.targets import runtimes
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from octobert.core import plugins
-from octobert.core.frozen import FrozenModel
+from octobert.core.errors import DataError, ModelError, RecipeError
+from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import TaskFacts
 from octobert.tasks._task import Fidelity, Metric, Outputs, Task
 
@@ -64,9 +65,21 @@ def build(name: str, options: Mapping[str, Any], labels: Sequence[str]) -> Task:
     return plugin.build(plugin.Options.model_validate(options), tuple(labels))
 
 
-def rebuild(facts: TaskFacts) -> Task:
-    """The task that a report or a package describes."""
-    return build(facts.name, facts.options, facts.labels)
+def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
+    """The task that a report or a package describes.
+
+    Args:
+        where: the file that describes it, for the error.
+
+    Raises:
+        ModelError: there is no such task, or it has other options or labels.
+    """
+    try:
+        return build(facts.name, facts.options, facts.labels)
+    except (ValueError, RecipeError, DataError) as error:
+        got = first_problem(error) if isinstance(error, ValueError) else str(error)
+        what, fix = f"the task {facts.name} cannot be made", "install the octobert that the package was made with"
+        raise ModelError(what, where=where, got=got, fix=fix) from error
 
 
 def files_of(name: str) -> tuple[str, ...]:

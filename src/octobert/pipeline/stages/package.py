@@ -49,6 +49,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         link_or_copy(inputs.export.path(name), work / name)
     measured = inputs.report.read(report.REPORT, Report)
     shown = (target, candidates.baseline_of(target, measured.scores).name)
+    files = {name: digest for name, digest in digests_of(work).items() if name not in PRIVATE}
     manifest = PackageManifest(
         octobert=environment.versions(("octobert",)).get("octobert"),
         target=target,
@@ -63,7 +64,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
         scores={name: scores for name, scores in measured.scores.items() if name in shown},
         comparison=next((c for c in measured.comparisons if c.candidate == target), None),
         environment=measured.environment,
-        files={name: digest for name, digest in digests_of(work).items() if name not in PRIVATE},
+        files=files,
+        sizes={name: (work / name).stat().st_size for name in files},
     )
     context.write(PACKAGE_FILE, manifest)
     return {"target": target, "size_bytes": sum(p.stat().st_size for p in work.rglob("*") if p.is_file())}

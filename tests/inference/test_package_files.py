@@ -1,0 +1,117 @@
+"""The files of a package: what is said of changed, missing and added ones, and of a manifest that is damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import octobert
+from octobert.core.errors import ModelError
+from octobert.core.results import PACKAGE_FILE
+from tests.support.cli import octobert as octobert_cli
+
+
+@pytest.fixture
+def package(finished, tmp_path: Path) -> Path:
+    """A package that may be changed, with a file of the user."""
+    folder = shutil.copytree(finished[1] / "openvino-cpu", tmp_path / "package")
+    (folder / "notes.txt").write_text("mine")
+    return folder
+
+
+def model_files(package: Path) -> list[str]:
+    """The files that OpenVINO opens."""
+    return [name for name in octobert.manifest(package).files if name.endswith((".xml", ".bin"))]
+
+
+def test_a_package_as_it_was_packaged(package: Path) -> None:
+    verified = octobert.verify(package)
+    assert verified.files == octobert.manifest(package).files
+    assert verified.added == ("notes.txt",)
+    assert len(octobert.load(package, verify=True)(["the of"])) == 1
+    done = octobert_cli("verify", str(package))
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{package}: {len(verified.files)} files as packaged; added since: notes.txt\n",
+    )
+    (shown,) = json.loads(octobert_cli("verify", str(package), "--json").stdout)
+    assert shown["files"] == verified.files
+
+
+def test_every_changed_and_missing_file_is_named(package: Path) -> None:
+    names = list(octobert.manifest(package).files)
+    for name in names[1:]:
+        path = package / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    (package / names[0]).unlink()
+    for check in (octobert.verify, lambda folder: octobert.load(folder, verify=True)):
+        with pytest.raises(ModelError, match="the package is not as octobert wrote it") as error:
+            check(package)
+        assert error.value.got == ", ".join([f"{names[0]} is missing", *(f"{name} has another content" for name in names[1:])])
+    assert octobert_cli("verify", str(package)).returncode == ModelError.exit_code
+
+
+@pytest.mark.parametrize("change", ["cut", "missing"])
+def test_a_model_file_that_was_cut_is_named_without_reading_it(package: Path, change: str) -> None:
+    assert len(model_files(package)) == 2
+    for name in model_files(package):
+        path = package / name
+        content = path.read_bytes()
+        path.unlink()
+        if change == "cut":
+            path.write_bytes(content[: len(content) // 2])
+        said = f"{name} has {len(content) // 2:,} bytes, not {len(content):,}" if change == "cut" else f"{name} is missing"
+        with pytest.raises(ModelError) as error:
+            octobert.load(package)
+        assert error.value.got == said
+        path.write_bytes(content)
+    # What prediction does not open may be changed or removed.
+    (package / "onnx" / "model.onnx").unlink()
+    octobert.load(package).close()
+
+
+def edited(package: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest."""
+    path = package / PACKAGE_FILE
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no such target": (lambda m: m.update(target="ort-gpu"), 'there is no target "ort-gpu"'),
+    "a target that is no text": (lambda m: m.update(target=None), "target: Input should be a valid string, not None"),
+    "no such task": (lambda m: m["task"].update(name="x"), "the task x cannot be made"),
+    "an option of another task": (lambda m: m["task"].update(options={"stride": 1}), "the task text-classification cannot"),
+    "no files": (lambda m: m.pop("files"), "files: Field required"),
+    "a key of a later version": (lambda m: m.update(later=1), "later: Extra inputs are not permitted"),
+    **{
+        name: (lambda m, name=name: m["files"].update({name: "0" * 64}), "the path leaves the package")
+        for name in ("../outside", "/etc/passwd", "a/../../b", "C:\\x", "..", "")
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_damaged_manifest_is_named(package: Path, name: str) -> None:
+    edit, said = UNFIT[name]
+    edited(package, edit)
+    with pytest.raises(octobert.OctobertError) as error:
+        octobert.load(package)
+    assert said in str(error.value)
+    assert str(package / PACKAGE_FILE) in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b"[" * 100_000, b"\xff", b"{}"])
+def test_a_manifest_that_is_no_manifest(package: Path, content: bytes) -> None:
+    (package / PACKAGE_FILE).write_bytes(content)
+    with pytest.raises(ModelError, match=f"{PACKAGE_FILE} cannot be read") as error:
+        octobert.manifest(package)
+    assert len(str(error.value)) < 500
