@@ -67,6 +67,28 @@ def test_next_steps_can_be_pasted_into_a_shell(head: str, texts: list[str], word
     assert shlex.split(command) == ["octobert", "predict", "an out/ort-cpu", *words]
 
 
+def test_quick_is_an_option_of_runs(tmp_path, finished) -> None:
+    (tmp_path / "recipe.yaml").write_text(as_yaml(finished[0]))
+    planned = octobert("run", tmp_path / "recipe.yaml", "--quick", "--dry-run", "--out", tmp_path / "out")
+    assert planned.returncode == 0, planned.stderr
+    printed = octobert("quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o", "--quick").stderr
+    assert "quick: true" in printed
+
+
+def test_errors_name_options_to_those_who_use_options(checkpoint, pairs, tmp_path) -> None:
+    same = ["--data", f"train={pairs / 'train.tsv'}", "--data", f"validation={pairs / 'train.tsv'}"]
+    command = ["quantize", checkpoint("bert"), "--task", "text-classification", *same, "--out", tmp_path / "out"]
+    done = octobert(*command, "--quiet")
+    assert done.returncode == DataError.exit_code
+    assert "leave these out (--set data.calibrate.drop_evaluated=true), or accept them (--allow-leakage)" in done.stderr
+    recipe = {"model": str(checkpoint("bert")), "task": "text-classification"}
+    recipe["data"] = {"train": str(pairs / "train.tsv"), "validation": str(pairs / "train.tsv")}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    done = octobert("run", tmp_path / "recipe.yaml", "--out", tmp_path / "out")
+    assert "(data.calibrate.drop_evaluated: true), or accept them (data.allow_leakage: true)" in done.stderr
+    assert _recipe.in_options("such as finetune: {epochs: 3}") == "such as finetune: {epochs: 3}"
+
+
 def test_a_target_that_cannot_run_here_is_said_before_the_run(finished, tmp_path) -> None:
     recipe, out, _ = finished
     other = recipe.model_copy(update={"targets": ("ort-cpu", "migraphx"), "measure": False, "sensitivity": False})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup
 from octobert.core.plan import Decision
 from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
@@ -131,6 +131,35 @@ def test_noise_is_said() -> None:
     assert "other programs used 1.8 of 4 cores, and the hypervisor took 5% of the CPU time" in busy
 
 
+def test_a_quick_run_says_so(report) -> None:
+    quick = report.model_copy(update={"recipe": {**report.recipe, "quick": True}})
+    assert summary.warnings(quick)[0].startswith("This run was quick (quick: true): 40 evaluation rows and 3 rounds of timing")
+
+
+def test_a_float_model_that_has_learned_nothing_is_named(report) -> None:
+    comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
+    score = Score(metric="accuracy", value=0.5, low=0.4, high=0.6, rows=40, chance=0.5)
+
+    def said(score: Score, **changes: Any) -> list[str]:
+        other = {"fidelity_chance": None, **changes}
+        return summary.chance({"ort-f32": (score,)}, comparison.model_copy(update=other))
+
+    (sentence,) = said(score)
+    assert sentence.startswith(
+        "The float model ort-f32 scores no better than one that always gives the most frequent answer (accuracy 0.5000 [0.400, "
+    )
+    assert "not clearly better" in said(score.model_copy(update={"value": 0.55}))[0]
+    assert said(score.model_copy(update={"value": 0.9, "low": 0.8})) == []
+    assert said(score.model_copy(update={"chance": None})) == []
+    nothing = score.model_copy(update={"metric": "f1", "value": 0.0, "low": 0.0, "high": 0.0, "chance": 0.0})
+    (sentence,) = said(nothing, metric="f1")
+    assert "no better than one that reads no input (f1 0.0000 [0.000, 0.000], the other 0.0000)" in sentence
+    (_, same) = said(score, fidelity_chance=1.0, fidelity=1.0)
+    assert same == "The float model ort-f32 gives the same answer to every row, so agreement 100.00% says nothing."
+    changed = report.model_copy(update={"scores": {**report.scores, "ort-f32": (score,)}})
+    assert any(sentence.startswith("The float model ort-f32 scores no better") for sentence in summary.warnings(changed))
+
+
 def test_every_speedup_has_an_interval(report) -> None:
     assert {(s.candidate, s.reference) for s in report.speedups} >= {(t, f"{r}-f32") for t, r in BASELINES if t in report.plans}
     assert all(s.low <= s.ratio <= s.high for s in report.speedups)
@@ -241,7 +270,9 @@ def test_what_limits_the_results_is_a_warning(report) -> None:
     data = report.data.model_copy(update={"leaked_rows": 3, "dropped_rows": 2})
     stages = {"evaluate/x": StageFacts(summary={"truncated": 7}, seconds=0.0, peak_memory_bytes=0, key="")}
     absent = {"ort-cpu": "no such device", "torch-f32": "the model came as ONNX"}
-    changed = report.model_copy(update={"data": data, "stages": stages, "absent": absent, "latencies": (), "load": None})
+    changed = report.model_copy(
+        update={"data": data, "stages": stages, "absent": absent, "latencies": (), "load": None, "comparisons": ()}
+    )
     assert summary.warnings(changed) == [
         "3 calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good.",
         "2 calibration rows were dropped because they are also evaluation rows.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -51,11 +53,52 @@ def recipe_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
             changes = values.pop("changes") or []
             # Options that are not given: None, [] of several values, False of a flag; 0 is a value.
             keys = {key: _value(key, value) for key, value in values.items() if value or (value == 0 and value is not False)}
-            command(**options, keys=keys, changes=changes)
+            with _options_in_errors():
+                command(**options, keys=keys, changes=changes)
 
         return _show.with_parameters(wrapped, command, list(parameters.values()), without=("keys", "changes"))
 
     return decorate
+
+
+@contextmanager
+def _options_in_errors() -> Iterator[None]:
+    """Errors name options of the command line where they name keys of a recipe, which its user has not written."""
+    from octobert.core.errors import OctobertError
+
+    try:
+        yield
+    except OctobertError as error:
+        if error.where in _parameters():
+            error.where = _option(error.where)
+        error.fix = error.fix and in_options(error.fix)
+        raise
+
+
+def in_options(text: str) -> str:
+    """A text with options instead of keys of a recipe with their values.
+
+    Example:
+        >>> in_options("set transforms: [], or data.tune.samples: 50 (data.allow_leakage: true)")
+        'set --transforms none, or --set data.tune.samples=50 (--allow-leakage)'
+    """
+    from octobert.config.recipe import Recipe
+
+    def option(found: re.Match[str]) -> str:
+        key, value = found.groups()
+        if key == "data.allow_leakage" and value == "true":
+            return "--allow-leakage"
+        if key not in _parameters():
+            return f"--set {key}={value}"
+        return f"{_option(key)} {'none' if value == '[]' else value}".removesuffix(" true")
+
+    return re.sub(rf"\b((?:{'|'.join(Recipe.model_fields)})(?:\.\w+)*): (\[[^]]*\]|[^\s,;){{]+)", option, text)
+
+
+def _option(key: str) -> str:
+    """The option of a plain key."""
+    name: str = _parameters()[key].annotation.__metadata__[0].default
+    return name
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from octobert.cli import _recipe, _show
 PANEL = _show.MAKE
 
 
-@_recipe.recipe_options("corrections", "sensitivity", "strict", "measure", "baselines")
+@_recipe.recipe_options("corrections", "sensitivity", "strict", "measure", "quick", "baselines")
 def command(
     model: Annotated[str, typer.Argument(help=_recipe.MODEL_HELP)],
     task: Annotated[str, typer.Option(help=_recipe.TASK_HELP)],

@@ -41,7 +41,8 @@ def command(
     if as_json:
         _show.document(result.model_dump(mode="json"))
         return
-    from octobert.report.summary import probability
+    from octobert.report import terminal
+    from octobert.report.summary import chance, probability
 
     for name, scores in result.scores.items():
         for score in scores:
@@ -55,3 +56,4 @@ def command(
         f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "
         f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed{change}"
     )
+    _show.render(*terminal.notes((), chance(result.scores, comparison)))

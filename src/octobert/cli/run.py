@@ -28,6 +28,9 @@ def command(
         bool, typer.Option("--allow-pickle", help="Accept pickle weights. Loading them can run code.")
     ] = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the Python function that the recipe names.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure less, in a fraction of the time. The models are the same.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:

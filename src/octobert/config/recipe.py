@@ -180,6 +180,8 @@ class Recipe(FrozenModel):
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
         measure: Evaluate and time every model. Otherwise models are only written.
+        quick: Measure less, in a fraction of the time: at most 256 evaluation rows, a short benchmark at batch size 1, and only
+            the float models on the runtimes of the targets. The written models are the same. Keys that say otherwise count.
         baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
         benchmark: What is timed.
         seed: Seed of every random choice.
@@ -204,6 +206,7 @@ class Recipe(FrozenModel):
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
     measure: bool = True
+    quick: bool = False
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)

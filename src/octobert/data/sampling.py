@@ -93,6 +93,6 @@ def refuse_leakage(
             where=where,
             got=f"for example evaluation row {evaluated[shared[0]] + 1}",
             expected=f"{what} rows from the training split, none of them evaluated",
-            fix=f"take other rows ({where}.from, or drop_evaluated: true to leave shared rows out), "
-            "or set data.allow_leakage: true, which the report will mention",
+            fix=f"take other rows ({where}.from: SPLIT), leave these out ({where}.drop_evaluated: true), or accept them "
+            "(data.allow_leakage: true), which the report mentions",
         )

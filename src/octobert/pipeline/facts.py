@@ -16,7 +16,7 @@ from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
 from octobert.models.source import ModelSource
-from octobert.pipeline import preflight
+from octobert.pipeline import preflight, quick
 from octobert.pipeline.contract import StepResult, TaskSpec
 from octobert.tasks import build, files_of
 
@@ -96,6 +96,8 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     Raises:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
+    available = [name for name in recipe.targets if targets.load(name).probe().available]
+    full, recipe = recipe, quick.shortened(recipe, available)
     model = source.resolve(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
     trains = recipe.finetune is not None or recipe.qat is not None
     places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
@@ -103,9 +105,10 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     task = build(recipe.task.name, recipe.task.options, labels)
     timed = fit_lengths(recipe.benchmark, model.longest_input)
     preflight.check(recipe, model, task, timed, places)
-    available = [name for name in recipe.targets if targets.load(name).probe().available]
     baselines = candidates.baselines_of(available, recipe.baselines)
     absent = {each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines}
+    left_out = {each.name for each in candidates.baselines_of(available, full.baselines)} - set(absent)
+    absent |= dict.fromkeys(sorted(left_out), "left out by quick: true")
     absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
     return RunFacts(
         recipe=recipe,

@@ -272,6 +272,30 @@ def speedup_text(speedup: Speedup) -> str:
     return f"{speedup.ratio:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
+def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:
+    """Return sentences on a float model that has learned nothing that the rows show; a comparison with it means little.
+
+    Args:
+        scores: model → its metrics.
+        comparison: of a quantized model with the float model.
+    """
+    sentences, name = [], comparison.reference
+    score = next((s for s in scores.get(name, ()) if s.metric == comparison.metric and s.chance is not None), None)
+    if score is not None and score.chance is not None and score.low <= score.chance:
+        better = "no better" if score.value <= score.chance else "not clearly better"
+        constant = "one that always gives the most frequent answer" if score.metric == "accuracy" else "one that reads no input"
+        sentences.append(
+            f"The float model {name} scores {better} than {constant} ({score.metric} {score_text(score)}, the other "
+            f"{score.chance:.4f}): that 8 bits score as much says nothing."
+        )
+    if comparison.fidelity_chance is not None and comparison.fidelity_chance >= 1:
+        sentences.append(
+            f"The float model {name} gives the same answer to every row, so {comparison.fidelity_name} "
+            f"{comparison.fidelity:.2%} says nothing."
+        )
+    return sentences
+
+
 def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
     """Return sentences on what makes times unreliable: a busy machine, and times that vary."""
     sentences = []
@@ -356,6 +380,12 @@ def search_text(search: Search) -> str:
 def warnings(report: Report) -> list[str]:
     """Return sentences on everything that limits what the results mean."""
     data, sentences = report.data, []
+    if report.recipe.get("quick") and report.latencies:
+        rounds = max(len(latency.samples_ms) for latency in report.latencies)
+        sentences.append(
+            f"This run was quick (quick: true): {data.evaluation_rows:,} evaluation rows and {rounds} rounds of timing, so "
+            "intervals are wider than those of a full run. The models are the same."
+        )
     if data.leaked_rows:
         sentences.append(
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
@@ -366,6 +396,8 @@ def warnings(report: Report) -> list[str]:
     truncated = max((summary.get("truncated", 0) for summary in evaluated), default=0)
     if truncated:
         sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
+    quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
+    sentences += dict.fromkeys(each for comparison in quantized for each in chance(report.scores, comparison))
     sentences += noise(report.latencies, report.load)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"

@@ -1,0 +1,46 @@
+"""`quick: true` measures less, leaves the models as they are, and says what was left out."""
+
+from __future__ import annotations
+
+from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
+from octobert.pipeline.facts import facts_of
+from octobert.pipeline.planner import steps_of
+from tests.support.runs import TARGETS
+
+
+def quick(recipe: Recipe, **changes: object) -> Recipe:
+    """The tiny run, quick, with nothing set about measuring."""
+    plain = {"model": recipe.model, "task": "text-classification", "data": recipe.data.source, "quick": True}
+    return parse({**plain, "targets": ["ort-cpu"], **changes})
+
+
+def test_a_quick_run_measures_less(finished) -> None:
+    steps = {step.name: step for step in steps_of(quick(finished[0]))}
+    assert [name for name in steps if name.startswith("evaluate/")] == ["evaluate/ort-f32", "evaluate/ort-cpu"]
+    assert steps["data"].options.evaluate.samples == 256
+    timed = steps["benchmark"].options.benchmark
+    assert (timed.batch, timed.repeats, timed.sequence) == ((1,), 12, ("data", 64))
+    absent = facts_of(quick(finished[0]), tune=False).absent
+    assert absent["openvino-f32"] == "left out by quick: true"
+
+
+def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None:
+    full = facts_of(finished[0], tune=False)
+    short = facts_of(quick(finished[0], targets=TARGETS), tune=False)
+    assert set(full.candidates) == set(short.candidates)
+
+
+def test_keys_of_the_recipe_count(finished) -> None:
+    rows = {"source": finished[0].data.source, "evaluate": {"from": "validation", "samples": 30}}
+    given = quick(finished[0], data=rows, benchmark={"batch": [4]}, baselines=["openvino-f32"])
+    facts = facts_of(given, tune=False)
+    assert facts.recipe.data.evaluate.samples == 30
+    assert (facts.benchmark.batch, facts.benchmark.repeats) == ((4,), 12)
+    assert "openvino-f32" in facts.candidates
+
+
+def test_without_quick_nothing_is_left_out(finished) -> None:
+    facts = facts_of(finished[0], tune=False)
+    assert "left out by quick: true" not in facts.absent.values()
+    assert facts.recipe is finished[0]
