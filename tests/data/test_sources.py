@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 
 from octobert.config.loading import parse
@@ -89,14 +90,63 @@ def test_a_mistyped_file_is_not_looked_for_on_the_hub() -> None:
         sources.places(settings(source="nope.csv"))
 
 
-def test_jsonl_and_parquet(tmp_path) -> None:
-    given = [{"text": "é", "label": 1}, {"text": "b\nc", "label": 0}]
-    path = write(tmp_path / "a.jsonl", "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in given))
-    assert readers.read_file(path) == given
-    from datasets import Dataset
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_the_name_of_a_file_is_a_path_and_no_pattern(tmp_path, suffix: str) -> None:
+    folder = tmp_path / "a[b]*?{c,d}"
+    folder.mkdir()
+    names = [f"v1.{suffix}", f"v[1].{suffix}", f"v*.{suffix}", f"v?.{suffix}", f"v{{1,2}}.{suffix}", f"hf: v.{suffix}"]
+    for name in names:
+        frame = pandas.DataFrame({"text": [name]})
+        if suffix == "parquet":
+            frame.to_parquet(folder / name)
+        else:
+            write(folder / name, frame.to_csv(index=False) if suffix == "csv" else frame.to_json(orient="records", lines=True))
+    assert [readers.read_file(folder / name) for name in names] == [[{"text": name}] for name in names]
+    assert sources.places(settings(source=str(folder / names[1]))).evaluate == str(folder / names[1])
 
-    Dataset.from_list(given).to_parquet(str(tmp_path / "a.parquet"))
-    assert readers.read_file(tmp_path / "a.parquet") == given
+
+def test_json_is_read_as_it_is(tmp_path) -> None:
+    lines = '{"text": "2009-10-01", "label": 1}\n\n{"text": "b", "score": null}\n'
+    assert readers.read_file(write(tmp_path / "a.jsonl", lines)) == [
+        {"text": "2009-10-01", "label": 1, "score": None},
+        {"text": "b", "label": None, "score": None},
+    ]
+    assert readers.read_file(write(tmp_path / "a.json", '[{"a": 1},\n {"a": 2}]')) == [{"a": 1}, {"a": 2}]
+    assert readers.read_file(write(tmp_path / "b.json", '{"a":\n 1}')) == [{"a": 1}]
+
+
+def test_a_long_document_is_a_cell(tmp_path) -> None:
+    text = "a long document, " * 60_000
+    assert readers.read_file(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n'))[0]["text"] == text
+
+
+def test_parquet_keeps_class_names_and_dictionaries(tmp_path) -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features).to_parquet(str(tmp_path / "a.parquet"))
+    assert readers.read_file(tmp_path / "a.parquet") == [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}]
+    pandas.DataFrame({"text": ["a", None, "a"] * 100}).astype("category").to_parquet(tmp_path / "b.parquet")
+    assert [row["text"] for row in readers.read_file(tmp_path / "b.parquet")] == ["a", None, "a"] * 100
+
+
+def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatch) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path, one = tmp_path / "bomb.parquet", pyarrow.array(["x" * 100_000])
+    repeated = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1000, pyarrow.int32()), one)
+    parquet.write_table(pyarrow.table({"text": repeated}), path)
+    assert path.stat().st_size < 50_000
+    monkeypatch.setattr(readers, "MOST_BYTES", 20 * 2**20)
+    with pytest.raises(
+        DataError, match=r"too much memory \(got 2\d MiB or more in a file of 0\.\d MiB, expected at most 20 MiB"
+    ):
+        readers.read_file(path)
+    # The number of rows in the footer is enough.
+    parquet.write_table(pyarrow.table({"a": pyarrow.nulls(200_000)}), path)
+    with pytest.raises(DataError, match=r"too much memory .*write a file with fewer rows"):
+        readers.read_file(path)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +157,12 @@ def test_jsonl_and_parquet(tmp_path) -> None:
         ("a.csv", "\n\n", r"the file has no rows"),
         ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
         ("a.txt", "hello", r"not a column file \(got 1 columns, expected a word and its tag on every line"),
-        ("a.jsonl", '{"text": "a"}\n{"text"\n', r"the file cannot be read"),
+        ("a.jsonl", '{"text": "a"}\n{"text"\n', r"a.jsonl, line 2: the line is not JSON .*correct the line"),
+        ("a.jsonl", '{"text": "a"}\n\nnull\n', r"a.jsonl, line 3: the row is not an object \(got None, expected"),
+        ("a.json", '[{"text": "a"}, 1]', r"a.json, row 2: the row is not an object \(got 1,"),
+        ("a.json", '[{"text": "a"},\n {"te', r"a.json: the file is not JSON \(got Unterminated string starting at: line 2"),
+        ("a.json", '{"text": ' + "[" * 100_000, r"a.json, line 1: the line is not JSON \(got maximum recursion depth"),
+        ("a" * 300 + ".csv", None, r"there is no such file; check the path"),
         (
             "a.csv",
             "text,label\nfoo,1,\n",
@@ -125,9 +180,10 @@ def test_jsonl_and_parquet(tmp_path) -> None:
         ),
     ],
 )
-def test_bad_files(tmp_path, name: str, text: str, message: str) -> None:
+def test_bad_files(tmp_path, name: str, text: str | None, message: str) -> None:
+    path = tmp_path / name
     with pytest.raises(DataError, match=message):
-        readers.read_file(write(tmp_path / name, text))
+        readers.read_file(path if text is None else write(path, text))
 
 
 def test_a_missing_file(tmp_path) -> None:

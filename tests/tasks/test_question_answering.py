@@ -334,7 +334,7 @@ def real(shared, tmp_path_factory):
     found = {}
     for version, name in ((1, "squad"), (2, "squad-v2")):
         one = task(name, max_length=64)
-        questions = formats.squad(shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json"))
+        questions = formats.json_rows(shared / "data" / "squad" / ("dev-v1.1.json" if version == 1 else "dev-v2.0.json"))
         questions = [questions[i] for i in sampling.sample(len(questions), 400, 0)]
         encoded = one.encode(tokenizer, one.inputs(questions, where="dev"))
         # Predictions are wanted here, not good ones: the first window is read, as if the text ended there.

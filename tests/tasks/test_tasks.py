@@ -340,9 +340,11 @@ def test_errors_name_the_row_of_the_file_after_sampling() -> None:
         build("text-classification", ("no", "yes")).gold(rows[9:], where="rows")
 
 
-def test_a_score_that_is_no_number() -> None:
-    with pytest.raises(DataError, match=r'row 1, column "score": the score is not a number \(got \'high\'\)'):
-        build("embedding").gold([{"sentence1": "a", "sentence2": "b", "score": "high"}], where="rows")
+@pytest.mark.parametrize("score", ["high", float("nan"), "nan", "inf", None, "", pytest.param(10**400, id="huge")])
+def test_a_score_that_is_no_number(score: object) -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": value} for value in (1.0, score)]
+    with pytest.raises(DataError, match=r'dev.csv, row 2, column "score": the score is not a number \(got .*remove the row'):
+        build("embedding").gold(rows, where="dev.csv")
 
 
 @pytest.mark.parametrize(
@@ -399,3 +401,11 @@ def test_what_training_wants_of_a_row() -> None:
     assert build("mrpc").targets(only(("a", "b"), ("c", "d")), [1, 0]) == [{"labels": 1}, {"labels": 0}]
     with pytest.raises(DataError, match="embeddings are not fine-tuned here"):
         build("embedding").targets(only(("a",)), [1.0])
+
+
+def test_texts_that_no_encoding_can_write_and_texts_that_are_missing() -> None:
+    one = build("text-classification", ("no", "yes"))
+    with pytest.raises(DataError, match=r'row 1, column "text": the text is not Unicode .*udc00'):
+        one.inputs([{"text": "a\udc00"}], where="dev.jsonl")
+    with pytest.raises(DataError, match=r'row 1, column "text": the text is empty'):
+        one.inputs([{"text": float("nan")}], where="dev.parquet")

@@ -269,17 +269,14 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
     Raises:
         ModelError: The file is missing, or octobert did not write it.
     """
-    import onnx_ir as ir
-
     from octobert.core.errors import ModelError
     from octobert.core.files import atomic_write, storage_errors
+    from octobert.core.onnx_files import read_onnx
     from octobert.graph import operators
     from octobert.graph.passes import fusion
 
     path, target = Path(model), Path(out)
-    if not path.is_file():
-        raise ModelError("the file does not exist", where=str(path), fix="check the path")
-    graph = ir.load(path)
+    graph = read_onnx(path)
     if graph.metadata_props.get("producer") != "octobert":
         fix = (
             "quantize the model first (--method float keeps it in float), then use onnx/model.onnx or onnx/model_quantized.onnx"

@@ -19,6 +19,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# Characters of one part of an error.
+_LONGEST = 600
+
 
 class OctobertError(Exception):
     """An error with the parts that a message needs.
@@ -48,7 +51,9 @@ class OctobertError(Exception):
         expected: str | None = None,
         fix: str | None = None,
     ) -> None:
-        self.what, self.where, self.got, self.expected, self.fix = what, where, got, expected, fix
+        self.what, self.fix = what, fix
+        # These may quote files of any content.
+        self.where, self.got, self.expected = _shortened(where), _shortened(got), _shortened(expected)
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -129,6 +134,11 @@ class OldNameWarning(FutureWarning):
 
 class IgnoredFileWarning(UserWarning):
     """A file of a package was not used. The message says which, and why."""
+
+
+def _shortened(text: str | None) -> str | None:
+    """A text without its middle if it is longer than anybody reads."""
+    return text if text is None or len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:

@@ -1,9 +1,10 @@
-"""Formats that are not tables: SQuAD's nested JSON, CoNLL's column files, folders of texts. Errors name the place."""
+"""Formats that are not tables: JSON, also nested as SQuAD's, CoNLL's column files, folders of texts. Errors name the place."""
 
 from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", 
 _DOCUMENT = "-DOCSTART-"
 # The folder of aclImdb's reviews that have no class.
 _UNLABELLED = "unsup"
+# Rows that each have columns of their own would fill the memory.
+_MOST_COLUMNS = 10_000
 _CONLL_2003 = ("tokens", "pos_tags", "chunk_tags", "ner_tags")
 
 
@@ -72,23 +75,60 @@ def _text_row(split: str, file: Path) -> Row:
     return {**row, "rating": int(rated[1])} if rated else row
 
 
-def squad(path: Path) -> list[Row] | None:
-    """The questions of an official SQuAD file, 1.1 or 2.0; None where the file is something else.
+def json_rows(path: Path) -> list[Row]:
+    """The rows of a JSON file: an object on every line, one array of objects, or the nested form of the official SQuAD files.
 
     Returns:
-        rows of id, title, context, question, answers [{"text", "answer_start"}], is_impossible.
+        rows that all have the same columns; None where an object has no such key.
 
     Raises:
-        DataError: it is of that form, but a part is missing.
+        DataError: it is not JSON, a row is not an object, or a part of a SQuAD file is missing.
     """
+    text = decoded(path)
     try:
-        whole = json.loads(decoded(path))
-    except ValueError:
-        return None  # JSON Lines
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if text.lstrip().startswith("["):
+            got, fix = str(error), "download or write it again"
+            raise DataError("the file is not JSON", where=str(path), got=got, fix=fix) from error
+        return _same_columns(path, _lines(path, text))
     articles = whole.get("data") if isinstance(whole, dict) else None
-    if not isinstance(articles, list) or not all(isinstance(a, dict) and "paragraphs" in a for a in articles):
-        return None  # some other data set
-    return [row for number, article in enumerate(articles, start=1) for row in _questions(path, number, article)]
+    if isinstance(articles, list) and all(isinstance(a, dict) and "paragraphs" in a for a in articles):
+        return [row for number, article in enumerate(articles, start=1) for row in _questions(path, number, article)]
+    records = whole if isinstance(whole, list) else [whole]
+    return _same_columns(path, [_object(record, f"{path}, row {i}") for i, record in enumerate(records, start=1)])
+
+
+def _lines(path: Path, text: str) -> list[dict[str, Any]]:
+    """The objects of JSON Lines."""
+    rows = []
+    # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line in Python but not in JSON Lines.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            got, fix = f"{error}: {line[:60]!r}", "correct the line"
+            raise DataError("the line is not JSON", where=where, got=got, fix=fix) from error
+        rows.append(_object(value, where))
+    return rows
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        got, expected = reprlib.repr(value)[:60], '{"column": value, …}'
+        raise DataError("the row is not an object", where=where, got=got, expected=expected, fix="remove the row or correct it")
+    return value
+
+
+def _same_columns(path: Path, rows: Sequence[dict[str, Any]]) -> list[Row]:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    if len(columns) > _MOST_COLUMNS:
+        got, expected = f"{len(columns):,}", f"at most {_MOST_COLUMNS:,}, the same in every row"
+        raise DataError("the file has too many columns", where=str(path), got=got, expected=expected, fix="correct the file")
+    return [{column: row.get(column) for column in columns} for row in rows]
 
 
 def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[Row]:
@@ -113,7 +153,7 @@ def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[
 def _part(whole: Any, name: str, kind: type, where: str) -> Any:
     value = whole.get(name) if isinstance(whole, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
-        got = "nothing" if value is None else repr(value)[:60]
+        got = "nothing" if value is None else reprlib.repr(value)[:60]
         raise DataError(f'there is no "{name}"', where=where, got=got, expected=f"a {kind.__name__}", fix="correct the file")
     return value
 

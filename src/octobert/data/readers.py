@@ -1,7 +1,8 @@
 """Readers: the rows of one file, of a folder of texts, or of one split of a data set on the hub.
 
-CSV and TSV files are read with `csv`, JSON Lines, Parquet and the hub with `datasets`; `formats` has the others. All cells of
-CSV and TSV files are text: "NA" is a text, and "007" is not a number.
+CSV and TSV files are read with `csv`, JSON Lines with `json`, Parquet with `pyarrow`, the hub with `datasets`; `formats` has
+the others. All cells of CSV and TSV files are text: "NA" is a text, and "007" is not a number. The name of a file is its path,
+never a pattern: `v[1].csv` is that file.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import os
 import re
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import DataError
-from octobert.core.files import is_disk_error
 from octobert.data import formats
 from octobert.data.rows import ROW_NUMBER, Row
 
@@ -25,6 +25,11 @@ FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
 # Columns of two official files without a header, CoLA and the STS benchmark.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
+# The largest data that is read, as all of it is held in memory, and what a row takes besides its values.
+MOST_BYTES = 4 * 2**30
+_ROW_BYTES = 200
+# Rows of a Parquet file that are decoded at once.
+_BATCH = 128
 # Follows the last line of a file while it is read.
 _END = "\0end\0"
 
@@ -72,9 +77,10 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     Raises:
         DataError: the file is missing, empty, malformed or of an unknown format.
     """
-    if path.is_dir():
+    # `os.path` does not raise for names that no file system takes.
+    if os.path.isdir(path):
         return formats.text_folder(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError("there is no such file", where=str(path), fix="check the path")
     form = FORMATS.get(path.suffix.lower())
     if form is None:
@@ -82,13 +88,13 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
         raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=expected)
     if path.stat().st_size == 0:
         raise DataError("the file is empty", where=str(path), expected="rows", fix="check how it was written")
+    _refuse_large(path, path.stat().st_size)
     if form in ("csv", "tsv"):
         rows = _delimited(path, "," if form == "csv" else "\t", tuple(columns))
     elif form == "columns":
         rows = formats.column_file(path, columns)
     else:
-        questions = formats.squad(path) if form == "json" else None
-        rows = _arrow_rows(path, form) if questions is None else questions
+        rows = formats.json_rows(path) if form == "json" else _parquet(path)
     if not rows:
         raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
     return rows
@@ -111,33 +117,74 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
             got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
             fix="check the name, the split and the network",
         ) from error
-    return _rows_of(dataset)
+    return _with_names(dataset.features, dataset.to_list())
 
 
-def _arrow_rows(path: Path, form: str) -> list[Row]:
-    """The rows of a JSON Lines or Parquet file."""
-    from datasets import Dataset, disable_progress_bars
-    from datasets.exceptions import DatasetGenerationError
+def _parquet(path: Path) -> list[Row]:
+    """The rows of a Parquet file, in parts, as a small file may hold more than fits in memory."""
+    import pyarrow
+    from pyarrow import parquet
 
-    disable_progress_bars()
-    read_arrow: Any = Dataset.from_json if form == "json" else Dataset.from_parquet
-    # `datasets` keeps an Arrow copy of what it reads, in a folder that is removed at once.
-    with tempfile.TemporaryDirectory(prefix="octobert-") as cache:
-        try:
-            return _rows_of(read_arrow(str(path), keep_in_memory=True, cache_dir=cache))
-        except (DatasetGenerationError, ValueError, OSError) as error:
-            cause = error.__cause__ or error
-            if is_disk_error(cause):
-                raise cause from error
-            raise DataError("the file cannot be read", where=str(path), got=str(cause).strip()[:200]) from error
+    rows: list[Row] = []
+    try:
+        file = parquet.ParquetFile(path)
+        held = file.metadata.num_rows * _ROW_BYTES
+        _refuse_large(path, held)
+        features = _features(file.schema_arrow)
+        for batch in file.iter_batches(batch_size=_BATCH):
+            # A column with a dictionary is small until it is decoded.
+            table = pyarrow.Table.from_batches([batch]).cast(_plain(batch.schema))
+            held += table.nbytes
+            _refuse_large(path, held)
+            rows += table.to_pylist()
+        return _with_names(features, rows)
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow raises its own types, OSError, and those of the values that it cannot convert
+        got, fix = " ".join(str(error).split())[:200], "download or write it again"
+        raise DataError("the file cannot be read", where=str(path), got=got, fix=fix) from error
 
 
-def _rows_of(dataset: Any) -> list[Row]:
-    """The rows of a `datasets.Dataset`, with class labels by name, alone or in lists."""
+def _plain(schema: Any) -> Any:
+    """A schema without dictionaries."""
+    import pyarrow
+
+    plain = [f.with_type(f.type.value_type) if pyarrow.types.is_dictionary(f.type) else f for f in schema]
+    return pyarrow.schema(plain)
+
+
+def _refuse_large(path: Path, size: int) -> None:
+    """Refuse rows that would not fit in memory with what is made of them.
+
+    Raises:
+        DataError: they are larger than octobert reads at once.
+    """
+    import psutil
+
+    most = min(MOST_BYTES, psutil.virtual_memory().available // 2)
+    if size > most:
+        raise DataError(
+            "the rows take too much memory",
+            where=str(path),
+            got=f"{size / 2**20:,.0f} MiB or more in a file of {path.stat().st_size / 2**20:,.1f} MiB",
+            expected=f"at most {most / 2**20:,.0f} MiB (4 GiB, or half of the free memory)",
+            fix="write a file with fewer rows, or with the columns of the task only",
+        )
+
+
+def _features(schema: Any) -> Mapping[str, Any]:
+    """What `datasets` wrote into a Parquet file about its columns; nothing in other files."""
+    from datasets import Features
+
+    return Features.from_arrow_schema(schema) if b"huggingface" in (schema.metadata or {}) else {}
+
+
+def _with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
+    """Rows with class labels by name, alone or in lists."""
     from datasets import ClassLabel
 
-    inner = {key: getattr(feature, "feature", None) for key, feature in dataset.features.items()}
-    names = {key: feature.names for key, feature in dataset.features.items() if isinstance(feature, ClassLabel)}
+    inner = {key: getattr(feature, "feature", None) for key, feature in features.items()}
+    names = {key: feature.names for key, feature in features.items() if isinstance(feature, ClassLabel)}
     lists = {key: feature.names for key, feature in inner.items() if isinstance(feature, ClassLabel)}
 
     def plain(key: str, value: Any) -> Any:
@@ -145,7 +192,7 @@ def _rows_of(dataset: Any) -> list[Row]:
             return [lists[key][index] for index in value]
         return names[key][value] if key in names and value is not None and value >= 0 else value
 
-    return [{key: plain(key, value) for key, value in row.items()} for row in dataset.to_list()]
+    return [{key: plain(key, value) for key, value in row.items()} for row in rows]
 
 
 def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row]:

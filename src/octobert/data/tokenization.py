@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
+import reprlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from octobert.core.errors import ModelError
 from octobert.core.family import longest_input
+from octobert.core.model_config import read_config, read_object
 from octobert.core.session import Feeds
 
 # One text, two that form a pair, or the words of one.
@@ -114,23 +115,22 @@ class Tokenizer:
             raise ModelError(
                 "there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there"
             )
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the Rust library raises plain Exception for every malformed file
-            raise ModelError("tokenizer.json cannot be read", where=str(path), got=str(error)[:200]) from error
         check_length(max_length, folder)
         self.max_length = max_length or min(longest(folder), _trained_length(folder))
-        self.pad_id = int(_json(folder / "config.json").get("pad_token_id") or 0)
-        # tokenizer.json often states padding and truncation; octobert pads each batch by itself.
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(self.max_length)
+        self.pad_id = read_config(folder).get("pad_token_id") or 0
+        self._path = path
+        with self._errors("cannot be read"):
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            # tokenizer.json often states padding and truncation; octobert pads each batch by itself.
+            self._tokenizer.no_padding()
+            self._tokenizer.enable_truncation(self.max_length)
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
         inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
-        with self._lock:
+        with self._lock, self._errors():
             encodings = self._tokenizer.encode_batch(inputs)
         return [
             Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
@@ -139,7 +139,7 @@ class Tokenizer:
 
     def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
         """All tokens of texts, with their places in the texts."""
-        with self._lock:
+        with self._lock, self._errors():
             self._tokenizer.no_truncation()
             try:
                 encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
@@ -151,18 +151,33 @@ class Tokenizer:
 
     def frame(self, texts: int) -> Frame:
         """The special tokens that this tokenizer puts around a text (1) or a pair (2), taken from an example."""
-        example = self._tokenizer.encode("a", "a" if texts == 2 else None)
+        with self._errors():
+            example = self._tokenizer.encode("a", "a" if texts == 2 else None)
         ids, types, owners = (
             np.array(a) for a in (example.ids, example.type_ids, [-1 if o is None else o for o in example.sequence_ids])
         )
         edges = [0]
         for text in range(texts):
             inside = np.flatnonzero(owners == text)
+            if not len(inside):
+                got = f"no token for text {text + 1} of {texts}"
+                raise ModelError("the tokenizer loses a text", where=str(self._path), got=got, fix="copy the tokenizer again")
             edges += [int(inside[0]), int(inside[-1]) + 1]
         edges.append(len(ids))
         gaps = [slice(edges[i], edges[i + 1]) for i in range(0, len(edges), 2)]
         segments = tuple(int(types[edges[2 * text + 1]]) for text in range(texts))
         return Frame(tuple(ids[gap] for gap in gaps), tuple(types[gap] for gap in gaps), segments)
+
+    @contextmanager
+    def _errors(self, what: str = "does not fit together") -> Iterator[None]:
+        """Turn the library's errors into a sentence: plain `Exception`s, and panics of Rust, which are not even those."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
+            got, fix = " ".join(str(error).split())[:200], "download or copy the tokenizer again"
+            raise ModelError(f"tokenizer.json {what}", where=str(self._path), got=got, fix=fix) from error
 
 
 def check_length(max_length: int | None, folder: Path) -> None:
@@ -184,7 +199,7 @@ def check_length(max_length: int | None, folder: Path) -> None:
 
 def longest(folder: Path) -> int:
     """The largest number of tokens that the model of a folder has positions for."""
-    return longest_input(_json(folder / "config.json"))
+    return longest_input(read_config(folder))
 
 
 def feeds_of(rows: Sequence[Encoded], pad_id: int, length: int = 0) -> Feeds:
@@ -251,10 +266,13 @@ def save_tokenizer(source: Path, folder: Path) -> None:
 
 
 def _trained_length(folder: Path) -> int:
-    stated = _json(folder / "sentence_bert_config.json").get("max_seq_length")
-    stated = stated or _json(folder / "tokenizer_config.json").get("model_max_length")
-    return int(stated) if stated and float(stated) < _NO_LIMIT else _NO_LIMIT
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """The length in tokens that the files beside a model state for its texts."""
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        path = folder / name
+        stated = read_object(path).get(key) if path.is_file() else None
+        if stated:
+            if not isinstance(stated, int | float) or not stated >= 1:
+                got, fix = reprlib.repr(stated)[:60], "correct the file, or set the task's max_length"
+                raise ModelError("no number of tokens", where=f"{path}, {key}", got=got, expected="1 or more", fix=fix)
+            return int(min(stated, _NO_LIMIT))
+    return _NO_LIMIT

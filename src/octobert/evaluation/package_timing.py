@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from octobert.config.recipe import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.core.model_config import read_config
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
 from octobert.core.tabular import Row, Tabular
@@ -93,7 +93,7 @@ def benchmark_packages(
     settings = checked(Benchmark, plain, where="benchmark")
     latency.check_lengths(settings, limit)
     rows, tokenizer = _rows_of(folders[0], data)
-    vocabulary = json.loads((folders[0] / "config.json").read_text(encoding="utf-8")).get("vocab_size", 1000)
+    vocabulary = read_config(folders[0]).get("vocab_size") or 1000
     shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, seed=0)
     timed = latency.measure(models, shapes, repeats=repeats, threads=threads, on_progress=on_progress)
     return BenchmarkResult(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Latency
+from octobert.core.model_config import read_config
 from octobert.core.profile import Fallback, Inspection, Operator, Product, Profile
 from octobert.data.tokenization import longest
 from octobert.evaluation import candidates, latency
@@ -76,7 +76,7 @@ def opened(path: Path, target: str | None = None) -> Opened:
         floating=str(floating) if floating.is_file() else None,
         family=manifest.model.family,
         head=manifest.task.head,
-        vocabulary=json.loads((path / "config.json").read_text(encoding="utf-8")).get("vocab_size", _FEW_IDS),
+        vocabulary=read_config(path).get("vocab_size") or _FEW_IDS,
         longest=longest(path),
     )
 

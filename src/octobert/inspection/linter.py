@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.capability import Capabilities, kind_of
-from octobert.core.errors import ModelError
+from octobert.core.onnx_files import read_onnx
 from octobert.core.plan import LIMITS, DType, FloatType, middle_of
 from octobert.core.profile import Finding, Lint, Severity
 from octobert.graph import operators
@@ -57,9 +57,9 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
         capabilities: the target's table.
 
     Raises:
-        ModelError: the file is not an ONNX model, or its external data is missing.
+        ModelError: the file is not an ONNX model, or its external data is missing or elsewhere.
     """
-    graph = _load(path)
+    graph = read_onnx(path).graph
     findings: list[Finding] = [*_about_file(path, graph, capabilities)]
     broken: dict[tuple[Severity, str, str, str | None], list[str]] = defaultdict(list)
     for severity, rule, text, node, fix in _about_nodes(graph, capabilities):
@@ -75,22 +75,6 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
     return Lint(
         file=str(path), target=capabilities.name, products=len(products), integer=len(integer), findings=tuple(findings)
     )
-
-
-def _load(path: Path) -> ir.Graph:
-    if not path.is_file():
-        raise ModelError("there is no such file", where=str(path), fix="check the path")
-    try:
-        graph = ir.load(path).graph
-    except Exception as error:  # protobuf and onnx_ir raise their own errors for other files
-        raise ModelError("not an ONNX model", where=str(path), got=str(error).strip().splitlines()[-1][:200]) from error
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor) and not Path(tensor.path).is_file():
-            raise ModelError(
-                "the model's external data is missing", where=str(tensor.path), fix="copy the .data file to the model's folder"
-            )
-    return graph
 
 
 def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[Finding]:

@@ -12,19 +12,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from octobert.core import model_config
 from octobert.core.errors import ModelError
+from octobert.core.files import is_disk_error
 from octobert.models.heads import head_of
 from octobert.models.source import PICKLES, pickle_only
 
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """The files that hold the weights of a checkpoint folder.
+    """The files that hold the weights of a checkpoint folder. Headers and sizes of safetensors files are checked.
 
     Raises:
-        ModelError: there are none, or only pickle files and those are not allowed.
+        ModelError: there are none, they are damaged, or there are only pickle files and those are not allowed.
     """
     safe = sorted(folder.glob("*.safetensors"))
     if safe:
+        _check_safetensors(folder, safe)
         return safe
     pickles = [folder / name for name in PICKLES if (folder / name).exists()]
     if pickles and allow_pickle:
@@ -34,6 +39,41 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     exports = sorted(folder.rglob("*.onnx"))
     fix = f"give its ONNX file instead: {exports[0]}" if exports else "check the download"
     raise ModelError("the checkpoint has no weights", where=str(folder), expected="model.safetensors", fix=fix)
+
+
+def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
+    """Refuse files that are cut off or damaged, and an index whose files are not all there."""
+    _need("safetensors")
+    from safetensors import SafetensorError, safe_open
+
+    again = "download or copy it again"
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy") as weights:
+                weights.keys()
+        except OSError as error:
+            fix = "check its permissions"
+            raise ModelError("the weights cannot be read", where=str(file), got=str(error)[:200], fix=fix) from error
+        except SafetensorError as error:
+            got = f"{file.stat().st_size:,} bytes; {' '.join(str(error).split())[:200]}"
+            raise ModelError("the weights are cut off or damaged", where=str(file), got=got, fix=again) from error
+    index = folder / _INDEX
+    if not index.is_file() or (folder / _WHOLE).is_file():
+        return
+    shards = model_config.read_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        expected = '{"weight_map": {tensor: file}}'
+        raise ModelError(f"{_INDEX} cannot be read", where=str(index), expected=expected, fix=again)
+    missing = sorted(set(shards.values()) - {file.name for file in files})
+    if missing:
+        what = "files of the checkpoint's weights are missing"
+        raise ModelError(what, where=str(index), got=f"no {', '.join(missing[:4])}"[:200], fix="download the whole checkpoint")
+
+
+def _need(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(f"opening a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
 
 
 def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allow_pickle: bool = False) -> Any:
@@ -86,11 +126,7 @@ def load_base(
     extra: dict[str, Any] = {"ignore_mismatched_sizes": True}
     if labels:
         extra |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
-    if not dropout:
-        from transformers import AutoConfig
-
-        extra |= dict.fromkeys(dropouts(AutoConfig.from_pretrained(folder).to_dict()), 0.0)
-    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, seed=seed, **extra)
+    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, seed=seed, dropout=dropout, **extra)
     prefix = f"{model.base_model_prefix}."
     missing = sorted(key for key in info["missing_keys"] if key.startswith(prefix) and "pooler" not in key)
     if missing:
@@ -118,12 +154,10 @@ def inputs_of(model: Any) -> tuple[str, ...]:
 
 
 def _from_pretrained(
-    folder: Path, head: str, *, allow_pickle: bool, seed: int = 0, **extra: Any
+    folder: Path, head: str, *, allow_pickle: bool, seed: int = 0, dropout: bool = True, **extra: Any
 ) -> tuple[Any, dict[str, list[str]]]:
     """(the model in float32, transformers' report on the weights that it loaded)."""
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(f"opening a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
+    _need("torch", "transformers")
     safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
     import torch
     import transformers
@@ -134,12 +168,19 @@ def _from_pretrained(
     quiet.disable_progress_bar()
     torch.manual_seed(seed)
     try:
+        if not dropout:
+            extra |= dict.fromkeys(dropouts(transformers.AutoConfig.from_pretrained(folder).to_dict()), 0.0)
         # transformers loads the type that was saved (often float16); octobert compares everything with float32.
         model, info = getattr(transformers, head_of(head).auto_class).from_pretrained(
             folder, dtype=torch.float32, use_safetensors=safe, output_loading_info=True, **extra
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:  # transformers checks little of what it reads, so damaged files give errors of any type
+        if is_disk_error(error):
+            raise
         raise ModelError(
-            "transformers cannot load the checkpoint", where=str(folder), got=str(error).strip().splitlines()[0][:300]
+            "transformers cannot load the checkpoint",
+            where=str(folder),
+            got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            fix="download or copy it again, or give its ONNX file",
         ) from error
     return model, info

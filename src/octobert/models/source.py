@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from octobert.config.loading import looks_local
+from octobert.core import model_config
 from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
+from octobert.core.onnx_files import external_files
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "1_Pooling/*", "*.model"]
@@ -107,16 +110,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read `config.json` of a checkpoint.
 
     Raises:
-        ModelError: the file is missing, is not JSON, or asks for remote code.
+        ModelError: the file is missing or damaged, or asks for remote code.
     """
-    path = folder / "config.json"
+    path = folder / model_config.CONFIG
     if not path.is_file():
         raise ModelError("not a checkpoint folder", where=str(folder), got="no config.json", fix="check the path")
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError("config.json is not JSON", where=str(path), got=str(error)) from error
-    if "auto_map" in config:
+    config = model_config.read_config(folder)
+    if config.get("auto_map"):
         raise ModelError(
             "the checkpoint needs its own Python code (trust_remote_code), which octobert never runs",
             where=str(path),
@@ -147,7 +147,8 @@ def _locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     if name.startswith("package:"):
         return _in_package(name.removeprefix("package:"))
     path = Path(name).expanduser()
-    if path.exists():
+    # Unlike `Path.exists`, it does not raise for names that no file system takes.
+    if os.path.exists(path):
         return path
     if looks_local(name, (".onnx",)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
@@ -207,20 +208,11 @@ def _tokenizer_folder(file: Path) -> Path:
 
 
 def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
-    files = [path, *_external_files(path)] if path.is_file() else []
+    files = [path, *external_files(path)] if path.is_file() else []
     for pattern in _DIGESTED + (() if files else ("*.safetensors", "*.bin")):
         files += sorted(folder.glob(pattern))
-    return canonical_digest([[file.name, of(file)] for file in files])
-
-
-def _external_files(path: Path) -> list[Path]:
-    """The files that hold the weights of an ONNX file outside of it."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
     try:
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, ValueError, RuntimeError):
-        return []
-    names = {entry.value for t in model.graph.initializer for entry in t.external_data if entry.key == "location"}
-    return [path.parent / name for name in sorted(names) if (path.parent / name).is_file()]
+        return canonical_digest([[file.name, of(file)] for file in files])
+    except OSError as error:
+        fix = "check its permissions"
+        raise ModelError("the file cannot be read", where=str(error.filename), got=error.strerror, fix=fix) from error

@@ -252,9 +252,9 @@ class Answering:
 def _refuse_duplicates(rows: Sequence[Row], where: str) -> None:
     seen: dict[Any, int] = {}
     for index, row in enumerate(rows):
-        name = row.get("id")
-        if name in (None, ""):
+        if row.get("id") in (None, ""):
             continue
+        name = str(row["id"])
         if name in seen:
             other = place_of(rows[seen[name]], "id", seen[name], where=where)
             place = place_of(row, "id", index, where=where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,6 +67,8 @@ def text_of(row: Row, column: str, index: int, *, where: str) -> str:
         DataError: the cell is empty, or is not a text.
     """
     value = row[column]
+    # Parquet files from pandas have NaN where a text is missing.
+    value = None if isinstance(value, float) and math.isnan(value) else value
     if isinstance(value, (list, tuple, dict)):
         raise DataError("the cell is not a text", where=place_of(row, column, index, where=where), got=repr(value)[:100])
     text = "" if value is None else str(value)
@@ -73,7 +76,21 @@ def text_of(row: Row, column: str, index: int, *, where: str) -> str:
         raise DataError(
             "the text is empty", where=place_of(row, column, index, where=where), fix="remove the row or fill it in"
         )
+    if not _is_unicode(text):
+        fix = "decode it from its own encoding first"
+        raise DataError(
+            "the text is not Unicode", where=place_of(row, column, index, where=where), got=ascii(text)[:100], fix=fix
+        )
     return text
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, which JSON can write and no encoding can."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_texts(texts: Sequence[str], *, where: str) -> None:
@@ -85,7 +102,7 @@ def check_texts(texts: Sequence[str], *, where: str) -> None:
     for text in texts:
         if not text.strip():
             raise DataError("the text is empty", where=where, got=repr(tuple(texts))[:100])
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if not _is_unicode(text):
             got = ascii(tuple(texts))[:100]
             raise DataError("the text is not Unicode", where=where, got=got, fix="decode it from its own encoding first")
 

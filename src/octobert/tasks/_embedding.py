@@ -7,6 +7,7 @@ texts alone                 items: nothing to judge by itself; only fidelity to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -135,9 +136,12 @@ class Embedding(WholeTexts):
 
     def _number(self, value: Any, place: str) -> float:
         try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise DataError("the score is not a number", where=place, got=repr(value)) from None
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise DataError("the score is not a number", where=place, got=repr(value)[:60], fix="remove the row or correct it")
+        return number
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
+from octobert.core.onnx_files import read_onnx
 from octobert.core.results import Parity, Sizes
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, naming, shapes, structure
@@ -158,19 +159,19 @@ def load_onnx(path: Path) -> ir.Model:
         ModelError: the file is not a complete ONNX model.
     """
     import onnx
-    from google.protobuf.message import DecodeError
 
+    model = read_onnx(path)
     try:
         # By path, because a model of more than 2 GiB cannot be checked in memory.
         onnx.checker.check_model(str(path), full_check=False)
-        return ir.load(path)
-    except (DecodeError, onnx.checker.ValidationError, ValueError, RuntimeError, FileNotFoundError) as error:
+    except Exception as error:  # its own type, and those of protobuf and of the file system
         raise ModelError(
-            "the file is not a complete ONNX model",
+            "the file is not a valid ONNX model",
             where=str(path),
-            got=f"{path.stat().st_size} bytes; {str(error).strip().splitlines()[0][:200] if str(error) else 'no graph'}",
+            got=" ".join(str(error).split())[:200],
             fix="export or copy it again",
         ) from error
+    return model
 
 
 def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:

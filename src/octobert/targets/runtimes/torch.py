@@ -120,15 +120,15 @@ class TorchGraphSession:
         if precision not in _DTYPES:
             expected = ", ".join(_DTYPES)
             raise TargetError("torch has no such precision", where=str(path), got=precision, expected=expected)
-        import onnx_ir as ir
         import torch
 
+        from octobert.core.onnx_files import read_onnx
         from octobert.targets.shared import torch_graph
 
         self._torch, self._device, self._path = torch, device, path
         _set_threads(options)
         self.streams, self.prepares_shapes = options.streams, False
-        model = ir.load(path)
+        model = read_onnx(path)
         # Without instructions for 8-bit products `torch._int_mm` is 50 to 70 times slower than float32 on a CPU.
         int_mm = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))
         module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)

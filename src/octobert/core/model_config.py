@@ -1,0 +1,87 @@
+"""JSON files of a model, such as `config.json`, read with a check of what octobert uses of them.
+
+They come with downloaded models, so any of them may be damaged, or say anything.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from octobert.core.errors import ModelError
+
+CONFIG = "config.json"
+# The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.
+_Layers = Annotated[int, Field(ge=1, le=1000)]
+_Width = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class _Config(BaseModel):
+    """What octobert, or the size of the model that transformers builds, depends on. Other keys may be anything."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    model_type: str = "bert"
+    architectures: list[str] | None = None
+    auto_map: dict[str, Any] | None = None
+    id2label: dict[Annotated[str, Field(pattern=r"^[0-9]{1,7}$")], str | int | float] | None = None
+    max_position_embeddings: Annotated[int, Field(ge=1, le=2**24)] = 512
+    pad_token_id: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    vocab_size: Annotated[int, Field(ge=1, le=2**26)] | None = None
+    type_vocab_size: Annotated[int, Field(ge=0, le=2**20)] | None = None
+    num_labels: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    num_hidden_layers: _Layers | None = None
+    n_layers: _Layers | None = None
+    hidden_size: _Width | None = None
+    dim: _Width | None = None
+    intermediate_size: _Width | None = None
+    hidden_dim: _Width | None = None
+    embedding_size: _Width | None = None
+    num_attention_heads: _Width | None = None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        ModelError: it cannot be read, is not JSON in UTF-8, or holds something else.
+    """
+    fix = "download or copy the model again"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        fix = "check the path and its permissions"
+        raise ModelError(f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path.name} is not JSON", where=str(path), got=str(error)[:200], fix=fix) from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path.name} holds no object", where=str(path), got=reprlib.repr(value)[:60], expected="{…}", fix=fix)
+    return value
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the `config.json` of a model; empty where there is none.
+
+    Raises:
+        ModelError: it cannot be read, or a value is none that an encoder can have.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        return {}
+    config = read_object(path)
+    try:
+        _Config.model_validate(config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ModelError(
+            f"{CONFIG} has a value that no encoder can have",
+            where=f"{path}, {'.'.join(map(str, first['loc']))}",
+            got=reprlib.repr(first["input"])[:60],
+            expected=first["msg"].removeprefix("Input should be ").removeprefix("String should "),
+            fix="download or copy the model again",
+        ) from error
+    return config
