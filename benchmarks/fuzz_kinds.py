@@ -148,10 +148,11 @@ def tokenize(folder: Path) -> None:
 def read_rows(name: str, task: str, folder: Path) -> None:
     """What `octobert quantize` and `octobert evaluate` do with rows."""
     from octobert import tasks
+    from octobert.core.results import Stated
     from octobert.data import readers, sampling
 
     where, rows = readers.read(str(folder / name), hub=None, config=None, revision=None, columns=())
-    built = tasks.build(task, {}, LABELS[task])
+    built = tasks.build(task, {}, Stated(labels=LABELS[task]))
     inputs = built.inputs(rows, where=where)
     gold = built.gold(rows, where=where)
     json.dumps([inputs, gold])

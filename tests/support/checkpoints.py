@@ -121,7 +121,9 @@ def tiny_settings(family: str) -> dict[str, Any]:
     return own if "dim" in own else {**TINY, **own}
 
 
-def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -> Path:
+def make_checkpoint(
+    folder: Path, family: str, head: str, labels: tuple[str, ...] = ("different", "same"), **overrides: object
+) -> Path:
     """A random model of a family with a head, its tokenizer beside it.
 
     Weights are drawn wide enough that attention is not uniform and logits differ from row to row.
@@ -133,7 +135,7 @@ def make_checkpoint(folder: Path, family: str, head: str, **overrides: object) -
     settings = {**tiny_settings(family), "initializer_range": 0.3, **overrides}
     config = transformers.AutoConfig.for_model(family, **settings)
     if head == "sequence-classification":
-        config.id2label, config.label2id = {0: "different", 1: "same"}, {"different": 0, "same": 1}
+        config.id2label, config.label2id = dict(enumerate(labels)), {name: i for i, name in enumerate(labels)}
     model = getattr(transformers, HEADS[head].auto_class).from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from octobert.core import plugins
 from octobert.core.errors import DataError
+from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.tasks import _classification, _embedding
@@ -15,7 +16,7 @@ from octobert.tasks import _classification, _embedding
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
     module = plugins.load("tasks", name)
-    return module.build(module.Options(**options), of_model)
+    return module.build(module.Options(**options), Stated(labels=of_model))
 
 
 def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
@@ -228,7 +229,7 @@ def test_a_document_that_several_queries_share_is_one_document() -> None:
     second = np.concatenate([first[:1]] * 3 + [first[3:]])
     inputs = [(f"q{i}",) for i in range(6)] + [("same",)] * 3 + [(f"d{i}",) for i in range(3)]
     ranks = task.items({"sentence_embedding": np.concatenate([second, second])}, only(*inputs), [1.0] * 6)
-    np.testing.assert_array_equal(ranks, np.ones((6, 1)))
+    np.testing.assert_array_equal(ranks, [[1, 4]] * 6)
 
 
 def test_texts_without_gold_are_judged_by_fidelity_alone() -> None:

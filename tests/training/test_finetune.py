@@ -217,7 +217,7 @@ def test_classes_of_a_new_head_come_from_the_training_rows(checkpoint, tmp_path,
     write(tmp_path / "train.jsonl", rows[:40])
     write(tmp_path / "dev.jsonl", rows[40:])
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task=task)
-    assert {step.options.task.labels for step in steps_of(recipe) if hasattr(step.options, "task")} == {tuple(labels)}
+    assert {step.options.task.stated.labels for step in steps_of(recipe) if hasattr(step.options, "task")} == {tuple(labels)}
     data_of(recipe, tmp_path)
     context = context_for(recipe, tmp_path / "run", tmp_path / "rows", epochs=0.5)
     stage.run(context)
@@ -230,7 +230,7 @@ def test_a_model_with_the_head_keeps_its_classes(checkpoint, tmp_path) -> None:
     for name, part in (("train", range(40)), ("dev", range(40, 60))):
         write(tmp_path / f"{name}.jsonl", [{"text": f"the of {i}", "label": i % 2} for i in part])
     recipe = recipe_for(checkpoint("bert"), tmp_path, task="text-classification")
-    assert step_of(recipe, "finetune").options.task.labels == ("different", "same")
+    assert step_of(recipe, "finetune").options.task.stated.labels == ("different", "same")
 
 
 def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answering, tmp_path) -> None:

@@ -7,11 +7,14 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octobert.cli import _show
+
+if TYPE_CHECKING:
+    from octobert.core.results import TaskFacts
 
 PANEL = _show.USE
 
@@ -25,6 +28,10 @@ def command(
     question: Annotated[list[str] | None, typer.Option(help="A question about the context. Give it several times.")] = None,
     context: Annotated[str | None, typer.Option(help="Context of the questions, of any length.")] = None,
     context_file: Annotated[Path | None, typer.Option(help="Text file with the context.")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Name of the model's prompt that is put before texts, such as query. Default: the model's."),
+    ] = None,
     goal: Annotated[
         str, typer.Option(help="latency: one inference uses all cores. throughput: each core runs its own inference.")
     ] = "latency",
@@ -43,7 +50,9 @@ def command(
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
     answers, cut = [], False
     with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
-        for answer in model.stream(_remembered(inputs, waiting)):
+        if asks:
+            _check_asked(model.manifest.task)
+        for answer in model.stream(_prompted(_remembered(inputs, waiting), prompt)):
             cut = cut or "truncated" in answer
             if as_json:
                 answers.append({"input": waiting.popleft(), **answer})
@@ -62,6 +71,20 @@ def _remembered(inputs: Iterator[Any], waiting: deque[Any]) -> Iterator[Any]:
         yield item
 
 
+def _prompted(inputs: Iterator[Any], prompt: str | None) -> Iterator[Any]:
+    """Inputs with the name of their prompt."""
+    return inputs if prompt is None else ({"text": item, "prompt": prompt} for item in inputs)
+
+
+def _check_asked(task: TaskFacts) -> None:
+    """Refuse a question to a model that answers none: it would read question and context as a pair of texts."""
+    from octobert.core.errors import DataError
+
+    if task.head != "question-answering":
+        what, fix = "the model does not answer questions", "give texts, without --question and --context"
+        raise DataError(what, where="--question", got=f"a model for {task.name}", fix=fix)
+
+
 def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
     """An answer as a line: the answer first, the input last."""
     text = " ⇄ ".join(item) if isinstance(item, tuple) else item
@@ -75,6 +98,11 @@ def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
         return f"{entities or '(nothing)'}\t{text}"
     if "label" in answer:
         return f"{answer['label']}\t{answer['score']:.4f}\t{text}"
+    if "labels" in answer:
+        given = ", ".join(f"{name} ({answer['scores'][name]:.4f})" for name in answer["labels"])
+        return f"{given or '(no label)'}\t{text}"
+    if "score" in answer:
+        return f"{answer['score']:.4f}\t{text}"
     numbers = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
     return f"[{numbers}, …] ({len(answer['embedding'])})\t{text}"
 

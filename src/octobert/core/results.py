@@ -240,6 +240,9 @@ class Finetuned(Tabular):
         return [score.model_dump() for score in self.scores]
 
 
+Problem = Literal["single-label", "multi-label", "regression"]
+
+
 class Stated(FrozenModel):
     """What the files of a model, and the data, state about texts and answers.
 
@@ -253,7 +256,7 @@ class Stated(FrozenModel):
     """
 
     labels: tuple[str, ...] = ()
-    problem: Literal["single-label", "multi-label", "regression"] | None = None
+    problem: Problem | None = None
     activation: str | None = None
     prompts: dict[str, str] = Field(default_factory=dict)
     default_prompt: str | None = None

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import reprlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,11 @@ from octobert.core.session import Feeds
 Text = tuple[str, ...]
 # transformers writes this for "no limit".
 _NO_LIMIT = 10**9
+# Names of one file of sentence-transformers, the present one first.
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 
 @dataclass(frozen=True)
@@ -121,11 +128,21 @@ class Tokenizer:
         self._path = path
         with self._errors("cannot be read"):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            _lower_(self._tokenizer, folder)
             # tokenizer.json often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length)
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
+
+    def save(self, path: Path) -> None:
+        """Write it as `tokenizer.json`, without padding and truncation."""
+        with self._lock:
+            self._tokenizer.no_truncation()
+            try:
+                self._tokenizer.save(str(path))
+            finally:
+                self._tokenizer.enable_truncation(self.max_length)
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
@@ -241,10 +258,16 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     """
     import shutil
 
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json"):
+    stated = next((name for name in SENTENCE_CONFIGS if (source / name).is_file()), None)
+    if stated is not None:
+        shutil.copyfile(source / stated, folder / SENTENCE_CONFIGS[0])
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     if (folder / "tokenizer.json").is_file():
+        if _lowers(folder):
+            # Other programs read tokenizer.json alone.
+            Tokenizer(folder).save(folder / "tokenizer.json")
         return
     # Without a vocabulary transformers would create an empty one, and every word would be unknown.
     vocabularies = [source / "vocab.txt", source / "vocab.json", *source.glob("*.model")]
@@ -267,7 +290,8 @@ def save_tokenizer(source: Path, folder: Path) -> None:
 
 def _trained_length(folder: Path) -> int:
     """The length in tokens that the files beside a model state for its texts."""
-    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+    names = [*((name, "max_seq_length") for name in SENTENCE_CONFIGS), ("tokenizer_config.json", "model_max_length")]
+    for name, key in names:
         path = folder / name
         stated = read_object(path).get(key) if path.is_file() else None
         if stated:
@@ -276,3 +300,18 @@ def _trained_length(folder: Path) -> int:
                 raise ModelError("no number of tokens", where=f"{path}, {key}", got=got, expected="1 or more", fix=fix)
             return int(min(stated, _NO_LIMIT))
     return _NO_LIMIT
+
+
+def _lowers(folder: Path) -> bool:
+    """Whether sentence-transformers states that texts are read in lower case."""
+    path = next((folder / name for name in SENTENCE_CONFIGS if (folder / name).is_file()), None)
+    return path is not None and bool(read_object(path).get("do_lower_case"))
+
+
+def _lower_(tokenizer: Any, folder: Path) -> None:
+    """Let a tokenizer of the `tokenizers` library begin with lower case, where sentence-transformers states that."""
+    from tokenizers import normalizers
+
+    own = tokenizer.normalizer
+    if _lowers(folder) and '"Lowercase"' not in json.dumps(json.loads(tokenizer.to_str())["normalizer"]):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own] if own is not None else [])])

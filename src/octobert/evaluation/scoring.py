@@ -31,7 +31,8 @@ def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[A
     if not len(gold):
         return ()
     items = task.items(outputs, encoded, gold)
-    by_name = {name: score(name, metric, items, seed=seed) for name, metric in task.metrics.items()}
+    chance = task.chance(items)
+    by_name = {name: score(name, metric, items, seed=seed, chance=chance.get(name)) for name, metric in task.metrics.items()}
     if task.primary is not None and by_name[task.primary] is None:
         raise DataError(
             f"{task.primary} is not defined on the evaluated rows",
@@ -78,6 +79,7 @@ def compare(
         p_value=p_value,
         fidelity_name=fidelity.name,
         fidelity=fidelity.agreement,
+        fidelity_chance=fidelity.chance,
         output_error=fidelity.error,
         changed=tuple((i, expected[i] if expected else "", before, after) for i, before, after in fidelity.changed),
     )

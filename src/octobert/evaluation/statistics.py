@@ -16,7 +16,7 @@ RESAMPLES = 1000
 CONFIDENCE = 0.95
 
 
-def score(name: str, metric: Metric, items: np.ndarray, *, seed: int) -> Score | None:
+def score(name: str, metric: Metric, items: np.ndarray, *, seed: int, chance: float | None = None) -> Score | None:
     """Compute a metric and its 95 % interval by the percentile bootstrap.
 
     Args:
@@ -24,6 +24,7 @@ def score(name: str, metric: Metric, items: np.ndarray, *, seed: int) -> Score |
         metric: function from items to a number.
         items: [items, …] what the metric reads, one entry per item.
         seed: of the resamples.
+        chance: value of a model that does not read its input.
 
     Returns:
         None if the metric is undefined on these items.
@@ -37,7 +38,7 @@ def score(name: str, metric: Metric, items: np.ndarray, *, seed: int) -> Score |
     if not np.isfinite(value):
         return None
     low, high = _interval([metric(items[i]) for i in _resamples(len(items), seed)])
-    return Score(metric=name, value=value, low=low, high=high, rows=len(items))
+    return Score(metric=name, value=value, low=low, high=high, rows=len(items), chance=chance)
 
 
 def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:

@@ -17,7 +17,7 @@ from octobert.core.session import Feeds
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.models.heads import Head
-from octobert.models.pooling import Pooling, pool
+from octobert.models.pooling import Pooler, pool
 
 Batches = Sequence[Feeds]
 # Relative. Two float32 implementations of an encoder round in another order; measured: 1e-6 on 6 to 24 layers.
@@ -44,15 +44,15 @@ def only(batch: Feeds, model: ir.Model) -> Feeds:
     return {str(v.name): batch[str(v.name)] for v in model.graph.inputs}
 
 
-def torch_outputs(model: Any, feeds: Feeds, head: Head, pooling: Pooling) -> list[np.ndarray]:
+def torch_outputs(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -> list[np.ndarray]:
     """Return the outputs of a PyTorch model, in the order of `head.outputs`."""
     import torch
 
     tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
     with torch.inference_mode():
         result = model(**tensors)
-    if head.pooled:
-        return [pool(result[head.model_outputs[0]], tensors["attention_mask"], pooling).numpy()]
+    if pooler is not None:
+        return [pool(result[head.model_outputs[0]], tensors["attention_mask"], pooler).numpy()]
     return [result[name].numpy() for name in head.outputs]
 
 

@@ -107,14 +107,15 @@ class Predictor:
         """Answer one input or a list of inputs, in order.
 
         Args:
-            inputs: for classification and embeddings, texts or pairs of texts. For question answering, (question, context)
-                pairs or {"question", "context"} dicts. For token classification, texts or lists of words.
+            inputs: for classification and embeddings, texts or pairs of texts. Embeddings also take {"text", "prompt"} with
+                the name of one of the model's prompts. For question answering, (question, context) pairs or {"question",
+                "context"} dicts. For token classification, texts or lists of words.
 
         Returns:
-            One dict per input. Classification: {"label", "score"}. Embeddings: {"embedding"}. Question answering: {"answer",
-            "score", "start", "end"} with character positions in the context, and further answers under "others". Token
-            classification: {"words", "tags", "entities"}. "truncated" is true where an input was longer than the model
-            accepts.
+            One dict per input. Classification: {"label", "score"}; several labels: {"labels", "scores"}; a model with one
+            logit: {"score"}. Embeddings: {"embedding"}. Question answering: {"answer", "score", "start", "end"} with
+            character positions in the context, and further answers under "others". Token classification: {"words", "tags",
+            "entities"}. "truncated" is true where an input was longer than the model accepts.
 
         Raises:
             DataError: an input has another form.

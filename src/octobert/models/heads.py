@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
+from octobert.models.modules import MODULES
 from octobert.models.source import ModelSource
 
 _STATES = "last_hidden_state"
@@ -81,10 +82,21 @@ def head_of(name: str) -> Head:
 def check_head(source: ModelSource, name: str) -> None:
     """Refuse a checkpoint that was trained for another head, before its weights are loaded.
 
+    A sentence-transformers model says itself that it is one, whatever its encoder was trained for before.
+
     Raises:
         ModelError: the config names another architecture.
     """
     ending, stated = head_of(name).architecture, _architecture(source)
+    own = next((head for head in HEADS.values() if head.architecture and stated.endswith(head.architecture)), None)
+    if head_of(name).pooled and own is not None and not (source.tokenizer_folder / MODULES).is_file():
+        raise ModelError(
+            f"an {name} would drop the head of the checkpoint",
+            where=str(source.path / "config.json"),
+            got=stated,
+            expected="an encoder without a head",
+            fix=f"choose a task for {own.name}, or save the encoder alone (AutoModel.from_pretrained, save_pretrained)",
+        )
     if ending and stated and not stated.endswith(ending):
         raise ModelError(
             f"the checkpoint has no {name} head",

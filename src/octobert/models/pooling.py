@@ -1,66 +1,277 @@
-"""How the states of a text's tokens become one vector: what a sentence-transformers folder states, and its PyTorch form."""
+"""How the states of a text's tokens become one vector: what a sentence-transformers folder states, and its PyTorch form.
+
+`modules.json` names the modules of such a model, in order. Every module is honoured or refused by its name. A folder without
+that file is a plain encoder, whose token states are averaged.
+"""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
 
 from octobert.core.errors import ModelError
-from octobert.core.frozen import FrozenModel
+from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
+from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of, read_json
+from octobert.models.source import pickle_only
 
-_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+# Keys of older folders, in the order in which sentence-transformers concatenates.
+_FLAGS: dict[str, Mode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "Sigmoid", "GELU")
+_EMBEDDING = "sentence_embedding"
+# Lower bounds of the divisors in sentence-transformers' mean pooling and in torch.nn.functional.normalize.
+MIN_TOKENS, MIN_NORM = 1e-9, 1e-12
+# Of torch.nn.LayerNorm.
+NORM_EPSILON = 1e-5
 
 
-class Pooling(FrozenModel):
-    """How token states become one vector.
+@dataclass(frozen=True)
+class Pooler:
+    """A pooling with the weights of its steps, by `<folder>.<name>`, such as `2_Dense.linear.weight`."""
 
-    Args:
-        mode: `mean` over the tokens that are not padding, or `cls`, the first token.
-        normalize: divide by the L2 norm.
-    """
-
-    mode: str = "mean"
-    normalize: bool = False
+    pooling: Pooling
+    weights: Mapping[str, np.ndarray]
 
 
 def pooling_of(folder: Path) -> Pooling:
-    """Pooling and normalization as a sentence-transformers folder states them; mean pooling without any statement.
+    """The pooling that a folder states; mean pooling for a plain encoder.
 
     Args:
-        folder: the checkpoint, or the folder of an ONNX file's config; it may hold `1_Pooling/config.json` and `modules.json`.
+        folder: the checkpoint, or the folder of an ONNX file's config.
 
     Raises:
-        ModelError: a pooling that is neither mean nor CLS.
+        ModelError: a module, or an option of a module, is not supported.
     """
-    path = folder / "1_Pooling" / "config.json"
-    modules = folder / "modules.json"
-    normalize = modules.is_file() and "models.Normalize" in modules.read_text(encoding="utf-8")
-    if not path.is_file():
-        return Pooling(normalize=normalize)
-    stated = json.loads(path.read_text(encoding="utf-8"))
-    active = [key for key, value in stated.items() if key.startswith("pooling_mode_") and value is True]
-    mode = _MODES.get(active[0]) if len(active) == 1 else stated.get("pooling_mode")
-    if mode not in ("mean", "cls"):
-        got = ", ".join(active) or "none"
-        raise ModelError("the pooling is not supported", where=str(path), got=got, expected="mean or cls")
-    return Pooling(mode=mode, normalize=normalize)
+    modules, where = modules_of(folder), str(folder / MODULES)
+    if not modules:
+        if (folder / "1_Pooling").is_dir():
+            what = "the folder states a pooling, but not which modules follow it"
+            raise ModelError(what, where=where, got="no such file", fix="download modules.json too")
+        return Pooling()
+    about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+    kind = about.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise ModelError("the model makes no embeddings", where=str(folder / ABOUT), got=kind, expected="SentenceTransformer")
+    names = [_kind(stated, where) for stated, _ in modules]
+    if names[:2] != ["Transformer", "Pooling"]:
+        got = ", ".join(names)
+        raise ModelError("these modules are not supported", where=where, got=got, expected="Transformer, Pooling, …")
+    _check_transformer(folder, modules[0][1])
+    stated = _options(modules[1][1])
+    if not stated.get("include_prompt", True) and any((about.get("prompts") or {}).values()):
+        what, where = "tokens of a prompt cannot be left out of the pooling", str(modules[1][1] / "config.json")
+        raise ModelError(what, where=where, got="include_prompt: false", fix="remove the prompts of the model")
+    steps = [_step(name, own, folder) for name, (_, own) in zip(names[2:], modules[2:], strict=True) if name != "Dropout"]
+    return Pooling(
+        modes=_modes(stated, str(modules[1][1] / "config.json")),
+        include_prompt=bool(stated.get("include_prompt", True)),
+        steps=tuple(steps),
+        truncate_dim=about.get("truncate_dim"),
+        similarity=about.get("similarity_fn_name"),
+    )
 
 
-def pool(states: Any, mask: Any, pooling: Pooling) -> Any:
+def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
+    """The pooling that a folder states, with its weights.
+
+    Raises:
+        ModelError: it is not supported, or its weights are missing, or in a pickle file that is not allowed.
+    """
+    pooling = pooling_of(folder)
+    weights: dict[str, np.ndarray] = {}
+    for step in pooling.steps:
+        if isinstance(step, Normalize):
+            continue
+        found, expected = _arrays(folder / step.folder, allow_pickle=allow_pickle), _shapes(step)
+        for name, shape in expected.items():
+            if name not in found or found[name].shape != shape:
+                got = f"shape {found[name].shape}" if name in found else ", ".join(sorted(found)) or "nothing"
+                what = f'the module has no weights "{name}" of its shape'
+                raise ModelError(what, where=str(folder / step.folder), got=got, expected=str(shape), fix="download it again")
+            weights[f"{step.folder}.{name}"] = found[name].astype(np.float32)
+    return Pooler(pooling, weights)
+
+
+def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
     """Pool token states in PyTorch, the reference for the graph's pooling.
 
     Args:
         states: tensor [B, S, D].
-        mask: the attention mask, tensor [B, S].
-        pooling: how.
+        mask: the attention mask, tensor [B, S]; padding is on the right.
+        pooler: how.
 
     Returns:
-        tensor [B, D].
+        tensor [B, E].
     """
-    if pooling.mode == "cls":
-        pooled = states[:, 0]
-    else:
-        weights = mask.unsqueeze(-1).to(states.dtype)
-        pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
-    return pooled / pooled.norm(dim=-1, keepdim=True).clamp(min=1e-12) if pooling.normalize else pooled
+    import torch
+    import torch.nn.functional as F
+
+    def weight(name: str) -> Any:
+        array = pooler.weights.get(name)
+        return None if array is None else torch.from_numpy(array).to(states)
+
+    kept = mask.unsqueeze(-1).to(states.dtype)
+    x = torch.cat([_pooled(mode, states, kept) for mode in pooler.pooling.modes], dim=-1)
+    for step in pooler.pooling.steps:
+        if isinstance(step, Normalize):
+            x = F.normalize(x, dim=-1, eps=MIN_NORM)
+        elif isinstance(step, LayerNorm):
+            scale, shift = weight(f"{step.folder}.norm.weight"), weight(f"{step.folder}.norm.bias")
+            x = F.layer_norm(x, (step.dimension,), scale, shift, NORM_EPSILON)
+        else:
+            made = F.linear(x, weight(f"{step.folder}.linear.weight"), weight(f"{step.folder}.linear.bias"))
+            made = getattr(torch.nn, step.activation)()(made)
+            if step.residual:
+                projection = weight(f"{step.folder}.residual.weight")
+                made = made + (x if projection is None else F.linear(x, projection))
+            x = made
+    return x[..., : pooler.pooling.truncate_dim]
+
+
+def _pooled(mode: Mode, states: Any, kept: Any) -> Any:
+    """One mode; `kept` is 1 for tokens and 0 for padding, [B, S, 1]."""
+    if mode == "cls":
+        return states[:, 0]
+    if mode == "max":
+        return states.masked_fill(kept == 0, float("-inf")).amax(1)
+    if mode in ("mean", "mean_sqrt_len_tokens"):
+        count = kept.sum(1).clamp(min=MIN_TOKENS)
+        return (states * kept).sum(1) / (count if mode == "mean" else count.sqrt())
+    places = kept.cumsum(1) * kept
+    weights = places if mode == "weightedmean" else (places == kept.sum(1, keepdim=True)).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=MIN_TOKENS)
+
+
+def _kind(stated: str, where: str) -> str:
+    """`Dense` for `sentence_transformers.models.Dense` of older files and for the longer names of newer ones."""
+    if not stated.startswith("sentence_transformers."):
+        raise ModelError(
+            "a module of the model needs its own Python code, which octobert never runs",
+            where=where,
+            got=stated,
+            expected="modules of sentence-transformers",
+        )
+    return stated.rpartition(".")[2]
+
+
+def _check_transformer(folder: Path, own: Path) -> None:
+    """Refuse an encoder that gives anything but the states of its last layer, or that lies elsewhere."""
+    if own.resolve() != folder.resolve():
+        raise ModelError(
+            "the encoder is in a folder of its own",
+            where=str(folder / MODULES),
+            got=own.name,
+            expected="the model's folder",
+            fix="save the model again with a current version of sentence-transformers",
+        )
+    path = folder / "sentence_bert_config.json"
+    stated = read_json(path) if path.is_file() else {}
+    text = (stated.get("modality_config") or {}).get("text") or {}
+    seen = (stated.get("transformer_task", "feature-extraction"), text.get("method_output_name", "last_hidden_state"))
+    if seen != ("feature-extraction", "last_hidden_state"):
+        raise ModelError(
+            "the encoder's output is not supported",
+            where=str(path),
+            got=" with ".join(map(str, seen)),
+            expected="feature-extraction with last_hidden_state",
+        )
+
+
+def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
+    modes = stated.get("pooling_mode")
+    if modes is None:
+        active = [key for key, value in stated.items() if key.startswith("pooling_mode_") and value]
+        unknown = [key for key in active if key not in _FLAGS]
+        modes = unknown or [mode for key, mode in _FLAGS.items() if key in active] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    for mode in modes:
+        if mode not in get_args(Mode):
+            raise ModelError("the pooling is not supported", where=where, got=str(mode), expected=", ".join(get_args(Mode)))
+    return tuple(modes)
+
+
+def _step(name: str, own: Path, folder: Path) -> PoolingStep:
+    """A module after pooling."""
+    stated, where = _options(own, missing_ok=name == "Normalize"), str(own / "config.json")
+    inputs = {stated.get(key) or _EMBEDDING for key in ("module_input_name", "module_output_name")}
+    if inputs != {_EMBEDDING}:
+        raise ModelError(
+            f"this use of {name} is not supported", where=where, got=", ".join(sorted(inputs)), expected=_EMBEDDING
+        )
+    inner = own.relative_to(folder).as_posix()
+    if name == "Normalize":
+        return Normalize()
+    try:
+        if name == "LayerNorm":
+            return LayerNorm(folder=inner, dimension=stated["dimension"])
+        if name == "Dense":
+            activation = str(stated.get("activation_function", "torch.nn.modules.activation.Tanh"))
+            if not activation.startswith("torch.nn.") or activation.rpartition(".")[2] not in ACTIVATIONS:
+                what = "the activation function is not supported"
+                raise ModelError(what, where=where, got=activation, expected=", ".join(ACTIVATIONS))
+            return Dense(
+                folder=inner,
+                in_features=stated["in_features"],
+                out_features=stated["out_features"],
+                bias=stated.get("bias", True),
+                activation=activation.rpartition(".")[2],
+                residual=stated.get("use_residual", False),
+            )
+    except (KeyError, ValueError) as error:
+        raise ModelError(f"the config of {name} cannot be read", where=where, got=str(error).splitlines()[0]) from error
+    supported = "Dense, LayerNorm, Normalize or Dropout"
+    raise ModelError(f"the module {name} is not supported", where=str(folder / MODULES), got=inner, expected=supported)
+
+
+def _shapes(step: Dense | LayerNorm) -> dict[str, tuple[int, ...]]:
+    """Name → shape of the weights of a step."""
+    if isinstance(step, LayerNorm):
+        return {"norm.weight": (step.dimension,), "norm.bias": (step.dimension,)}
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (step.out_features, step.in_features)}
+    if step.bias:
+        shapes["linear.bias"] = (step.out_features,)
+    if step.residual and step.in_features != step.out_features:
+        shapes["residual.weight"] = (step.out_features, step.in_features)
+    return shapes
+
+
+def _arrays(own: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
+    safe, pickled = (own / name for name in WEIGHTS)
+    if not safe.is_file() and not pickled.is_file():
+        raise ModelError("the module has no weights", where=str(own), expected="model.safetensors", fix="check the download")
+    if not safe.is_file() and not allow_pickle:
+        raise pickle_only(str(pickled))
+    try:
+        if safe.is_file():
+            from safetensors.numpy import load_file
+
+            return load_file(safe)
+        import torch
+
+        tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    except Exception as error:  # safetensors and pickle raise many unrelated types for broken files
+        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+        raise ModelError("the module's weights cannot be read", where=str(own), got=got, fix="download them again") from error
+
+
+def _options(own: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    path = own / "config.json"
+    if not path.is_file() and missing_ok:
+        return {}
+    if not path.is_file():
+        raise ModelError("a module has no config.json", where=str(own), fix="check the download")
+    stated = read_json(path)
+    if not isinstance(stated, dict):
+        raise ModelError("a module's config.json is not an object", where=str(path), got=type(stated).__name__)
+    return stated

@@ -20,10 +20,11 @@ from octobert.core.family import EncoderFamily, families, family_of, longest_inp
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.onnx_files import external_files
+from octobert.models.modules import module_files, modules_of
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "1_Pooling/*", "*.model"]
-_DIGESTED = ("*.json", "*.txt", "*.model", "1_Pooling/config.json")
+_DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json")
 
 
@@ -36,7 +37,7 @@ class ModelSource(FrozenModel):
         config: `config.json` as a dictionary; empty for an ONNX file without one.
         tokenizer_folder: the folder of the config and the tokenizer.
         longest_input: the largest number of tokens that the model has positions for, special tokens included.
-        digest: sha256 over weights, config, tokenizer and pooling; the same wherever the files are.
+        digest: sha256 over weights, config, tokenizer and modules; the same wherever the files are.
         stamp: what the file system said of these files before they were read.
     """
 
@@ -160,9 +161,11 @@ def _locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         ) from None
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
-        if not list(folder.glob("*.safetensors")):
+        without = [own for own in _weighted_folders(folder) if not list((folder / own).glob("*.safetensors"))]
+        if without:
             # Pickle weights are downloaded only when they are allowed.
-            pickles = [f for f in list_repo_files(name, revision=revision) if f in PICKLES]
+            names = {str(Path(own, pickle)) for own in without for pickle in PICKLES}
+            pickles = sorted(names & set(list_repo_files(name, revision=revision)))
             if pickles and not allow_pickle:
                 raise pickle_only(f"{name}/{pickles[0]}")
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*_DOWNLOADED, "*.bin"]))
@@ -176,6 +179,11 @@ def _locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
             got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
             fix="check the name, the network and your token, or give a local folder",
         ) from error
+
+
+def _weighted_folders(folder: Path) -> list[str]:
+    """Folders of a model that may hold weights, relative to it: its own, and those of its modules."""
+    return list(dict.fromkeys([".", *(own.relative_to(folder).as_posix() for _, own in modules_of(folder))]))
 
 
 def _in_package(name: str) -> Path:
@@ -211,8 +219,9 @@ def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
     files = [path, *external_files(path)] if path.is_file() else []
     for pattern in _DIGESTED + (() if files else ("*.safetensors", "*.bin")):
         files += sorted(folder.glob(pattern))
+    named = {file.name: file for file in files} | {name: folder / name for name in module_files(folder)}
     try:
-        return canonical_digest([[file.name, of(file)] for file in files])
+        return canonical_digest([[name, of(file)] for name, file in named.items()])
     except OSError as error:
         fix = "check its permissions"
         raise ModelError("the file cannot be read", where=str(error.filename), got=error.strerror, fix=fix) from error

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from octobert.config.training import Training
 from octobert.core.frozen import FrozenModel
 from octobert.core.inputs import UserFiles
+from octobert.core.results import Stated
 from octobert.tasks import Task, build
 
 M = TypeVar("M", bound=FrozenModel)
@@ -67,16 +68,16 @@ class TaskSpec(FrozenModel):
     Args:
         name: the plugin, `text-classification`.
         options: its options.
-        labels: class names, in the order of the model's outputs.
+        stated: what the model's files state.
     """
 
     name: str
     options: dict[str, Any]
-    labels: tuple[str, ...]
+    stated: Stated
 
     def build(self) -> Task:
         """The task itself."""
-        return build(self.name, self.options, self.labels)
+        return build(self.name, self.options, self.stated)
 
 
 @dataclass(frozen=True)

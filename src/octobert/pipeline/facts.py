@@ -10,12 +10,14 @@ from octobert.config.recipe import Benchmark, Choice, Recipe
 from octobert.core import environment
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.files import canonical_digest
+from octobert.core.results import Stated
 from octobert.core.session import StaticShape
 from octobert.data import readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
 from octobert.models.source import ModelSource
+from octobert.models.stated import stated_by
 from octobert.pipeline import preflight, quick
 from octobert.pipeline.contract import StepResult, TaskSpec
 from octobert.tasks import build, files_of
@@ -101,8 +103,8 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     model = source.resolve(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle)
     trains = recipe.finetune is not None or recipe.qat is not None
     places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
-    labels = _labels(recipe, model, places)
-    task = build(recipe.task.name, recipe.task.options, labels)
+    stated = _stated(recipe, model, places)
+    task = build(recipe.task.name, recipe.task.options, stated)
     timed = fit_lengths(recipe.benchmark, model.longest_input)
     preflight.check(recipe, model, task, timed, places)
     baselines = candidates.baselines_of(available, recipe.baselines)
@@ -114,7 +116,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         recipe=recipe,
         model=model,
         places=places,
-        task=TaskSpec(name=recipe.task.name, options=recipe.task.options, labels=labels),
+        task=TaskSpec(name=recipe.task.name, options=recipe.task.options, stated=stated),
         head=task.head,
         max_length=task.max_length or model.longest_input,
         benchmark=timed,
@@ -125,15 +127,16 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     )
 
 
-def _labels(recipe: Recipe, model: ModelSource, places: sources.Places) -> tuple[str, ...]:
-    """Class names: as the model's config states them, or for a model that gets a new head, as the training rows have them."""
-    blank = build(recipe.task.name, recipe.task.options, ())
+def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> Stated:
+    """What the model states; for a model that gets a new head, class names as the training rows have them."""
+    blank, own = build(recipe.task.name, recipe.task.options), stated_by(model)
     if recipe.finetune is None or (model.is_checkpoint and heads.has_head(model, blank.head)):
-        return model.labels
+        return own
+    new = own.model_copy(update={"labels": blank.labels, "problem": None, "activation": None})
     if blank.labels or places.train is None:
-        return blank.labels
+        return new
     settings = recipe.data
     where, rows = readers.read(
         places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
     )
-    return blank.labels_in(rows, where=where)
+    return new.model_copy(update={"labels": blank.labels_in(rows, where=where)})

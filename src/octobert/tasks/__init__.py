@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
-from octobert.core.results import TaskFacts
-from octobert.tasks._task import Fidelity, Metric, Outputs, Task
+from octobert.core.results import Stated, TaskFacts
+from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs, Task
 
-__all__ = ["Fidelity", "Metric", "Outputs", "Task", "TaskPlugin", "build", "files_of", "load", "names", "rebuild"]
+__all__ = ["NOTHING", "Fidelity", "Metric", "Outputs", "Task", "TaskPlugin", "build", "files_of", "load", "names", "rebuild"]
 
 
 class TaskPlugin(Protocol):
@@ -32,15 +32,15 @@ class TaskPlugin(Protocol):
         """The options, with defaults."""
         ...
 
-    def build(self, options: Any, labels: tuple[str, ...] = ()) -> Task:
-        """The task for a model with these class names.
+    def build(self, options: Any, stated: Stated = NOTHING) -> Task:
+        """The task for a model.
 
         Args:
             options: an instance of this module's `Options`.
-            labels: the model's class names, in the order of its logits; empty where its head has none.
+            stated: what the model's files state.
 
         Raises:
-            DataError: labels that do not fit the task.
+            DataError: a model that does not fit the task.
         """
         ...
 
@@ -49,20 +49,20 @@ _PLUGINS = plugins.Family[TaskPlugin]("tasks")
 names, load = _PLUGINS.names, _PLUGINS.load
 
 
-def build(name: str, options: Mapping[str, Any], labels: Sequence[str]) -> Task:
-    """A task with its options, for a model with these class names.
+def build(name: str, options: Mapping[str, Any], stated: Stated = NOTHING) -> Task:
+    """A task with its options, for a model.
 
     Args:
         name: of the plugin, such as `text-classification`.
         options: by name, as a recipe has them.
-        labels: the model's class names, in the order of its logits; empty where its head has none.
+        stated: what the model's files state.
 
     Raises:
         RecipeError: there is no such task.
-        DataError: labels that do not fit the task.
+        DataError: a model that does not fit the task.
     """
     plugin = load(name)
-    return plugin.build(plugin.Options.model_validate(options), tuple(labels))
+    return plugin.build(plugin.Options.model_validate(options), stated)
 
 
 def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
@@ -75,7 +75,7 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
         ModelError: there is no such task, or it has other options or labels.
     """
     try:
-        return build(facts.name, facts.options, facts.labels)
+        return build(facts.name, facts.options, facts)
     except (ValueError, RecipeError, DataError) as error:
         got = first_problem(error) if isinstance(error, ValueError) else str(error)
         what, fix = f"the task {facts.name} cannot be made", "install the octobert that the package was made with"

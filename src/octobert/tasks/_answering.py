@@ -15,7 +15,15 @@ from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
 from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _spans, _squad
-from octobert.tasks._common import check_texts, need_columns, output_error, place_of, probabilities, text_of
+from octobert.tasks._common import (
+    check_texts,
+    need_columns,
+    output_error,
+    place_of,
+    probabilities,
+    share_of_most_frequent,
+    text_of,
+)
 from octobert.tasks._spans import Prediction
 from octobert.tasks._task import Fidelity, Metric, Outputs
 
@@ -223,6 +231,11 @@ class Answering:
             items.append((*final, float(bool(golds)), difference, *best_scores, float(bool(best))))
         return np.array(items, dtype=np.float64)
 
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Where a question may have no answer, saying so every time is right for all that have none."""
+        without = float(np.mean(items[:, _squad.ANSWERABLE] == 0)) if len(items) else 0.0
+        return dict.fromkeys(("exact", "f1"), without)
+
     def expected(self, gold: dict[str, Any]) -> str:
         return " | ".join(dict.fromkeys(gold["texts"])) or "(no answer)"
 
@@ -231,7 +244,8 @@ class Answering:
         changed = [
             (i, b or "(no answer)", a or "(no answer)") for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b
         ]
-        return Fidelity("agreement", 1 - len(changed) / max(len(after), 1), output_error(ours, reference), tuple(changed))
+        agreement = 1 - len(changed) / max(len(after), 1)
+        return Fidelity("agreement", agreement, output_error(ours, reference), tuple(changed), share_of_most_frequent(before))
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """The best answer and others; scores are probabilities among the best answers, with "no answer" if it is allowed."""

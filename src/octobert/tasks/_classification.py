@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import DataError
-from octobert.data.rows import ROW_NUMBER, Row
-from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._common import WholeTexts, first_column, need_columns, output_error, place_of, probabilities, text_of
+from octobert.core.results import Problem, Stated
+from octobert.data.rows import Row
+from octobert.data.tokenization import EncodedTexts
+from octobert.tasks._common import first_column, output_error, place_of, probabilities, share_of_most_frequent
 from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._texts import RowTexts
 
 
 def accuracy(items: np.ndarray) -> float:
@@ -54,31 +56,23 @@ def matthews(items: np.ndarray) -> float:
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews}
 
 
-@dataclass(frozen=True)
-class Classification(WholeTexts):
+@dataclass(frozen=True, kw_only=True)
+class Classification(RowTexts):
     """One or two text columns, one label column.
 
     Args:
-        text: candidate groups of text columns; the first group that the data has is used.
         label: candidate label columns; the first that the data has is used.
         labels: class names in the order of the logits.
         primary: the main metric.
-        max_length: the largest number of tokens; None for the model's limit.
         spellings: other names of classes in rows, in lower case → index of the logit; see `spellings_of`.
     """
 
-    text: tuple[tuple[str, ...], ...]
     label: tuple[str, ...]
     labels: tuple[str, ...]
     primary: str
-    max_length: int | None
     metrics: Mapping[str, Metric]
     head: str = "sequence-classification"
     spellings: Mapping[str, int] = field(default_factory=dict)
-
-    def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
-        columns = self._text_columns(rows, where)
-        return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
         column = first_column(rows, self.label, where=where)
@@ -95,37 +89,46 @@ class Classification(WholeTexts):
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> np.ndarray:
         """[items, 2]: predicted class, right class."""
-        return np.stack([outputs["logits"].argmax(axis=-1), np.asarray(gold)], axis=1)
+        return np.stack([self._classes(outputs), np.asarray(gold)], axis=1)
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Of the best class, given to every text."""
+        right = items[:, 1]
+        constant = [np.stack([np.full_like(right, each), right], axis=1) for each in np.unique(right)]
+        return {name: max(metric(each) for each in constant) for name, metric in self.metrics.items()}
 
     def expected(self, gold: int) -> str:
         return self._name(gold)
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
-        after, before = ours["logits"].argmax(axis=-1), reference["logits"].argmax(axis=-1)
+        after, before = self._classes(ours), self._classes(reference)
         changed = [(int(i), self._name(int(before[i])), self._name(int(after[i]))) for i in np.flatnonzero(after != before)]
-        return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed))
+        chance = share_of_most_frequent(before.tolist())
+        return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed), chance)
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+        best = int(self._classes(outputs)[index])
         scores = probabilities(outputs["logits"][index])
-        best = int(scores.argmax())
         return {"label": self._name(best), "score": float(scores[best])}
+
+    def _classes(self, outputs: Outputs) -> np.ndarray:
+        """[items] the most likely class of each."""
+        logits = outputs["logits"]
+        if logits.shape[-1] == 1 or len(self.labels) not in (0, logits.shape[-1]):
+            raise DataError(
+                "the model has another number of logits than the task has classes",
+                where="task.labels",
+                got=f"{logits.shape[-1]} logits",
+                expected=f"{len(self.labels)} ({', '.join(self.labels)})" if self.labels else "one for each class",
+                fix="one logit is a score: set problem: regression"
+                if logits.shape[-1] == 1
+                else "name one label for each logit",
+            )
+        classes: np.ndarray = logits.argmax(axis=-1)
+        return classes
 
     def _name(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
-
-    def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
-        group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)
-        if group is None and rows and len(self.text) > 1:
-            raise DataError(
-                "no column is recognized as text",
-                where=where,
-                got=f"columns {', '.join(str(name) for name in rows[0] if name != ROW_NUMBER)}",
-                expected=" or ".join(" + ".join(group) for group in self.text),
-                fix="name yours with text-classification's option text, or data.columns for a file without a header",
-            )
-        group = group or self.text[0]
-        need_columns(rows, group, where=where)
-        return group
 
     def _class_of(self, value: Any, place: str) -> int:
         name = str(value).strip()
@@ -150,15 +153,32 @@ class Classification(WholeTexts):
         )
 
 
-def pinned_labels(classes: Sequence[Sequence[str]], of_model: tuple[str, ...]) -> tuple[str, ...]:
+def problem_of(stated: Stated) -> Problem:
+    """What a model's logits mean: as it states, else a score if there is one, else one label for each text."""
+    if len(stated.labels) == 1 and stated.problem != "multi-label":
+        return "regression"
+    return stated.problem or "single-label"
+
+
+def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str, ...]:
     """The class names of a task whose classes are fixed: the model's own where it has real names for them.
 
     Args:
         classes: the names that each class goes by in data and models, in the order of the data set's numbers.
+        stated: what the model states.
 
     Raises:
-        DataError: the model has another number of classes.
+        DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
+    of_model, problem = stated.labels, problem_of(stated)
+    if problem != "single-label":
+        raise DataError(
+            "the model does not give one of several labels to a text",
+            where="task",
+            got="a model that gives a score" if problem == "regression" else "a model that gives several labels to a text",
+            expected=f"{len(classes)} classes",
+            fix="use the task text-classification",
+        )
     checked = check_labels(tuple(names[0] for names in classes), of_model)
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in of_model)
     return checked if generic else of_model

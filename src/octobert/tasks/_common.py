@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,58 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     powers: np.ndarray = np.exp(wide - wide.max(axis=-1, keepdims=True))
     result: np.ndarray = powers / np.sum(powers, axis=-1, keepdims=True)
     return result
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """The logistic function, in float64.
+
+    Example:
+        >>> sigmoid(np.array([0.0]))
+        array([0.5])
+    """
+    from scipy.special import expit
+
+    result: np.ndarray = expit(np.asarray(logits, dtype=np.float64))
+    return result
+
+
+def share_of_most_frequent(answers: Sequence[Hashable]) -> float | None:
+    """The share of the most frequent of several answers; None where there are none.
+
+    Example:
+        >>> share_of_most_frequent(["a", "b", "a", "a"])
+        0.75
+    """
+    return Counter(answers).most_common(1)[0][1] / len(answers) if answers else None
+
+
+def number_of(value: Any, place: str) -> float:
+    """A gold score.
+
+    Raises:
+        DataError: it is not a finite number.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError("the score is not a number", where=place, got=repr(value)[:60], fix="remove the row or correct it")
+    return number
+
+
+def pearson(items: np.ndarray) -> float:
+    """Linear correlation of the two columns; undefined where one is constant."""
+    own, gold = items[:, 0] - items[:, 0].mean(), items[:, 1] - items[:, 1].mean()
+    spread = np.sqrt((own @ own) * (gold @ gold))
+    return float(own @ gold / spread) if spread else math.nan
+
+
+def spearman(items: np.ndarray) -> float:
+    """Rank correlation of the two columns, ties averaged; undefined where one is constant."""
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(items, axis=0))
 
 
 def output_error(ours: Outputs, reference: Outputs) -> float:

@@ -7,30 +7,22 @@ texts alone                 items: nothing to judge by itself; only fidelity to 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, did_you_mean
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._common import WholeTexts, need_columns, output_error, place_of, text_of
+from octobert.tasks._common import WholeTexts, need_columns, number_of, output_error, place_of, spearman, text_of
 from octobert.tasks._task import Fidelity, Metric, Outputs
 
 Form = Literal["pairs", "retrieval", "texts"]
 MRR_DEPTH = 10
 _CHUNK = 512
 OUTPUT = "sentence_embedding"
-
-
-def spearman(items: np.ndarray) -> float:
-    """Rank correlation of cosines and gold scores, ties averaged."""
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(items[:, 0], items[:, 1]).statistic)
 
 
 def mrr(items: np.ndarray) -> float:
@@ -63,6 +55,9 @@ class Embedding(WholeTexts):
         form: see the module.
         columns: one text column, or two: the pair, or query and document.
         score: the gold column of pairs.
+        prompts: name → text that is put before a text.
+        used: names of the prompts of the columns' texts, one for each; empty for none.
+        prompt: name of the prompt of a text that names none; empty for none.
     """
 
     form: Form
@@ -71,6 +66,9 @@ class Embedding(WholeTexts):
     max_length: int | None
     head: str = "embedding"
     labels: tuple[str, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    used: tuple[str, ...] = ()
+    prompt: str = ""
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -83,14 +81,35 @@ class Embedding(WholeTexts):
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         """Column by column: all first texts, then all second texts."""
         need_columns(rows, self.columns, where=where)
-        return [(text_of(row, c, i, where=where),) for c in self.columns for i, row in enumerate(rows)]
+        before = [self.prompts.get(name, "") for name in self.used or ("",) * len(self.columns)]
+        return [
+            (prompt + text_of(row, c, i, where=where),)
+            for c, prompt in zip(self.columns, before, strict=True)
+            for i, row in enumerate(rows)
+        ]
+
+    def parse(self, given: Any, *, where: str) -> Text:
+        """A text or a pair of texts, or {"text": …, "prompt": …} with the name of a prompt of the model.
+
+        Raises:
+            DataError: it is neither, or is empty, or the model has no such prompt.
+        """
+        name = self.prompt
+        if isinstance(given, Mapping):
+            if set(given) != {"text", "prompt"}:
+                got = repr(dict(given))[:100]
+                raise DataError("the input is not a text with the name of its prompt", where=where, got=got)
+            given, name = given["text"], str(given["prompt"])
+            check_prompt(name, self.prompts, where=where)
+        first, *second = super().parse(given, where=where)
+        return (self.prompts.get(name, "") + first, *second)
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
         if self.form != "pairs":
             return [1.0] * len(rows) if self.form == "retrieval" else []
         assert self.score is not None
         need_columns(rows, [self.score], where=where)
-        return [self._number(row[self.score], place_of(row, self.score, i, where=where)) for i, row in enumerate(rows)]
+        return [number_of(row[self.score], place_of(row, self.score, i, where=where)) for i, row in enumerate(rows)]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         return ()
@@ -101,11 +120,21 @@ class Embedding(WholeTexts):
         )
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
-        """[items, 2]: cosine and gold score of pairs; [items, 1]: ranks."""
+        """[items, 2]: cosine and gold score of pairs; or rank of the right document and number of documents."""
         if self.form == "retrieval":
-            return self._ranks(outputs, encoded)[:, None]
+            ranks = self._ranks(outputs, encoded)
+            documents = len({text[0] for text in encoded.texts[len(ranks) :]})
+            return np.stack([ranks, np.full_like(ranks, documents)], axis=1)
         first, second = np.split(_unit(outputs[OUTPUT]), 2)
         return np.stack([np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64)], axis=1)
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Of documents in random order, and of scores that say nothing."""
+        if self.form != "retrieval" or not len(items):
+            return dict.fromkeys(self.metrics, 0.0)
+        count = int(items[0, 1])
+        ranks = np.arange(1, count + 1)[:, None]
+        return {name: metric(ranks) for name, metric in self.metrics.items()}
 
     def expected(self, gold: float) -> str:
         return f"{gold:g}"
@@ -129,19 +158,24 @@ class Embedding(WholeTexts):
         if self.form == "retrieval":
             after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
             changed = [(int(i), f"rank {before[i]}", f"rank {after[i]}") for i in np.flatnonzero(after != before)]
-        return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), tuple(changed))
+        # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
+        before = _unit(reference[OUTPUT])
+        chance = float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1))) if len(before) > 1 else None
+        return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), tuple(changed), chance)
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         return {"embedding": outputs[OUTPUT][index].tolist()}
 
-    def _number(self, value: Any, place: str) -> float:
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise DataError("the score is not a number", where=place, got=repr(value)[:60], fix="remove the row or correct it")
-        return number
+
+def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:
+    """Refuse the name of a prompt that the model does not have.
+
+    Raises:
+        DataError: with the names of its prompts.
+    """
+    if name and name not in prompts:
+        expected = ", ".join(prompts) or "no name: the model has no prompts"
+        raise DataError(f'the model has no prompt "{name}"', where=where, expected=expected, fix=did_you_mean(name, prompts))
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -14,11 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[np.ndarray], float]
+# For a model that is not known.
+NOTHING = Stated()
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,15 @@ class Fidelity:
         agreement: 1 where both models agree on everything.
         error: root mean square difference of the outputs.
         changed: items with different results, as (index, result of the other model, result of this model).
+        chance: `agreement` with a model that gives the other model's most frequent answer to everything; None where there is
+            no such answer.
     """
 
     name: str
     agreement: float
     error: float
     changed: tuple[tuple[int, str, str], ...]
+    chance: float | None = None
 
 
 class Task(Protocol):
@@ -101,6 +107,14 @@ class Task(Protocol):
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
         """The numbers that the metrics need: [items, numbers]."""
+        ...
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Name of a metric → its best value on these items for a model that does not read its input.
+
+        Args:
+            items: of any model; only what they say of the gold counts.
+        """
         ...
 
     def expected(self, gold: Any) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from octobert.core.frozen import FrozenModel
+from octobert.core.results import Stated
 from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
+from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
 FILES: tuple[str, ...] = ()
@@ -21,18 +23,19 @@ class Options(FrozenModel):
     max_length: int | None = Field(default=None, ge=2)
 
 
-def build(options: Options, labels: tuple[str, ...] = ()) -> Classification:
-    """The task for a model with these class names.
+def build(options: Options, stated: Stated = NOTHING) -> Classification:
+    """The task for a model.
 
     Raises:
-        DataError: the model has another number of classes.
+        DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
     return Classification(
         text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
         label=("Quality", "label"),
-        labels=pinned_labels(CLASSES, labels),
+        labels=pinned_labels(CLASSES, stated),
         primary="accuracy",
         max_length=options.max_length,
         metrics={name: METRICS[name] for name in ("accuracy", "f1")},
-        spellings=spellings_of(CLASSES, labels),
+        spellings=spellings_of(CLASSES, stated.labels),
+        texts=stated.texts,
     )

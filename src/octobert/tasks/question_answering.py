@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from octobert.core.results import Stated
 from octobert.tasks._answering import Answering, WindowOptions
+from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "find the answer to a question in a context; exact match and F1, with or without unanswerable questions"
 FILES: tuple[str, ...] = ()
@@ -22,7 +24,7 @@ class Options(WindowOptions):
     null_score_diff_threshold: float = 0.0
 
 
-def build(options: Options, labels: tuple[str, ...] = ()) -> Answering:
-    """The task; `labels` has no meaning here."""
+def build(options: Options, stated: Stated = NOTHING) -> Answering:
+    """The task; nothing that a model states matters here."""
     columns = (options.question, options.context, options.answers)
     return Answering(columns, options, options.unanswerable, options.null_score_diff_threshold)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from octobert.core.results import Stated
 from octobert.tasks._answering import Answering, WindowOptions
+from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "SQuAD 1.1: every question has an answer; exact match and F1"
 # Which of several files of one split is meant, in a folder that holds both versions.
@@ -13,6 +15,6 @@ class Options(WindowOptions):
     """The windows, and nothing else: columns and rules are the data set's."""
 
 
-def build(options: Options, labels: tuple[str, ...] = ()) -> Answering:
-    """The task; `labels` has no meaning here."""
+def build(options: Options, stated: Stated = NOTHING) -> Answering:
+    """The task; nothing that a model states matters here."""
     return Answering(("question", "context", "answers"), options, unanswerable=False, threshold=0.0)

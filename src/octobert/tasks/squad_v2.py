@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from octobert.core.results import Stated
 from octobert.tasks._answering import Answering, WindowOptions
+from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "SQuAD 2.0: questions may have no answer; exact match and F1, of answerable and unanswerable ones too"
 # Which of several files of one split is meant, in a folder that holds both versions.
@@ -18,6 +20,6 @@ class Options(WindowOptions):
     null_score_diff_threshold: float = 0.0
 
 
-def build(options: Options, labels: tuple[str, ...] = ()) -> Answering:
-    """The task; `labels` has no meaning here."""
+def build(options: Options, stated: Stated = NOTHING) -> Answering:
+    """The task; nothing that a model states matters here."""
     return Answering(("question", "context", "answers"), options, True, options.null_score_diff_threshold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,14 @@ from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.frozen import FrozenModel
+from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, stride_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
 from octobert.tasks._common import check_texts, first_column, output_error, place_of, probabilities
-from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ class Options(FrozenModel):
         return value
 
 
-def build(options: Options, labels: tuple[str, ...] = ()) -> Tagging:
+def build(options: Options, stated: Stated = NOTHING) -> Tagging:
     """The task for a model with these tags.
 
     Raises:
@@ -62,7 +64,7 @@ def build(options: Options, labels: tuple[str, ...] = ()) -> Tagging:
     return Tagging(
         words=(options.words,) if options.words else _WORDS,
         tags=(options.tags,) if options.tags else _TAGS,
-        labels=check_labels(options.labels, labels),
+        labels=check_labels(options.labels, stated.labels),
         primary=options.metric,
         max_length=options.max_length,
         stride=options.doc_stride,
@@ -181,6 +183,10 @@ class Tagging:
         predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
         return np.array([_entities.counts(*both) for both in zip(predicted, gold, strict=True)], dtype=np.float64)
 
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Entities are not found by chance."""
+        return dict.fromkeys(("f1", "precision", "recall"), 0.0)
+
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
 
@@ -194,7 +200,9 @@ class Tagging:
         )
         total = sum(map(len, after))
         changed = [(i, _shown(b), _shown(a)) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
-        return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed))
+        frequent = Counter(tag for tags in before for tag in tags).most_common(1)
+        chance = frequent[0][1] / total if frequent else None
+        return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed), chance)
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""

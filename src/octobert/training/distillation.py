@@ -14,7 +14,7 @@ from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest
 from octobert.models.checkpoint import inputs_of, load_torch
 from octobert.models.heads import head_of
-from octobert.models.pooling import pool, pooling_of
+from octobert.models.pooling import pool, pooler_of
 from octobert.models.source import ModelSource
 
 # Logit of padding; its softmax is 0.
@@ -38,7 +38,7 @@ class Teacher:
         self.model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self.model.requires_grad_(False)
         self.settings, self.head = settings, head_of(head)
-        self.pooling = pooling_of(folder)
+        self.pooler = pooler_of(folder, allow_pickle=allow_pickle) if self.head.pooled else None
         self._accepted = inputs_of(self.model)
 
     def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
@@ -62,8 +62,8 @@ class Teacher:
 
     def _outputs_loss(self, outputs: Any, expected: Any, mask: Any) -> Any:
         shape, names = self.head.shape, self.head.outputs
-        if shape == "embedding":
-            student, teacher = (pool(both.last_hidden_state, mask, self.pooling) for both in (outputs, expected))
+        if self.pooler is not None:
+            student, teacher = (pool(both.last_hidden_state, mask, self.pooler) for both in (outputs, expected))
             return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
         pairs = [(outputs[name], expected[name]) for name in names]
         if shape == "tokens":

@@ -93,7 +93,7 @@ def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str
         accepted: inputs of the model; others are left out.
 
     Returns:
-        Inputs [B, S], padded on the right. Targets [B], or [B, S] padded with `IGNORED_TARGET`.
+        Inputs [B, S], padded on the right. Targets [B], [B, labels], or [B, S] padded with `IGNORED_TARGET`.
     """
     import torch
 
@@ -104,7 +104,8 @@ def collate(batch: Sequence[dict[str, Any]], pad_id: int, accepted: Sequence[str
         values = [example["targets"][name] for example in batch]
         if isinstance(values[0], np.ndarray):
             values = [np.pad(v, (0, width - len(v)), constant_values=IGNORED_TARGET) for v in values]
-        arrays[name] = np.array(values, dtype=np.int64)
+        array = np.array(values)
+        arrays[name] = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

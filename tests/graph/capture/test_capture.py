@@ -23,6 +23,7 @@ from octobert.models import checkpoint
 from octobert.models.heads import HEADS
 from octobert.models.source import resolve
 from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
+from tests.support.pooling import reference, write_modules
 
 FAMILIES = plugins.names("families")
 BERT_LIKE = ("bert", "distilbert", "electra", "roberta")
@@ -154,19 +155,21 @@ def test_padding_does_not_change_a_row(captured) -> None:
     np.testing.assert_allclose(first[0][0][0], first[1][0][0], rtol=RTOL, atol=RTOL)
 
 
-@pytest.mark.parametrize("mode", ["mean", "cls"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_pooling_is_in_the_graph(tmp_path: Path, mode: str, normalize: bool) -> None:
-    folder = make_checkpoint(tmp_path / "model", "bert", "embedding")
-    (folder / "1_Pooling").mkdir()
-    flag = "pooling_mode_mean_tokens" if mode == "mean" else "pooling_mode_cls_token"
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({flag: True, "word_embedding_dimension": 32}))
-    kinds = ["Transformer", "Pooling"] + (["Normalize"] if normalize else [])
-    (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{k}"} for k in kinds]))
+def test_the_modules_of_an_embedding_are_in_the_graph(tmp_path: Path) -> None:
+    import torch
+
+    dense = {"in_features": 64, "out_features": 12, "activation_function": "torch.nn.modules.activation.Tanh"}
+    modules = [("Pooling", {"pooling_mode": ["mean", "lasttoken"]}), ("Dense", dense), ("Normalize", {})]
+    folder = write_modules(make_checkpoint(tmp_path / "model", "bert", "embedding"), modules, truncate_dim=9)
     result = capture.capture(resolve(folder), "embedding", batches())
-    output = parity.onnx_outputs(result.model, [parity.only(b, result.model) for b in batches()], ["sentence_embedding"])
-    lengths = np.concatenate([np.linalg.norm(o[0], axis=-1) for o in output])
-    assert np.allclose(lengths, 1.0, atol=1e-5) == normalize
+    assert result.pooling is not None
+    assert result.pooling.folders == ("2_Dense",)
+    encoder = checkpoint.load_torch(folder, "embedding")
+    feeds = [parity.only(b, result.model) for b in batches()]
+    for batch_feeds, (ours,) in zip(feeds, parity.onnx_outputs(result.model, feeds, ["sentence_embedding"]), strict=True):
+        with torch.inference_mode():
+            states = encoder(**{n: torch.from_numpy(a) for n, a in batch_feeds.items()}).last_hidden_state.numpy()
+        np.testing.assert_allclose(ours, reference(folder, states, batch_feeds["attention_mask"]), rtol=0, atol=RTOL)
 
 
 def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool) -> Path:

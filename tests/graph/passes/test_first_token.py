@@ -10,12 +10,13 @@ import onnxruntime as ort
 import pytest
 
 from octobert.core import plugins
+from octobert.core.pooling import Normalize, Pooling
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import shapes
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import first_token, norms
 from octobert.models.heads import HEADS
-from octobert.models.pooling import Pooling
+from octobert.models.pooling import Pooler
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
@@ -112,7 +113,7 @@ def test_an_embedding_of_the_first_token_is_sliced_and_a_mean_is_not(captured, t
     for kind, expected in (("cls", WHOLE_LAYER), ("mean", 0)):
         model = captured("bert", "question-answering").model.clone()
         head = next(node for node in reversed(list(model.graph)) if node.op_type == "MatMul")
-        append_pooling_(model, head.inputs[0], Pooling(mode=kind, normalize=True), "sentence_embedding")
+        append_pooling_(model, head.inputs[0], Pooler(Pooling(modes=(kind,), steps=(Normalize(),)), {}), "sentence_embedding")
         operators.clean_(model)
         shapes.annotate_(model)
         ours, count = sliced(model)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from octobert.core.frozen import FrozenModel
-from octobert.tasks import Task, text_classification
+from octobert.core.results import Stated
+from octobert.tasks import NOTHING, Task, text_classification
 
 DESCRIPTION = "same or different; accuracy"
 FILES: tuple[str, ...] = ()
@@ -21,7 +22,7 @@ class Options(FrozenModel):
     second: str = "sentence2"
 
 
-def build(options: Options, labels: tuple[str, ...] = ()) -> Task:
+def build(options: Options, stated: Stated = NOTHING) -> Task:
     """Return the task for a model with these class names."""
     columns = text_classification.Options(text=(options.first, options.second))
-    return text_classification.build(columns, labels)
+    return text_classification.build(columns, stated)

@@ -16,13 +16,14 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
 from octobert.core.onnx_files import read_onnx
+from octobert.core.pooling import Pooling
 from octobert.core.results import Parity, Sizes
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, naming, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint
 from octobert.models.heads import Head, head_of
-from octobert.models.pooling import pooling_of
+from octobert.models.pooling import Pooler, pooler_of
 from octobert.models.source import ModelSource
 
 _OUTPUT_ALIASES = {
@@ -35,12 +36,13 @@ _OUTPUT_ALIASES = {
 
 @dataclass(frozen=True)
 class Captured:
-    """A canonical graph, its family and sizes, and its comparison with the source."""
+    """A canonical graph, its family and sizes, its comparison with the source, and how it pools."""
 
     model: ir.Model
     family: EncoderFamily
     sizes: Sizes
     parity: Parity
+    pooling: Pooling | None = None
 
 
 def capture(source: ModelSource, head: str, texts: parity.Batches, *, allow_pickle: bool = False) -> Captured:
@@ -58,39 +60,43 @@ def capture(source: ModelSource, head: str, texts: parity.Batches, *, allow_pick
     """
     if source.is_checkpoint:
         return _capture_checkpoint(source, head_of(head), texts, allow_pickle=allow_pickle)
-    return _capture_onnx(source, head_of(head), texts)
+    return _capture_onnx(source, head_of(head), texts, allow_pickle=allow_pickle)
 
 
 def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
     family = source.family
     torch_model = checkpoint.load_torch(source.path, head.name, allow_pickle=allow_pickle)
     model = export(torch_model, head.name)
-    pooling = pooling_of(source.path)
+    pooler = pooler_of(source.path, allow_pickle=allow_pickle) if head.pooled else None
     sizes = canonicalize_(model, family)
-    if head.pooled:
-        append_pooling_(model, model.graph.outputs[0], pooling, head.outputs[0])
+    if pooler is not None:
+        append_pooling_(model, model.graph.outputs[0], pooler, head.outputs[0])
     shapes.annotate_(model)
     feeds = [parity.only(batch, model) for batch in texts]
-    reference = [parity.torch_outputs(torch_model, batch, head, pooling) for batch in feeds]
+    reference = [parity.torch_outputs(torch_model, batch, head, pooler) for batch in feeds]
     del torch_model
-    return Captured(model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"))
+    return Captured(model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"), _record(pooler))
 
 
-def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches) -> Captured:
+def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
     raw, original = load_onnx(source.path), load_onnx(source.path)
     family = source.family
     canonical.prepare_(raw)
     _choose_outputs_(raw, head, source.path)
     sizes = canonicalize_(raw, family, prepared=True)
-    if head.pooled and str(raw.graph.outputs[0].name) not in head.outputs:
-        pooling = pooling_of(source.tokenizer_folder)
-        append_pooling_(raw, raw.graph.outputs[0], pooling, head.outputs[0])
+    pooler = pooler_of(source.tokenizer_folder, allow_pickle=allow_pickle) if head.pooled else None
+    if pooler is not None:
         _choose_outputs_(original, head, source.path)
-        append_pooling_(original, original.graph.outputs[0], pooling, head.outputs[0])
+        for model in (raw, original):
+            append_pooling_(model, model.graph.outputs[0], pooler, head.outputs[0])
     shapes.annotate_(raw)
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
-    return Captured(raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"))
+    return Captured(raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), _record(pooler))
+
+
+def _record(pooler: Pooler | None) -> Pooling | None:
+    return None if pooler is None else pooler.pooling
 
 
 def export(torch_model: Any, head: str) -> ir.Model:
@@ -189,7 +195,22 @@ def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
             expected=", ".join(expected),
             fix="choose the task that the model was exported for",
         )
+    for name in expected:
+        _check_rank(by_name[name], head, path, final=expected == head.outputs)
     for name, value in by_name.items():
         value.name = name
     model.graph.outputs[:] = [by_name[name] for name in expected]
     operators.clean_(model)
+
+
+def _check_rank(value: ir.Value, head: Head, path: Path, *, final: bool) -> None:
+    """Refuse an output that is not of this head: logits of classes are no token states, and the other way round."""
+    rank = 2 if final and head.shape != "token-classes" else 3
+    if value.shape is not None and len(value.shape) != rank:
+        raise ModelError(
+            f"the output is not that of a {head.name} model",
+            where=str(path),
+            got=f"{value.name} with {len(value.shape)} axes",
+            expected=f"{rank} axes",
+            fix="choose the task that the model was exported for",
+        )

@@ -6,8 +6,8 @@ types. These stay float32, with Casts around them:
     norms                   LayerNormalization squares deviations from the mean, and float16 ends at 65,504 < 256². In
                             all-MiniLM-L6-v2 one channel deviates by 222 from the mean of its row. ONNX asks for float32 inside
                             (`stash_type`), but not every runtime complies. Softmax subtracts the maximum first and is safe.
-    operators after the     pooling and its L2 norm, unless a weight follows too: a sum over all tokens needs more digits than
-    last norm               float16 has, and the lower bounds of the divisors, 1e-9 and 1e-12, would become zero
+    operators after the     pooling and what follows it; other heads too, unless they have a weight: a sum over all tokens needs
+    last norm               more digits than float16 has, and the lower bounds of divisors, 1e-9 and 1e-12, would become zero
     small constants         single numbers below 6.1e-5: float16 has fewer digits there, and none below 3e-8
     small scales            below 6.1e-5: the whole Q/DQ pair, or the table of embedding rows
 
@@ -134,7 +134,7 @@ def _reads_small(node: ir.Node) -> bool:
 
 
 def _tail(norm: ir.Node) -> set[ir.Node]:
-    """Return the nodes after a norm, and the nodes that only these read; none if a product with a weight follows the norm."""
+    """Return the nodes after a norm, and the nodes that only these read; none if a head with a weight follows the norm."""
     tail: set[ir.Node] = set()
     stack = [norm]
     while stack:
@@ -142,7 +142,8 @@ def _tail(norm: ir.Node) -> set[ir.Node]:
             if reader not in tail:
                 tail.add(reader)
                 stack.append(reader)
-    if any(node.op_type == "MatMul" for node in tail):
+    pools = any(str(node.name).startswith("pooling.") for node in tail)
+    if any(node.op_type == "MatMul" for node in tail) and not pools:
         return set()
     stack = list(tail)
     while stack:

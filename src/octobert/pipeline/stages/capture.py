@@ -1,6 +1,7 @@
 """A checkpoint or an ONNX file → the canonical float graph with its tokenizer and config, and the parity check.
 
-Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {family, head, sizes, parity}.
+Writes `model.onnx`, `tokenizer.json`, `config.json` and `capture.json` {family, head, sizes, parity, pooling}. For embeddings,
+also the files of the source's sentence-transformers modules.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from octobert.core.session import Feeds
 from octobert.data.tokenization import Tokenizer, feeds_of, save_tokenizer
 from octobert.graph import operators
 from octobert.graph.capture import capture
+from octobert.models.modules import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages._artifacts import trained_source
@@ -63,7 +65,15 @@ def run(context: Context[Inputs, Options]) -> Summary:
     context.progress("capturing", 1, 2)
     captured.model.metadata_props.update(_described(config))
     operators.save(captured.model, context.work / "model.onnx")
-    facts = CaptureFacts(family=captured.family.model_types[0], head=head, sizes=captured.sizes, parity=captured.parity)
+    if captured.pooling is not None:
+        copy_modules(source.tokenizer_folder, context.work)
+    facts = CaptureFacts(
+        family=captured.family.model_types[0],
+        head=head,
+        sizes=captured.sizes,
+        parity=captured.parity,
+        pooling=captured.pooling,
+    )
     context.write("capture.json", facts)
     context.progress("capturing", 2, 2)
     return facts.model_dump(mode="json")

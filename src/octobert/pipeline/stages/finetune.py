@@ -6,7 +6,6 @@ Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them,
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +16,7 @@ from octobert.core.inputs import UserFile
 from octobert.core.results import TRAINED
 from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
+from octobert.models.modules import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.keys import key_data
@@ -136,9 +136,7 @@ def save(work: Path, options: TrainingOptions, base: ModelSource, settings: Fine
     folder, side = work / _artifacts.CHECKPOINT, base.tokenizer_folder
     folder.mkdir()
     save_tokenizer(side, folder)
-    if (side / "1_Pooling").is_dir():
-        shutil.copytree(side / "1_Pooling", folder / "1_Pooling")
-        shutil.copyfile(side / "modules.json", folder / "modules.json")
+    copy_modules(side, folder)
     model.save_pretrained(folder)
     # Dropout that was switched off for this training only belongs to the model again.
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

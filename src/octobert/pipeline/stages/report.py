@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from octobert.evaluation import candidates, scoring
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
 from octobert.pipeline.store import manifest_of
+from octobert.tasks import Task
 
 REPORT = "report.json"
 
@@ -68,9 +70,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     searched = {target: plan for target, plan in inputs.plans.items() if plan.path(search.FACTS).is_file()}
     report = Report(
         recipe=options.recipe,
-        task=TaskFacts(
-            name=options.task.name, options=options.task.options, labels=task.labels, head=task.head, primary=task.primary
-        ),
+        task=_task_facts(options.task, task, inputs.data.read_json("evaluation.json")["inputs"]),
         data=DataFacts.model_validate(manifest_of(inputs.data).summary),
         model=inputs.capture.read("capture.json", CaptureFacts),
         model_digest=options.model_digest,
@@ -92,6 +92,17 @@ def run(context: Context[Inputs, Options]) -> Summary:
     )
     context.write(REPORT, report)
     return {"comparisons": len(report.comparisons)}
+
+
+def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> TaskFacts:
+    """What a package must know to build the task again, and to refuse inputs of another form."""
+    counts = {len(text) for text in texts} if task.head == "sequence-classification" else set()
+    stated = {
+        **spec.stated.model_dump(),
+        "labels": task.labels or spec.stated.labels,
+        "texts": counts.pop() if len(counts) == 1 else 0,
+    }
+    return TaskFacts(name=spec.name, options=spec.options, head=task.head, primary=task.primary, **stated)
 
 
 def _facts(result: StepResult) -> StageFacts:

@@ -75,7 +75,7 @@ class TorchSession:
         self.streams, self.prepares_shapes = options.streams, False
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = heads.head_of(head)
-        self._pooling = pooling.pooling_of(folder)
+        self._pooler = pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
         self.inputs = ("input_ids", "attention_mask", "token_type_ids")
         self.outputs = self._head.outputs
         self.precision = "f32"
@@ -88,10 +88,10 @@ class TorchSession:
         tensors = {name: torch.from_numpy(array) for name, array in feeds.items() if name in self._accepts}
         with torch.inference_mode():
             result = self.model(**tensors)
-        if not self._head.pooled:
+        if self._pooler is None:
             return {name: result[name].numpy() for name in self.outputs}
         states = result[self._head.model_outputs[0]]
-        return {self.outputs[0]: self._pool(states, tensors["attention_mask"], self._pooling).numpy()}
+        return {self.outputs[0]: self._pool(states, tensors["attention_mask"], self._pooler).numpy()}
 
 
 class TorchGraphSession:
