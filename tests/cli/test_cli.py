@@ -153,7 +153,7 @@ def test_predict(package) -> None:
     assert answer["label"] in ("different", "same")
     lines = octobert("predict", package, "--pair", input="the of\tand a\nto\tin\n").stdout.splitlines()
     assert len(lines) == 2
-    long = octobert("predict", package, "the " * 300)
+    long = octobert("predict", package, "--pair", "the " * 300, "of")
     assert "some texts were longer than the model allows, and were truncated" in long.stderr
     assert long.returncode == 0
 
@@ -304,6 +304,17 @@ def test_predict_suggests_the_targets_of_an_output_directory(package) -> None:
     assert done.returncode == ModelError.exit_code
     listed = ", ".join(str(package.parent / target) for target in TARGETS)
     assert f"give the folder of one target: {listed}" in done.stderr
+
+
+def test_predict_refuses_what_the_model_does_not_read(package) -> None:
+    single = octobert("predict", package, "the of and")
+    assert single.returncode == DataError.exit_code
+    assert "the model reads pairs of texts (got ('the of and',)); give two texts for each input (--pair)" in single.stderr
+    asked = octobert("predict", package, "--question", "the of", "--context", "a to in")
+    assert asked.returncode == DataError.exit_code
+    assert "--question: the model does not answer questions (got a model for text-classification)" in asked.stderr
+    prompted = octobert("predict", package, "the of", "--prompt", "query")
+    assert prompted.returncode == DataError.exit_code
 
 
 def test_predict_with_an_odd_number_of_a_pair(package) -> None:

@@ -129,6 +129,14 @@ class TestEveryTask:
         assert len(items) == len(gold)
         assert np.isfinite(items).all()
 
+    def test_chance_is_below_a_perfect_score(self, name: str, tokenizer) -> None:
+        task, rows, encoded, perfect, _ = example(name, tokenizer)
+        by_metric = {s.metric: s for s in scoring.scores(task, perfect, encoded, task.gold(rows, where="rows"), seed=0)}
+        chance = task.chance(task.items(perfect, encoded, task.gold(rows, where="rows")))
+        assert str(task.primary) in chance
+        assert all(0 <= chance[metric] == by_metric[metric].chance < 0.8 for metric in chance)
+        assert task.fidelity(perfect, perfect, encoded).chance < 0.8
+
     def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
         inputs = task.inputs(rows, where="rows")
