@@ -11,18 +11,21 @@ from pathlib import Path
 import pytest
 
 from octobert.config.loading import parse
+from octobert.config.recipe import Recipe
+from octobert.core.results import Report
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.runs import brief
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-# Document → the task that it is about; all others are about pairs of texts.
+# Document → the task that it is about; all others are about single texts.
 TASKS = {
     "docs/guides/question-answering.md": "squad",
     "docs/reference/migraphx.md": "squad",
     "docs/guides/token-classification.md": "token-classification",
     "docs/guides/embeddings.md": "embedding",
+    "docs/guides/sentence-pairs.md": "pairs",
 }
 HEADS = {"squad": "question-answering", "token-classification": "token-classification", "embedding": "embedding"}
 SQUAD = {"squad": {"max_length": 40, "doc_stride": 8, "max_query_length": 8}}
@@ -50,11 +53,13 @@ def write_data(folder: Path, task: str) -> None:
             name = f"{split}.jsonl"
             rows = [{"tokens": words, "ner_tags": [TAGS[i % len(TAGS)] for i in range(len(words))]} for words, _ in texts]
             content = "\n".join(json.dumps(row) for row in rows)
+        elif task == "embedding":
+            name = f"{split}.tsv"
+            lines = [f"{' '.join(a)}\t{' '.join(b)}\t{n % 2}" for n, (a, b) in zip(numbers, texts, strict=True)]
+            content = "\n".join(["sentence1\tsentence2\tscore", *lines])
         else:
             name = f"{split}.tsv"
-            gold = "score" if task == "embedding" else "label"
-            lines = [f"{' '.join(a)}\t{' '.join(b)}\t{n % 2}" for n, (a, b) in zip(numbers, texts, strict=True)]
-            content = "\n".join([f"sentence1\tsentence2\t{gold}", *lines])
+            content = "\n".join(["text\tlabel", *(f"{' '.join(a)}\t{n % 2}" for n, (a, _) in zip(numbers, texts, strict=True))])
         (folder / name).write_text(content + "\n", encoding="utf-8")
 
 
@@ -68,13 +73,23 @@ def write_texts(folder: Path, task: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def workspace(checkpoint: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def workspace(
+    checkpoint: Callable[[str, str], Path], finished: tuple[Recipe, Path, Report], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
     """`workspace("docs/index.md")` → a folder with `my-model`, `my-data` and `out` for the document's task."""
     folders: dict[str, Path] = {}
 
     def prepare(task: str) -> Path:
         folder = tmp_path_factory.mktemp(task) / "workspace"
         folder.mkdir()
+        if task == "pairs":
+            for name, place in (
+                ("my-model", checkpoint("bert")),
+                ("my-data", finished[1].parent / "data"),
+                ("out", finished[1]),
+            ):
+                (folder / name).symlink_to(place)
+            return folder
         write_data(folder / "my-data", task)
         write_texts(folder, task)
         if task == "token-classification":

@@ -132,7 +132,7 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
     assert octobert.load(package).setting == setting
     assert octobert.load(package, goal="throughput").setting.streams == 2
     assert octobert.load(package, threads=2).setting == Setting(threads=2)
-    assert octobert.load(package)(["the of"])[0].keys() == {"label", "score"}
+    assert octobert.load(package)([("the of", "and a")])[0].keys() == {"label", "score"}
     here = environment.current()
     monkeypatch.setattr(environment, "current", lambda: here.model_copy(update={"cpu": "another"}))
     assert octobert.load(package).setting == default_setting("latency")
