@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from octobert.core.errors import ModelError
 
@@ -23,7 +22,10 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     path = folder / MODULES
     if not path.is_file():
         return []
-    entries = read_json(path)
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError("modules.json is not JSON", where=str(path), got=str(error)[:200], fix="download it again") from error
     if not isinstance(entries, list) or not all(isinstance(e, dict) and isinstance(e.get("type"), str) for e in entries):
         raise ModelError("modules.json is not a list of modules", where=str(path), fix="download it again")
     modules = []
@@ -33,18 +35,6 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
             raise ModelError("a module lies outside of the model's folder", where=str(path), got=str(inner))
         modules.append((entry["type"], folder / inner))
     return modules
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file of a model.
-
-    Raises:
-        ModelError: it is not JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path.name} is not JSON", where=str(path), got=str(error), fix="download it again") from error
 
 
 def module_files(folder: Path) -> list[str]:

@@ -14,8 +14,9 @@ from typing import Any, get_args
 import numpy as np
 
 from octobert.core.errors import ModelError
+from octobert.core.model_config import read_object
 from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
-from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of, read_json
+from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of
 from octobert.models.source import pickle_only
 
 # Keys of older folders, in the order in which sentence-transformers concatenates.
@@ -58,7 +59,7 @@ def pooling_of(folder: Path) -> Pooling:
             what = "the folder states a pooling, but not which modules follow it"
             raise ModelError(what, where=where, got="no such file", fix="download modules.json too")
         return Pooling()
-    about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+    about = read_object(folder / ABOUT) if (folder / ABOUT).is_file() else {}
     kind = about.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise ModelError("the model makes no embeddings", where=str(folder / ABOUT), got=kind, expected="SentenceTransformer")
@@ -68,7 +69,7 @@ def pooling_of(folder: Path) -> Pooling:
         raise ModelError("these modules are not supported", where=where, got=got, expected="Transformer, Pooling, …")
     _check_transformer(folder, modules[0][1])
     stated = _options(modules[1][1])
-    if not stated.get("include_prompt", True) and any((about.get("prompts") or {}).values()):
+    if not stated.get("include_prompt", True) and any(dict(about.get("prompts") or {}).values()):
         what, where = "tokens of a prompt cannot be left out of the pooling", str(modules[1][1] / "config.json")
         raise ModelError(what, where=where, got="include_prompt: false", fix="remove the prompts of the model")
     steps = [_step(name, own, folder) for name, (_, own) in zip(names[2:], modules[2:], strict=True) if name != "Dropout"]
@@ -175,7 +176,7 @@ def _check_transformer(folder: Path, own: Path) -> None:
             fix="save the model again with a current version of sentence-transformers",
         )
     path = folder / "sentence_bert_config.json"
-    stated = read_json(path) if path.is_file() else {}
+    stated = read_object(path) if path.is_file() else {}
     text = (stated.get("modality_config") or {}).get("text") or {}
     seen = (stated.get("transformer_task", "feature-extraction"), text.get("method_output_name", "last_hidden_state"))
     if seen != ("feature-extraction", "last_hidden_state"):
@@ -271,7 +272,4 @@ def _options(own: Path, *, missing_ok: bool = False) -> dict[str, Any]:
         return {}
     if not path.is_file():
         raise ModelError("a module has no config.json", where=str(own), fix="check the download")
-    stated = read_json(path)
-    if not isinstance(stated, dict):
-        raise ModelError("a module's config.json is not an object", where=str(path), got=type(stated).__name__)
-    return stated
+    return read_object(path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.model_config import read_object
 from octobert.core.results import Problem, Stated
-from octobert.models.modules import ABOUT, MODULES, read_json
+from octobert.models.modules import ABOUT, MODULES
 from octobert.models.source import ModelSource
 
 _PROBLEMS: dict[str, Problem] = {
@@ -27,14 +28,15 @@ def stated_by(source: ModelSource) -> Stated:
     problem = config.get("problem_type")
     if problem is not None and problem not in _PROBLEMS:
         raise ModelError("there is no such problem_type", where=where, got=repr(problem), expected=", ".join(_PROBLEMS))
-    prompts = {str(name): str(text) for name, text in (about.get("prompts") or {}).items() if text}
+    texts = _object(about.get("prompts"))
+    prompts = {str(name): str(text) for name, text in texts.items() if text}
     default = about.get("default_prompt_name")
-    if default is not None and default not in (about.get("prompts") or {}):
+    if default is not None and default not in texts:
         place, fix = str(source.tokenizer_folder / ABOUT), did_you_mean(str(default), prompts)
         raise ModelError("the default prompt is not one of the model's prompts", where=place, got=str(default), fix=fix)
     activation = (
         about.get("activation_fn")
-        or (config.get("sentence_transformers") or {}).get("activation_fn")
+        or _object(config.get("sentence_transformers")).get("activation_fn")
         or config.get("sbert_ce_default_activation_function")
     )
     return Stated(
@@ -51,5 +53,8 @@ def _about(source: ModelSource) -> dict[str, Any]:
     folder = source.tokenizer_folder
     if not (folder / MODULES).is_file() or not (folder / ABOUT).is_file():
         return {}
-    about: dict[str, Any] = read_json(folder / ABOUT)
-    return about
+    return read_object(folder / ABOUT)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
