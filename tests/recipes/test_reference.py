@@ -117,7 +117,7 @@ def test_it_runs_and_follows_the_float_model(package: Path) -> None:
 
 
 def test_its_ranges_are_a_calibration_table(package: Path, tmp_path: Path) -> None:
-    from octobert.inference.predictor import read_manifest
+    from octobert.inference.package_files import read_manifest
 
     intervals = read_manifest(package).ranges.intervals
     tables.write(intervals, tmp_path)

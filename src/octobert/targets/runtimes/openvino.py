@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from octobert.core.capability import Probe
-from octobert.core.errors import TargetError
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
+from octobert.targets.shared import running
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
@@ -115,13 +115,9 @@ class OpenvinoSession:
     def __init__(self, path: Path, options: SessionOptions, device: str) -> None:
         import openvino
 
-        core = openvino.Core()
-        try:
+        core, self._path = openvino.Core(), path
+        with running.runtime_errors("openvino cannot compile the model", path):
             compiled: Any = core.compile_model(str(path), device, settings_of(options))
-        except RuntimeError as error:
-            raise TargetError(
-                "openvino cannot compile the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
-            ) from error
         self.streams, self.prepares_shapes = options.streams, True
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.streams):
@@ -136,9 +132,11 @@ class OpenvinoSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
+        inputs = running.inputs_of(feeds, self.inputs, self._path)
         request = self._free.get()
         try:
-            request.infer({name: feeds[name] for name in self.inputs})
-            return {name: np.array(request.get_output_tensor(i).data) for i, name in enumerate(self.outputs)}
+            with running.runtime_errors("openvino cannot run the model", self._path):
+                request.infer(inputs)
+                return {name: np.array(request.get_output_tensor(i).data) for i, name in enumerate(self.outputs)}
         finally:
             self._free.put(request)

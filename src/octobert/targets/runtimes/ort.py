@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import queue
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import numpy as np
 
 from octobert.core import environment, telemetry
 from octobert.core.capability import Probe
-from octobert.core.errors import TargetError
-from octobert.core.files import canonical_digest, file_digest
+from octobert.core.errors import IgnoredFileWarning, TargetError
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
+from octobert.targets.shared import optimized, running
 
 TITLE = "ONNX Runtime"
 PACKAGES = ("onnxruntime",)
@@ -124,7 +125,7 @@ class OrtSession:
         if telemetry.is_off("ORT_DISABLE_TELEMETRY"):
             # On Windows events go to the system's own service, which the variable does not stop.
             ort.disable_telemetry_events()
-        self.streams = options.streams
+        self._path, self.streams = path, options.streams
         self.threads = options.threads or max(1, environment.cores() // self.streams)
         settings = _settings(options, self.threads)
         if whole and not options.allow_fallback:
@@ -133,19 +134,19 @@ class OrtSession:
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         of_provider = {name: str(value) for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
         provider_options = {**(provider_options or {}), **of_provider}
+        opened = path
         # Other providers compile the graph themselves and have their own caches.
-        opened = _cached(path, Path(options.cache), settings) if options.cache and provider == CPU else path
+        if options.cache and optimize and provider == CPU:
+            opened = _cached(path, options)
+        if opened != path:
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         providers = [(provider, provider_options)] if devices is None else None
-        try:
+        # A session has one thread pool. With one thread there is no pool, and one session serves all callers.
+        count = 1 if self.threads == 1 else self.streams
+        with running.runtime_errors("onnxruntime cannot open the model", path):
             if devices is not None:
                 settings.add_provider_for_devices(devices, provider_options)
-            # A session has one thread pool. With one thread there is no pool, and one session serves all callers.
-            count = 1 if self.threads == 1 else self.streams
             sessions: list[Any] = [ort.InferenceSession(str(opened), settings, providers=providers) for _ in range(count)]
-        except Exception as error:  # onnxruntime has no public base class for its errors
-            raise TargetError(
-                "onnxruntime cannot open the model", where=str(path), got=str(error).strip().splitlines()[-1][:300]
-            ) from error
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for index in range(self.streams):
             self._free.put(sessions[index % count])
@@ -170,10 +171,11 @@ class OrtSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
-        inputs = {name: feeds[name] for name in self.inputs}
+        inputs = running.inputs_of(feeds, self.inputs, self._path)
         session = self._free.get()
         try:
-            results = self._run_bound(session, inputs) if self._binds else session.run(None, inputs)
+            with running.runtime_errors("onnxruntime cannot run the model", self._path):
+                results = self._run_bound(session, inputs) if self._binds else session.run(None, inputs)
         finally:
             self._free.put(session)
         return dict(zip(self.outputs, results, strict=True))
@@ -221,16 +223,20 @@ def _set_runtime_options_(settings: Any, runtime_options: Mapping[str, RuntimeOp
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
-def _cached(path: Path, folder: Path, settings: Any) -> Path:
-    """Return the optimized model in the cache. If it is not there yet, return `path` and let `settings` write it."""
+def _cached(path: Path, options: SessionOptions) -> Path:
+    """Return the optimized model in the cache; the model itself where the cache cannot be used."""
     import onnxruntime as ort
 
-    folder.mkdir(parents=True, exist_ok=True)
-    # The optimized graph depends on the version of onnxruntime and on the CPU.
-    key = canonical_digest([file_digest(path), ort.__version__, environment.current().features])[:16]
-    cached = folder / f"{path.stem}-{key}.onnx"
-    if cached.is_file():
-        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return cached
-    settings.optimized_model_filepath = str(cached)
-    return path
+    def write(written: Path) -> None:
+        settings = _settings(options, 1)
+        settings.optimized_model_filepath = str(written)
+        ort.InferenceSession(str(path), settings, providers=[CPU])
+
+    folder = Path(str(options.cache))
+    try:
+        return optimized.optimized(path, folder, [ort.__version__, dict(options.runtime_options)], write)
+    except Exception as error:  # noqa: BLE001  # of the disk, or of onnxruntime, which has no base class for its errors
+        # Whatever it is, the model may open without its cache.
+        got = running.reason(error)
+        warnings.warn(f"{folder}: the optimized model cannot be stored ({got})", IgnoredFileWarning, stacklevel=2)
+        return path

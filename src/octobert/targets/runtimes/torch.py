@@ -16,6 +16,7 @@ from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
 from octobert.core.errors import TargetError
 from octobert.core.session import Feeds, SessionOptions
+from octobert.targets.shared import running
 
 TITLE = "PyTorch"
 PACKAGES = ("torch",)
@@ -128,10 +129,11 @@ class TorchGraphSession:
         self._torch, self._device, self._path = torch, device, path
         _set_threads(options)
         self.streams, self.prepares_shapes = options.streams, False
-        model = read_onnx(path)
         # Without instructions for 8-bit products `torch._int_mm` is 50 to 70 times slower than float32 on a CPU.
         int_mm = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))
-        module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)
+        with running.runtime_errors("torch cannot open the model", path, line=0):
+            model = read_onnx(path)
+            module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)
         self._module = torch.compile(module, dynamic=True, fullgraph=True, mode=mode) if compiled else module
         self.inputs = tuple(str(value.name) for value in model.graph.inputs)
         self.outputs = tuple(str(value.name) for value in model.graph.outputs)
@@ -141,12 +143,13 @@ class TorchGraphSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         torch = self._torch
-        tensors = [torch.from_numpy(feeds[name]).to(self._device) for name in self.inputs]
-        try:
-            with torch.inference_mode():
-                results = self._module(*tensors)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            got = str(error).strip().splitlines()[0][:300]
-            fix = "open it without compilation (compile: false in SessionOptions)"
-            raise TargetError("torch cannot compile the model here", where=str(self._path), got=got, fix=fix) from error
+        inputs = running.inputs_of(feeds, self.inputs, self._path)
+        with running.runtime_errors("torch cannot run the model", self._path, line=0):
+            tensors = [torch.from_numpy(inputs[name]).to(self._device) for name in self.inputs]
+            try:
+                with torch.inference_mode():
+                    results = self._module(*tensors)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                got, fix = running.reason(error, 0), "open it without compilation (compile: false in SessionOptions)"
+                raise TargetError("torch cannot compile the model here", where=str(self._path), got=got, fix=fix) from error
         return {name: result.cpu().numpy() for name, result in zip(self.outputs, results, strict=True)}

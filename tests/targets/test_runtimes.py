@@ -1,0 +1,86 @@
+"""Runtimes: the cache of ONNX Runtime, and what is said of models that a runtime refuses."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import octobert
+from octobert import targets
+from octobert.core.errors import IgnoredFileWarning, ModelError, TargetError
+from octobert.core.files import file_digest
+from octobert.core.session import SessionOptions
+from tests.support.runs import TARGETS
+
+TEXTS = [("the of", "and a")]
+
+
+# --- the cache of optimized graphs
+
+
+def test_many_that_open_a_model_for_the_first_time_share_a_cache(finished, tmp_path: Path) -> None:
+    package, cache, barrier = finished[1] / "ort-cpu", tmp_path / "cache", threading.Barrier(6)
+
+    def opened(_: int) -> list[dict[str, object]]:
+        barrier.wait()
+        return octobert.load(package, cache=cache)(TEXTS)
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(6) as pool:
+        warnings.simplefilter("error")
+        assert list(pool.map(opened, range(6))) == [octobert.load(package)(TEXTS)] * 6
+    # Whole files only, and nothing of the way there.
+    assert {path.suffix for path in cache.iterdir()} == {".onnx"}
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "one bit": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "another model": lambda content: OTHER_MODEL.SerializeToString(),
+}
+IDENTITY = helper.make_node("Identity", ["input_ids"], ["logits"])
+SOME = [helper.make_tensor_value_info(name, TensorProto.INT64, [None, None]) for name in ("input_ids", "logits")]
+OTHER_MODEL = helper.make_model(helper.make_graph([IDENTITY], "other", SOME[:1], SOME[1:]), ir_version=8)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_made_again(finished, tmp_path: Path, damage: str) -> None:
+    package, cache = finished[1] / "ort-cpu", tmp_path / "cache"
+    expected = octobert.load(package, cache=cache)(TEXTS)
+    (file,) = cache.iterdir()
+    content = file.read_bytes()
+    assert octobert.load(package, cache=cache)(TEXTS) == expected
+    assert file.read_bytes() == content
+    file.write_bytes(DAMAGES[damage](content))
+    assert octobert.load(package, cache=cache)(TEXTS) == expected
+    (again,) = cache.iterdir()
+    assert file_digest(again).startswith(again.stem.rpartition("-")[2])
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_not_needed(finished, tmp_path: Path) -> None:
+    package, cache = finished[1] / "ort-cpu", tmp_path / "cache"
+    cache.write_text("a file")
+    with pytest.warns(IgnoredFileWarning, match=r"cache: the optimized model cannot be stored \(.*File exists"):
+        answers = octobert.load(package, cache=cache)(TEXTS)
+    assert answers == octobert.load(package)(TEXTS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_runtime_refuses_is_one_sentence(finished, target: str) -> None:
+    module = targets.load(target)
+    path = module.model_file(finished[1] / target)
+    session = module.open_session(path, SessionOptions())
+    ids = np.ones((1, 4), dtype=np.int64)
+    with pytest.raises(TargetError, match="cannot run the model") as error:
+        session.run({"input_ids": ids, "attention_mask": ids[:, :3], "token_type_ids": ids * 0})
+    assert error.value.where == str(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ModelError, match=r"the model has other inputs than an encoder \(got attention_mask"):
+        session.run({"input_ids": ids})
