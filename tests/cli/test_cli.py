@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shlex
@@ -200,6 +201,14 @@ def test_calibrators_side_by_side(checkpoint, pairs, out) -> None:
     names = [entry["calibrator"] for entry in result["swept"]]
     assert names[0].split()[0] == plugins.names("calibrators")[0]
     assert {n.split()[0] for n in names} == set(plugins.names("calibrators"))
+    assert json.loads((out / "sweep.json").read_text()) == result
+    assert [row["calibrator"] for row in csv.DictReader((out / "sweep.csv").read_text().splitlines())] == names
+    assert result["recommended"] in {entry["calibrator"] for entry in usable}
+    assert "output error" in result["reason"]
+    assert {yaml.safe_load(e["setting"]) if " " not in e["calibrator"] else e["calibrator"] for e in usable} <= set(names)
+    printed = octobert(*command, "--samples", 30, "--sweep").stdout
+    setting = next(e["setting"] for e in usable if e["calibrator"] == result["recommended"])
+    assert printed.splitlines()[-1] == f"Use it with: --calibrate {shlex.quote(setting)}"
     assert all(set(entry["signal_to_noise_db"]) == set(result["ranges"]) for entry in usable)
     # mse minimizes exactly this.
     ratios = {entry["calibrator"]: sum(entry["signal_to_noise_db"].values()) for entry in usable}

@@ -14,7 +14,7 @@ from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup
 from octobert.core.plan import Decision
 from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
-from octobert.core.sweep import Sweep, Swept
+from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.report import html, plans, summary, terminal
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
@@ -220,6 +220,23 @@ def test_layers_that_are_alike_are_shown_once_and_no_rows_look_alike(report) -> 
     assert len(keys) == len(set(keys)) == len(first)
 
 
+@pytest.mark.parametrize(
+    ("errors", "name", "reason"),
+    [
+        ({"minmax": 0.2, "mse": 0.1}, "mse", "the smallest output error 0.1000, agreement 0.9000; .* minmax, is 100% larger"),
+        ({"minmax": 0.104, "mse": 0.1}, "minmax", "the default: .*; the smallest, of mse, is 0.1000, which is no clear gain"),
+        ({"minmax": 0.1, "mse": 0.2}, "minmax", "the default: output error 0.1000, agreement 0.9000$"),
+        ({"minmax": None, "mse": 0.2}, "mse", "the only output error"),
+        ({"minmax": None}, None, "no calibrator could be used"),
+    ],
+)
+def test_a_sweep_recommends_with_a_reason(errors: dict[str, float | None], name: str | None, reason: str) -> None:
+    swept = [Swept(calibrator=c, setting=c, agreement=0.9, output_error=error) for c, error in errors.items()]
+    chosen, why = recommendation(swept, "minmax")
+    assert chosen == name
+    assert re.match(reason, why)
+
+
 def replaced(model: Any, **changes: Any) -> Any:
     """A copy of frozen data with other values."""
     return model.model_copy(update=changes)
@@ -331,9 +348,11 @@ def test_a_table_of_settings_says_which_is_stored(ratio: float, decision: str) -
 
 def test_a_sweep_marks_the_best_calibrator_of_each_value() -> None:
     swept = (
-        Swept(calibrator="minmax", agreement=0.9, output_error=0.2, signal_to_noise_db={"a": 30.0, "b": 20.0}),
-        Swept(calibrator="mse", agreement=0.95, output_error=0.1, signal_to_noise_db={"a": 35.0, "b": 25.0}),
-        Swept(calibrator="entropy", problem="too few rows"),
+        Swept(
+            calibrator="minmax", setting="minmax", agreement=0.9, output_error=0.2, signal_to_noise_db={"a": 30.0, "b": 20.0}
+        ),
+        Swept(calibrator="mse", setting="mse", agreement=0.95, output_error=0.1, signal_to_noise_db={"a": 35.0, "b": 25.0}),
+        Swept(calibrator="entropy", setting="entropy", problem="too few rows"),
     )
     sweep = Sweep(
         target="ort-cpu",

@@ -161,7 +161,7 @@ def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progres
 
     Args:
         recipe: The recipe. Its first target is used.
-        out: Output directory (see `run`).
+        out: Output directory (see `run`); the result is also in its `sweep.json` and `sweep.csv`.
         sweep: Compare all calibrators. Otherwise only the recipe's own.
         progress: Called at each step.
 
@@ -176,7 +176,24 @@ def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progres
     settings = [Choice(name=name, options=options.model_dump(exclude_unset=True)) for name, options in calibrators.sweep()]
     choices = settings if sweep else [checked.calibrate]
     with shown(progress) as tell:
-        return runner.sweep(checked, choices, Path(out), _Listener(tell, Path(out)))
+        result = runner.sweep(checked, choices, Path(out), _Listener(tell, Path(out)))
+    _write_tables(result, Path(out))
+    return result
+
+
+def _write_tables(result: Sweep, out: Path) -> None:
+    """Write a sweep next to the store of its run: everything as JSON, and one row per calibrator as CSV."""
+    import csv
+
+    from octobert.core.files import atomic_write, storage_errors
+
+    with storage_errors(out), atomic_write(out / "sweep.json") as whole, atomic_write(out / "sweep.csv") as table:
+        whole.write_text(result.model_dump_json(indent=1), encoding="utf-8")
+        with table.open("w", encoding="utf-8", newline="") as stream:
+            rows = result.to_rows()
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def stored(out: PathLike) -> dict[str, int]:

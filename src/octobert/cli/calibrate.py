@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,3 +42,8 @@ def command(
     from octobert.report import plans
 
     _show.render(*plans.sweep_tables(result, every=every))
+    typer.echo(f"\nResults    {out / 'sweep.json'}, {out / 'sweep.csv'}")
+    chosen = next((swept for swept in result.swept if swept.calibrator == result.recommended), None)
+    if sweep and chosen is not None:
+        typer.echo(f"Recommended: {result.recommended}, {result.reason}.")
+        typer.echo(f"Use it with: --calibrate {shlex.quote(chosen.setting)}")

@@ -315,6 +315,17 @@ def as_file(recipe: Recipe) -> str:
     return f"# yaml-language-server: $schema={SCHEMA_FILE}\n{as_yaml(plain)}"
 
 
+def in_recipe(choice: Choice) -> str:
+    """A plugin as YAML on one line, as a recipe or an option takes it.
+
+    Example:
+        >>> in_recipe(Choice(name="percentile", options={"keep": 99.9})), in_recipe(Choice(name="mse"))
+        ('{percentile: {keep: 99.9}}', 'mse')
+    """
+    short = _short(choice.model_dump(mode="json"))
+    return short if isinstance(short, str) else str(yaml.safe_dump(short, default_flow_style=True, width=1000)).strip()
+
+
 def _short(choice: Any) -> Any:
     """A plugin in its short spelling."""
     if not isinstance(choice, dict):

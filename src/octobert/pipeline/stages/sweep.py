@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from octobert import targets
-from octobert.config.recipe import Choice
+from octobert.config.loading import in_recipe
+from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Provenance, Ranges, TensorStatistics
 from octobert.core.session import SessionOptions
-from octobert.core.sweep import Sweep, Swept
+from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -63,11 +64,12 @@ def run(context: Context[Inputs, Options]) -> Summary:
     swept = []
     for number, choice in enumerate(options.calibrators):
         label = choice.name + "".join(f" {value}" for value in choice.options.values())
+        setting = in_recipe(choice)
         context.progress(f"sweeping: {label}", number, len(options.calibrators))
         try:
             plan = _plan(context, choice, statistics)
         except DataError as error:
-            swept.append(Swept(calibrator=label, problem=str(error)))
+            swept.append(Swept(calibrator=label, setting=setting, problem=str(error)))
             continue
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
             path = Path(folder) / _artifacts.QUANTIZED
@@ -79,8 +81,15 @@ def run(context: Context[Inputs, Options]) -> Summary:
         quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
         noise = {value: sensitivity.activation_snr(statistics[value], quantizer) for value, quantizer in quantizers.items()}
         swept.append(
-            Swept(calibrator=label, agreement=fidelity.agreement, output_error=fidelity.error, signal_to_noise_db=noise)
+            Swept(
+                calibrator=label,
+                setting=setting,
+                agreement=fidelity.agreement,
+                output_error=fidelity.error,
+                signal_to_noise_db=noise,
+            )
         )
+    recommended, reason = recommendation(swept, Recipe.model_fields["calibrate"].default.name)
     result = Sweep(
         target=options.target,
         fidelity=fidelity_name,
@@ -88,6 +97,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
         judged_rows=len(encoded.texts),
         ranges={value: (seen.minimum, seen.maximum) for value, seen in statistics.items()},
         swept=tuple(swept),
+        recommended=recommended,
+        reason=reason,
     )
     context.write(FACTS, result)
     return {"calibrators": len(swept)}
