@@ -38,8 +38,9 @@ def command(
     import octobert
 
     # What lets a recipe run code is given here and not in its file.
-    allowed = [f"{name}=true" for name, given in (("allow_pickle", allow_pickle), ("allow_code", allow_code)) if given]
-    checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *allowed])
+    flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick}
+    given = [f"{name}=true" for name, flag in flags.items() if flag]
+    checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *given])
     run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
 
 
