@@ -62,12 +62,16 @@ def test_stored_results_can_be_removed(finished, tmp_path) -> None:
     (store / "capture-0123456789abcdef" / "model.onnx").write_bytes(b"12345")
     stored = octobert.stored(copy)
     assert stored["capture-0123456789abcdef"] == 5
+    with (copy / ".octobert" / "events.jsonl").open("ab") as stream:
+        stream.write(b'7\n{"event": "done", "entr')  # as a full disk leaves it
     assert octobert.clean(copy, keep_last=True) == {"capture-0123456789abcdef": 5}
     assert octobert.clean(copy) == {name: size for name, size in stored.items() if size != 5}
     assert octobert.stored(copy) == {}
     assert (copy / "ort-cpu" / "octobert.json").is_file()
     with pytest.raises(octobert.StorageError, match="not an output directory of octobert"):
         octobert.clean(tmp_path)
+    with pytest.raises(octobert.StorageError, match="File name too long"):
+        octobert.clean(tmp_path / ("x" * 300))
 
 
 def test_packages_and_manifests(finished) -> None:

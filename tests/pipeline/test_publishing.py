@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,10 @@ import pytest
 from octobert.core import files
 from octobert.core.errors import StorageError
 from octobert.core.files import digests_of, text_digest
+from octobert.core.frozen import FrozenModel
+from octobert.core.inputs import UserFile
 from octobert.pipeline import publishing
+from octobert.pipeline.contract import Step
 from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, Folder, publish, recover
 
@@ -43,12 +46,14 @@ def put_once(out: Path, contents: Mapping[str, str]) -> Folder:
     return Folder(folder, {n: text_digest(t) for n, t in contents.items()}) if folder.exists() else put(folder, contents)
 
 
-def published(out: Path, folders: Mapping[str, Mapping[str, str]], report: str, *, all_targets: bool = True) -> list[str]:
+def published(
+    out: Path, folders: Mapping[str, Mapping[str, str]], report: str, needed: Collection[str] | None = ()
+) -> list[str]:
     """Publish folders with these contents, and a report."""
     stored = {name: put_once(out, contents) for name, contents in folders.items()}
     with locked(out / HIDDEN) as hold:
         noted = recover(out)
-        return noted + publish(out, stored, {"report.json": report}, hold, all_targets=all_targets)
+        return noted + publish(out, stored, {"report.json": report}, hold, needed=needed)
 
 
 def contents(out: Path) -> dict[str, str]:
@@ -289,8 +294,9 @@ def test_packages_of_targets_that_were_dropped_do_not_stay_beside_another_report
     assert {path.name for path in out.iterdir()} == {HIDDEN, "report.json", "a", "c", "checkpoint"}
     assert any(note.startswith(f"{out / 'b'} was removed") for note in notes)
     assert any(note.startswith(f"{out / 'c'} belongs to an earlier run") for note in notes)
-    published(out, {"checkpoint": {"trained.json": "again"}}, "new", all_targets=False)
-    assert (out / "a").exists(), "training alone says nothing about packages"
+    published(out, {"checkpoint": {"trained.json": "again"}}, "new", needed=None)
+    published(out, {"c": OLD}, "new", needed={"a"})
+    assert (out / "a").exists(), "training alone says nothing about packages, and a run does not remove its own model"
 
 
 def test_a_record_cannot_name_anything_outside_of_the_directory(tmp_path) -> None:
@@ -304,14 +310,42 @@ def test_a_record_cannot_name_anything_outside_of_the_directory(tmp_path) -> Non
     assert contents(out) == seen({"a": OLD}, "old")
 
 
+class Options(FrozenModel):
+    """Of a stage that reads a file."""
+
+    file: UserFile
+
+
+class Nothing(FrozenModel):
+    """Inputs of a stage that needs no other."""
+
+
+def step(name: str, path: Path) -> Step:
+    """A step that reads a file."""
+    options = Options(file=UserFile(path=path, digest="", stamp=""))
+    return Step(name, name.partition("/")[0], Nothing(), options)
+
+
 def test_what_is_in_the_way_is_refused_before_a_run_starts(tmp_path) -> None:
-    out = tmp_path / "out"
+    out, packaged = tmp_path / "out", step("package/a", tmp_path / "model")
     (out / "report.html").mkdir(parents=True)
     with pytest.raises(StorageError, match="the report would replace a folder"):
-        publishing.check_output(["a"], out)
+        publishing.check_output([packaged], out)
     (out / "report.html").rmdir()
     (out / "a").symlink_to("nowhere")
     with pytest.raises(StorageError, match="would replace a folder that octobert did not write"):
-        publishing.check_output(["a"], out)
-    with pytest.raises(StorageError, match=r"cannot be written \(got File name too long"):
-        publishing.check_output(["a"], tmp_path / ("x" * 300))
+        publishing.check_output([packaged], out)
+    with pytest.raises(StorageError, match=r"the name is too long \(got File name too long"):
+        publishing.check_output([packaged], tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("place", [".", "a", "a/onnx/model.onnx", ".octobert/store/capture-0/model.onnx", "checkpoint"])
+def test_a_run_that_would_change_what_it_reads_is_refused(place: str, tmp_path, monkeypatch) -> None:
+    """The run would never come to an end: every repetition finds other inputs."""
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "out" / place, Path("out") / place):
+        with pytest.raises(StorageError, match="the run would change the files that it reads; choose another --out"):
+            publishing.check_output([step("finetune", path), step("package/a", path)], Path("out"))
+    publishing.check_output([step("data", Path("out/mine.csv")), step("package/a", Path("out/b"))], Path("out"))
+    assert publishing.read_in(Path("out"), [step("data", Path("out/b/onnx"))]) == {"b"}

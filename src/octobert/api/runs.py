@@ -248,9 +248,6 @@ class _Listener:
         _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
         self._tell(step, state, seconds=artifact.seconds)
 
-    def noted(self, what: str) -> None:
-        _LOG.warning("octobert: %s.", what)
-
     def _tell(self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any) -> None:
         numbers = self._estimate.numbers
         self._progress(ProgressEvent(step.name, state, number=numbers[step.name], steps=len(numbers), **facts))

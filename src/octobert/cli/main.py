@@ -25,6 +25,7 @@ import octobert
 from octobert import cli
 from octobert.cli import _show
 from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarning
+from octobert.core.files import file_error
 
 _WARNINGS = (OldNameWarning, IgnoredFileWarning)
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -98,7 +99,10 @@ def main() -> None:
     _print_warnings_as_notes()
     try:
         app()
-    except OctobertError as error:
+    except (OctobertError, OSError) as raised:
+        if isinstance(raised, BrokenPipeError):
+            raise
+        error = raised if isinstance(raised, OctobertError) else file_error(raised)
         if "--json" in sys.argv:
             typer.echo(json.dumps({"error": error.to_json()}))
         if _show.verbosity.verbose:

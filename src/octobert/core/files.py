@@ -22,7 +22,7 @@ NO_FILE = "not a file"
 # From Linux' headers: ioctl that shares blocks; renameat2 in the working directory, and its flag.
 _FICLONE, _HERE, _RENAME_EXCHANGE = 0x40049409, -100, 2
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
-_DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
+_DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE}
 
 
 def canonical_digest(data: Any) -> str:
@@ -132,10 +132,23 @@ def storage_errors(where: Path) -> Iterator[None]:
 
 def disk_error(error: OSError, where: Path) -> StorageError:
     """Return the `StorageError` for an error of the disk."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    what = "the disk is full" if full else "the directory cannot be written"
-    fix = "free some space and run the same command again" if full else "check its permissions, or choose another --out"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what, fix = "the disk is full", "free some space and run the same command again"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        what, fix = "too many files are open", "raise the limit (ulimit -n) and run the same command again"
+    elif error.errno == errno.ENAMETOOLONG:
+        what, fix = "the name is too long", "choose a shorter one"
+    else:
+        what, fix = "the directory cannot be written", "check its permissions, or choose another --out"
     return StorageError(what, where=str(error.filename or where), got=error.strerror or str(error), fix=fix)
+
+
+def file_error(error: OSError) -> StorageError:
+    """Return the `StorageError` for an error of any file, which a program that is about to end has met."""
+    if is_disk_error(error) and error.errno not in (errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
+        return disk_error(error, Path())
+    where = None if error.filename is None else str(error.filename)
+    return StorageError("a file cannot be read or written", where=where, got=error.strerror or str(error))
 
 
 def is_disk_error(error: BaseException) -> bool:

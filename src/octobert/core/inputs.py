@@ -29,8 +29,8 @@ class UserFiles(Protocol):
         ...
 
     @property
-    def where(self) -> str:
-        """Where they are, for people."""
+    def places(self) -> tuple[Path, ...]:
+        """The files and folders that are read; none of a data set on the hub."""
         ...
 
     def summary(self, of: Callable[[Path], str]) -> str:
@@ -58,9 +58,9 @@ class UserFile(FrozenModel):
     stamp: str
 
     @property
-    def where(self) -> str:
-        """Where it is."""
-        return str(self.path)
+    def places(self) -> tuple[Path, ...]:
+        """See `UserFiles`."""
+        return (self.path,)
 
     def summary(self, of: Callable[[Path], str]) -> str:
         """See `UserFiles`."""

@@ -102,13 +102,14 @@ class Places:
         Raises:
             DataError: a file cannot be read.
         """
-        named = tuple(place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None)
+        named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
         if self.hub is not None:
             digest = canonical_digest([self.hub, hub_revision(self.hub, revision), *named])
-            return Content(places=named, local=False, digest=digest, stamp="")
+            return Content(places=(), digest=digest, stamp="")
+        files = tuple(map(Path, named))
         try:
-            stamp = _summary(named, file_stamp)
-            return Content(places=named, local=True, stamp=stamp, digest=_summary(named, file_digest))
+            stamp = _summary(files, file_stamp)
+            return Content(places=files, stamp=stamp, digest=_summary(files, file_digest))
         except OSError as error:
             raise formats.unreadable(error) from error
 
@@ -117,36 +118,29 @@ class Content(FrozenModel):
     """What rows depend on.
 
     Args:
-        places: files, folders of texts, or splits on the hub.
-        local: they are files and folders.
+        places: files and folders of texts; none on the hub.
         digest: of their content, wherever it lies.
         stamp: what the file system said of them before they were read.
     """
 
-    places: tuple[str, ...]
-    local: bool
+    places: tuple[Path, ...]
     digest: str
     stamp: str
 
-    @property
-    def where(self) -> str:
-        """Where they are."""
-        return ", ".join(dict.fromkeys(self.places))
-
     def summary(self, of: Callable[[Path], str]) -> str:
         """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""
-        return _summary(self.places, of) if self.local else self.digest
+        return _summary(self.places, of) if self.places else self.digest
 
 
-def _summary(places: Sequence[str], of: Callable[[Path], str]) -> str:
+def _summary(places: Sequence[Path], of: Callable[[Path], str]) -> str:
     """A summary of files, or of all texts in folders and their classes."""
-    found: dict[str, object] = {}
-    for place in map(Path, dict.fromkeys(places)):
+    found: dict[Path, object] = {}
+    for place in set(places):
         if place.is_file():
-            found[str(place)] = of(place)
+            found[place] = of(place)
         else:
-            found[str(place)] = {str(file.relative_to(place)): of(file) for file in formats.texts_in(place)}
-    return canonical_digest([found[str(Path(place))] for place in places])
+            found[place] = {str(file.relative_to(place)): of(file) for file in formats.texts_in(place)}
+    return canonical_digest([found[place] for place in places])
 
 
 def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()) -> Places:

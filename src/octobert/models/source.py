@@ -50,9 +50,9 @@ class ModelSource(FrozenModel):
     stamp: str
 
     @property
-    def where(self) -> str:
-        """Where it is."""
-        return str(self.path)
+    def places(self) -> tuple[Path, ...]:
+        """Where it is read from (see `core/inputs.py`)."""
+        return (self.path, self.tokenizer_folder)
 
     def summary(self, of: Callable[[Path], str]) -> str:
         """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
+from contextlib import suppress
 from pathlib import Path
 
 from octobert.core.errors import StorageError
 from octobert.core.files import storage_errors
 from octobert.pipeline.lock import locked
-from octobert.pipeline.publishing import HIDDEN
+from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import Store
+
+_LOG = logging.getLogger("octobert")
 
 
 def stored(out: Path) -> dict[str, int]:
@@ -18,9 +22,10 @@ def stored(out: Path) -> dict[str, int]:
     Raises:
         StorageError: the folder is not an output directory.
     """
-    if not (out / HIDDEN).is_dir():
-        fix = "give the --out of an earlier run"
-        raise StorageError("not an output directory of octobert", where=str(out), expected=f"a folder {HIDDEN} in it", fix=fix)
+    with storage_errors(out):
+        if not (out / HIDDEN).is_dir():
+            what, fix = "not an output directory of octobert", "give the --out of an earlier run"
+            raise StorageError(what, where=str(out), expected=f"a folder {HIDDEN} in it", fix=fix)
     return Store(out / HIDDEN / "store").entries()
 
 
@@ -40,6 +45,10 @@ def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
     """
     stored(out)
     with locked(out / HIDDEN):
+        with storage_errors(out):
+            notes = recover(out)
+        for note in notes:
+            _LOG.warning("octobert: %s.", note)
         store = Store(out / HIDDEN / "store")
         keep = _used_by_last_run(out / HIDDEN / "events.jsonl") if keep_last else frozenset()
         sizes = {name: size for name, size in store.entries().items() if name not in keep}
@@ -51,6 +60,11 @@ def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
 def _used_by_last_run(events: Path) -> frozenset[str]:
     """Names of the results that the last finished run made or reused; empty where no run has finished."""
     with storage_errors(events):
-        lines = events.read_text(encoding="utf-8").splitlines() if events.is_file() else []
-    finished = [event for event in map(json.loads, lines) if event["event"] == "done"]
-    return frozenset(finished[-1]["entries"]) if finished else frozenset()
+        lines = events.read_bytes().splitlines() if events.is_file() else []
+    for line in reversed(lines):
+        # A line that was cut short, or is not octobert's, says nothing.
+        with suppress(ValueError, TypeError, KeyError):
+            event = json.loads(line)
+            if event["event"] == "done":
+                return frozenset(map(str, event["entries"]))
+    return frozenset()

@@ -16,7 +16,7 @@ shares its content on disk with the store, so it may be edited.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.results import PACKAGE_FILE, TRAINED
 from octobert.pipeline import carrying
 from octobert.pipeline.carrying import ITSELF, MARK
+from octobert.pipeline.contract import Step
 from octobert.pipeline.lock import Hold
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 
@@ -81,17 +82,21 @@ class Publication(FrozenModel):
         return names
 
 
-def check_output(targets: Sequence[str], out: Path) -> None:
-    """Refuse an output directory that holds something else.
+def check_output(steps: Sequence[Step], out: Path) -> None:
+    """Refuse an output directory that holds something else, or what a run reads in a place where the run writes.
 
     Raises:
-        StorageError: the output directory is a file, something that octobert did not write is in the way, or it cannot be read.
+        StorageError: the output directory is a file, something that octobert did not write is in the way, it cannot be read,
+            or the run would change its own inputs.
     """
+    marks = {step.name.partition("/")[2]: PACKAGE_FILE for step in steps if step.stage == "package"}
+    if any(step.stage in ("finetune", "qat") for step in steps):
+        marks[CHECKPOINT] = TRAINED
     with storage_errors(out):
         if os.path.lexists(out) and not out.is_dir():
             raise StorageError("the output directory is a file", where=str(out), fix="choose another --out")
         last = _read(out / HIDDEN / _RECORD) or Publication()
-        for name, mark in {**dict.fromkeys(targets, PACKAGE_FILE), CHECKPOINT: TRAINED}.items():
+        for name, mark in marks.items():
             if os.path.lexists(out / name) and name not in last.files and not (out / name / mark).is_file():
                 raise StorageError(
                     "a package or a checkpoint would replace a folder that octobert did not write",
@@ -104,10 +109,25 @@ def check_output(targets: Sequence[str], out: Path) -> None:
             if (out / page).is_dir():
                 fix = "move it away, or choose another --out"
                 raise StorageError("the report would replace a folder", where=str(out / page), fix=fix)
+        for name in read_in(out, steps) & {".", HIDDEN, *marks}:
+            where = str(out / name)
+            raise StorageError("the run would change the files that it reads", where=where, fix="choose another --out")
+
+
+def read_in(out: Path, steps: Sequence[Step]) -> set[str]:
+    """What a run reads in its output directory: names in it, or `.` for the directory itself."""
+    places = {place.resolve() for step in steps for files in step.reads for place in files.places}
+    inside = [place.relative_to(out.resolve()) for place in places if place.is_relative_to(out.resolve())]
+    return {path.parts[0] if path.parts else "." for path in inside}
 
 
 def publish(
-    out: Path, folders: Mapping[str, Folder], pages: Mapping[str, str], hold: Hold, *, all_targets: bool = True
+    out: Path,
+    folders: Mapping[str, Folder],
+    pages: Mapping[str, str],
+    hold: Hold,
+    *,
+    needed: Collection[str] | None = None,
 ) -> list[str]:
     """Publish the results of a run.
 
@@ -115,7 +135,8 @@ def publish(
         folders: name in OUT → folder.
         pages: name in OUT → text of a file.
         hold: of OUT.
-        all_targets: packages of other targets, which an earlier run published, are removed unless the user changed them.
+        needed: packages of other targets, which an earlier run published, are removed unless the user changed them or they are
+            named here; None to remove nothing.
 
     Returns:
         What the user should know of files that were kept, left alone or removed, as sentences.
@@ -123,7 +144,8 @@ def publish(
     last = _read(out / HIDDEN / _RECORD) or Publication()
     fresh = {name: dict(folder.files) for name, folder in folders.items()}
     fresh |= {name: {ITSELF: text_digest(text)} for name, text in pages.items()}
-    stale = [name for name in last.files if all_targets and name not in fresh and PACKAGE_FILE in last.files[name]]
+    others = [name for name in last.files if name not in fresh and PACKAGE_FILE in last.files[name]]
+    stale = [] if needed is None else [name for name in others if name not in needed]
     dropped = [name for name in stale if carrying.is_untouched(out / name, last.files[name])]
     left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
     remain = {name: files for name, files in last.files.items() if name not in stale or name in left}

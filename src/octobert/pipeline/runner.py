@@ -7,6 +7,8 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
 import time
 import traceback
@@ -31,7 +33,7 @@ from octobert.pipeline.contract import Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.lock import Hold, locked
 from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
-from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, check_output, publish, recover
+from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, check_output, publish, read_in, recover
 from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
@@ -39,6 +41,7 @@ from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Artifact, Store, manifest_of
 
 R = TypeVar("R")
+_LOG = logging.getLogger("octobert")
 EVENTS = "events.jsonl"
 
 
@@ -49,7 +52,6 @@ class Listener(Protocol):
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
-    def noted(self, what: str) -> None: ...
 
 
 class Silent:
@@ -59,7 +61,6 @@ class Silent:
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
-    def noted(self, what: str) -> None: ...
 
 
 def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of) -> list[Verdict]:
@@ -98,7 +99,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
     steps = steps_of(recipe)
-    check_output(recipe.targets, out)
+    check_output(steps, out)
 
     def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Report, list[str]]:
         from octobert.report import html
@@ -109,7 +110,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         if trained is not None:
             folders[CHECKPOINT] = _folder(results[trained], CHECKPOINT)
         pages = dict(zip(PAGES, (report.model_dump_json(indent=1), html.page(report)), strict=True))
-        return report, publish(out, folders, pages, hold)
+        return report, publish(out, folders, pages, hold, needed=read_in(out, steps))
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
@@ -125,11 +126,11 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
     steps = finetune_steps(recipe)
-    check_output((), out)
+    check_output(steps, out)
 
     def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Finetuned, list[str]]:
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
-        notes = publish(out, {CHECKPOINT: _folder(trained, CHECKPOINT)}, {}, hold, all_targets=False)
+        notes = publish(out, {CHECKPOINT: _folder(trained, CHECKPOINT)}, {}, hold)
         finetuned = Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
@@ -156,7 +157,9 @@ def sweep(
     def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Sweep, list[str]]:
         return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep), []
 
-    return _run_steps(sweep_steps(recipe, calibrators), recipe, out, listener or Silent(), executor, finish)
+    steps = sweep_steps(recipe, calibrators)
+    check_output(steps, out)
+    return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
 
 def _folder(result: StepResult, inner: str = "") -> Folder:
@@ -209,7 +212,7 @@ def _run_steps(
             raise raised from error
         events.write("done", entries=sorted(folder.name for folder in folders.values()), notes=[*notes, *noted])
         for note in (*notes, *noted):
-            listener.noted(note)
+            _LOG.warning("octobert: %s.", note)
     return result
 
 
@@ -291,8 +294,8 @@ def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
     """
     for files in step.reads:
         if not unchanged(files):
-            what = "the files were changed while octobert read them"
-            raise StorageError(what, where=files.where, fix="run the same command again") from failed
+            what, where = "the files were changed while octobert read them", ", ".join(map(str, dict.fromkeys(files.places)))
+            raise StorageError(what, where=where, fix="run the same command again") from failed
 
 
 def earlier_seconds(out: Path) -> dict[str, float]:
@@ -318,8 +321,11 @@ class _Events:
 
     def write(self, event: str, **details: Any) -> None:
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
-        with storage_errors(self._path), self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        with storage_errors(self._path), self._path.open("ab+") as stream:
+            stream.seek(-min(stream.tell(), 1), os.SEEK_END)
+            # A run that was killed, or a full disk, may have left half a line.
+            cut = stream.read(1) not in (b"", b"\n")
+            stream.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
 
     def failed(self, error: Exception) -> None:
         """Write why a run ended; an error while writing, of a full disk for example, does not hide the first one."""
