@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         OldNameWarning,
         ParityError,
         PlanError,
+        PublishedFileWarning,
         RecipeError,
         StorageError,
         TargetError,
@@ -56,7 +57,7 @@ _PUBLIC = {
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
         "AccuracyError BusyError DataError IgnoredFileWarning ModelError OctobertError OldNameWarning ParityError PlanError "
-        "RecipeError StorageError TargetError"
+        "PublishedFileWarning RecipeError StorageError TargetError"
     ),
     "octobert.report.progress": "ProgressBar ProgressEvent",
 }
@@ -74,6 +75,7 @@ __all__ = [
     "PlanError",
     "ProgressBar",
     "ProgressEvent",
+    "PublishedFileWarning",
     "Recipe",
     "RecipeError",
     "StorageError",

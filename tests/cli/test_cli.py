@@ -495,3 +495,9 @@ def test_old_options_work_with_a_note(old: str, new: str) -> None:
     assert done.stderr.splitlines()[0].startswith(f'octobert: the recipe key "{old}" is now "{new}"')
     assert f"{new}: []" in done.stderr
     assert "Warning" not in done.stderr
+
+
+def test_a_name_that_is_too_long_is_a_sentence() -> None:
+    done = octobert("predict", "x" * 300, "hi")
+    assert done.returncode == StorageError.exit_code
+    assert done.stderr.endswith("the name is too long (got File name too long); choose a shorter one.\n")

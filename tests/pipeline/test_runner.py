@@ -126,14 +126,14 @@ def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
         with (copy / "ort-cpu" / edited).open("a") as stream:
             stream.write(" ")
     seen = Seen()
-    runner.run(recipe, copy, seen, executor=inline.run)
+    edited = str(copy / "ort-cpu" / "octobert.json")
+    with pytest.warns(octobert.PublishedFileWarning, match=f"^{edited} was changed after octobert wrote it, and was left"):
+        runner.run(recipe, copy, seen, executor=inline.run)
     # It comes out the same to the byte, so nothing after it has to run; the report tells how long it took, and is made anew.
     assert [name for name in seen.ran if not name.startswith(("report", "package"))] == ["calibrate"]
     # So is the package; what the user did to it stays, and harmed nothing in the store.
     assert (copy / "ort-cpu" / "tuned.json").read_text() == " "
     assert (copy / "ort-cpu" / "octobert.json").read_text() == (out / "ort-cpu" / "octobert.json").read_text() + " "
-    (note,) = json.loads((copy / ".octobert" / "events.jsonl").read_text().splitlines()[-1])["notes"]
-    assert note.startswith(f"{copy / 'ort-cpu' / 'octobert.json'} was changed after octobert wrote it, and was left as it is")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -76,8 +76,7 @@ def set_verbosity(*, verbose: bool, quiet: bool) -> None:
     verbosity.quiet |= quiet
     if verbosity.verbose:
         logging.basicConfig(format="%(name)s: %(message)s")
-    level = logging.DEBUG if verbosity.verbose else logging.ERROR if verbosity.quiet else logging.NOTSET
-    logging.getLogger("octobert").setLevel(level)
+        logging.getLogger("octobert").setLevel(logging.DEBUG)
 
 
 def document(data: Any) -> None:

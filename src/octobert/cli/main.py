@@ -24,10 +24,10 @@ from typer.core import TyperGroup
 import octobert
 from octobert import cli
 from octobert.cli import _show
-from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarning
+from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarning, PublishedFileWarning
 from octobert.core.files import file_error
 
-_WARNINGS = (OldNameWarning, IgnoredFileWarning)
+_WARNINGS = (OldNameWarning, IgnoredFileWarning, PublishedFileWarning)
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 

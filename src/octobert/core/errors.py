@@ -136,6 +136,10 @@ class IgnoredFileWarning(UserWarning):
     """A file of a package was not used. The message says which, and why."""
 
 
+class PublishedFileWarning(UserWarning):
+    """A file in an output directory was edited, kept under another name, or removed. The message says which, and why."""
+
+
 def _shortened(text: str | None) -> str | None:
     """A text without its middle if it is longer than anybody reads."""
     return text if text is None or len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"

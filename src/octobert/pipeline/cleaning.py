@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from octobert.core.errors import StorageError
+from octobert.core.errors import PublishedFileWarning, StorageError
 from octobert.core.files import storage_errors
 from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import Store
-
-_LOG = logging.getLogger("octobert")
 
 
 def stored(out: Path) -> dict[str, int]:
@@ -48,7 +46,7 @@ def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
         with storage_errors(out):
             notes = recover(out)
         for note in notes:
-            _LOG.warning("octobert: %s.", note)
+            warnings.warn(note, PublishedFileWarning, stacklevel=2)
         store = Store(out / HIDDEN / "store")
         keep = _used_by_last_run(out / HIDDEN / "events.jsonl") if keep_last else frozenset()
         sizes = {name: size for name, size in store.entries().items() if name not in keep}

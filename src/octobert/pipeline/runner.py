@@ -7,11 +7,11 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
-from octobert.core.errors import OctobertError, StorageError
+from octobert.core.errors import OctobertError, PublishedFileWarning, StorageError
 from octobert.core.files import canonical_digest, digests_of, disk_error, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
@@ -41,7 +41,6 @@ from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Artifact, Store, manifest_of
 
 R = TypeVar("R")
-_LOG = logging.getLogger("octobert")
 EVENTS = "events.jsonl"
 
 
@@ -212,7 +211,7 @@ def _run_steps(
             raise raised from error
         events.write("done", entries=sorted(folder.name for folder in folders.values()), notes=[*notes, *noted])
         for note in (*notes, *noted):
-            _LOG.warning("octobert: %s.", note)
+            warnings.warn(note, PublishedFileWarning, stacklevel=3)
     return result
 
 
