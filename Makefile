@@ -6,7 +6,10 @@ TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --n
 KILLS := 1000
 FLOWS := run,publish,search,qat,finetune,embed,predict,tune
 
-.PHONY: install demo test coverage wheel-test lint docs bench fuzz soak soak-kills clean
+# Versions of sentence-transformers whose answers octobert is compared with.
+REFERENCES := 5.7.0 6.2.0
+
+.PHONY: install demo test coverage wheel-test test-reference lint docs bench fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -29,6 +32,15 @@ coverage: install
 
 wheel-test: install
 	$(BIN)/python -m pytest tests/docs/test_wheel.py -m needs_network
+
+# Each version in an environment of its own, beside the packages of this one.
+test-reference: install
+	for version in $(REFERENCES); do \
+	  $(BIN)/python -m venv runs/reference/$$version && \
+	  $(BIN)/python -c "import site; print(site.getsitepackages()[0])" > $$(runs/reference/$$version/bin/python -c "import site; print(site.getsitepackages()[0])")/parent.pth && \
+	  runs/reference/$$version/bin/pip install --quiet --no-deps sentence-transformers==$$version && \
+	  PYTHONPATH=src runs/reference/$$version/bin/python -m tests.clients.reference_answers || exit 1; \
+	done
 
 lint: install
 	$(BIN)/ruff check .

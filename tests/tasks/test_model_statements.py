@@ -109,7 +109,7 @@ def test_one_logit_is_never_a_class() -> None:
     for use in (lambda: built.answer(outputs, only("a"), 0, None), lambda: built.items(outputs, only("a"), [0])):
         with pytest.raises(DataError, match=r"got 1 logits, expected one for each class\); one logit is a score: set problem"):
             use()
-    assert task(Stated(), problem="regression").answer(outputs, only("a"), 0, None) == {"score": 0.5}
+    assert task(Stated(), problem="regression").answer(outputs, only("a"), 0, None) == {"score": 0.0}
     with pytest.raises(DataError, match=r"a score is made from one logit \(got a model with 2 logits"):
         task(Stated(), problem="regression").answer({"logits": np.zeros((1, 2))}, only("a"), 0, None)
 

@@ -61,7 +61,8 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
         DataError: labels, a problem or a metric that do not fit the model or each other.
     """
     names = check_labels(options.labels, stated.labels)
-    problem = options.problem or problem_of(stated.model_copy(update={"labels": names}))
+    stated = stated.model_copy(update={"labels": names, "problem": options.problem or stated.problem})
+    problem = options.problem or problem_of(stated)
     text = (options.text,) if options.text else USUAL
     label = (options.label,) if options.label else ("label", "labels", "class")
     if problem == "regression":

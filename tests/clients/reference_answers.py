@@ -1,0 +1,214 @@
+"""Answers of octobert's float graphs compared with SentenceTransformer.encode and CrossEncoder.predict themselves.
+
+    python -m tests.clients.reference_answers
+
+Tiny random checkpoints of every kind are written by sentence-transformers, or by hand as older versions wrote them. Prints a line
+for each, and fails if any answer differs by more than 1e-5 of the largest. `make test-reference` runs it in an environment of its
+own for each version.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert import targets
+from octobert.core.session import SessionOptions
+from octobert.data.tokenization import Tokenizer, save_tokenizer
+from octobert.graph import operators
+from octobert.graph.capture import capture
+from octobert.inference.batching import run_rows
+from octobert.models.source import resolve
+from octobert.models.stated import stated_by
+from octobert.tasks import build
+from tests.support.checkpoints import WORDS, make_checkpoint, parity_feeds
+
+TOLERANCE = 1e-5
+WIDTH = 32
+TEXTS = ("the of and", "he was in it for that", "a", "THEY Had This", " ".join(WORDS))
+PAIRS = list(zip(TEXTS, reversed(TEXTS), strict=True))
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+Make = Callable[[], list[Any]]
+
+
+def module(name: str) -> Any:
+    """A module of sentence-transformers, wherever this version has it."""
+    for place in ("base.modules", "sentence_transformer.modules"):
+        found = getattr(importlib.import_module(f"sentence_transformers.{place}"), name, None)
+        if found is not None:
+            return found
+    raise LookupError(name)
+
+
+def embedding_cases() -> dict[str, Make]:
+    """What follows the encoder."""
+    import torch
+
+    def pooling(mode: str | Sequence[str] = "mean") -> Any:
+        return module("Pooling")(WIDTH, pooling_mode=mode)
+
+    def dense(*sizes: int, function: Any = None, **more: object) -> Any:
+        return module("Dense")(*sizes, activation_function=function or torch.nn.Tanh(), **more)
+
+    activations = (torch.nn.Identity, torch.nn.Tanh, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.GELU)
+    return {
+        **{mode: (lambda mode=mode: [pooling(mode)]) for mode in MODES},
+        "all modes, normalized": lambda: [pooling(tuple(reversed(MODES))), module("Normalize")()],
+        **{f"Dense, {a.__name__}": (lambda a=a: [pooling(), dense(WIDTH, 20, function=a())]) for a in activations},
+        "Dense without bias, LayerNorm, Dropout, Dense": lambda: [
+            pooling("cls"),
+            dense(WIDTH, 24, bias=False),
+            module("LayerNorm")(24),
+            module("Dropout")(0.3),
+            dense(24, 8),
+        ],
+        "Dense with residuals": lambda: [
+            pooling(),
+            dense(WIDTH, WIDTH, use_residual=True),
+            dense(WIDTH, 16, use_residual=True),
+        ],
+        "Normalize, Dense": lambda: [pooling(), module("Normalize")(), dense(WIDTH, 16)],
+    }
+
+
+def saved(folder: Path, encoder: Path, modules: Sequence[Any], **about: Any) -> Path:
+    """A model with random weights, as sentence-transformers saves it."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.manual_seed(0)
+    for each in modules:
+        for parameter in each.parameters():
+            torch.nn.init.normal_(parameter, 0, 0.4)
+    SentenceTransformer(modules=[module("Transformer")(str(encoder)), *modules], device="cpu", **about).save_pretrained(
+        str(folder)
+    )
+    return folder
+
+
+def answers(folder: Path, task: str, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+    """What a float package of a model would answer."""
+    source = resolve(folder)
+    built = build(task, {}, stated_by(source))
+    captured = capture.capture(source, built.head, parity_feeds())
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        save_tokenizer(source.tokenizer_folder, work)
+        shutil.copy(source.tokenizer_folder / "config.json", work)
+        operators.save(captured.model, work / "model.onnx")
+        tokenizer = Tokenizer(work, built.max_length)
+        encoded = built.encode(tokenizer, [built.parse(given, where="input") for given in inputs])
+        session = targets.load("ort-cpu").open_session(work / "model.onnx", SessionOptions(threads=1))
+        outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=built.per_token)
+    return [built.answer(outputs, encoded, index, given) for index, given in enumerate(inputs)]
+
+
+class Comparisons:
+    """Compares, prints, and remembers what differs."""
+
+    def __init__(self) -> None:
+        self.differing: list[str] = []
+
+    def vectors(self, name: str, folder: Path, inputs: Sequence[Any] = TEXTS, **encode: Any) -> None:
+        """Compare embeddings."""
+        from sentence_transformers import SentenceTransformer
+
+        theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS), **encode)
+        self._compare(name, [answer["embedding"] for answer in answers(folder, "embedding", inputs)], theirs)
+
+    def scores(self, name: str, folder: Path) -> None:
+        """Compare scores of pairs."""
+        from sentence_transformers import CrossEncoder
+
+        theirs = CrossEncoder(str(folder), device="cpu").predict(PAIRS)
+        self._compare(name, [answer["score"] for answer in answers(folder, "text-classification", PAIRS)], theirs)
+
+    def _compare(self, name: str, ours: Any, theirs: Any) -> None:
+        a, b = np.asarray(ours, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
+        difference = float(np.abs(a - b).max() / max(1.0, np.abs(b).max())) if a.shape == b.shape else float("inf")
+        print(f"{name:48} {difference:.1e}", flush=True)
+        if not difference <= TOLERANCE:
+            self.differing.append(name)
+
+
+def compare_embeddings(found: Comparisons, work: Path) -> None:
+    """Every module, old names of modules, and what stands beside them."""
+    encoder = make_checkpoint(work / "encoder", "bert", "embedding")
+    found.vectors("plain encoder", encoder)
+    for index, (name, make) in enumerate(embedding_cases().items()):
+        found.vectors(name, saved(work / f"case-{index}", encoder, make()))
+    pooling, normalize = module("Pooling"), module("Normalize")
+    old = saved(work / "old", encoder, [pooling(WIDTH, "max"), normalize()])
+    entries = json.loads((old / "modules.json").read_text())
+    renamed = [entry | {"type": f"sentence_transformers.models.{entry['type'].rpartition('.')[2]}"} for entry in entries]
+    (old / "modules.json").write_text(json.dumps(renamed))
+    flags = {"word_embedding_dimension": WIDTH, "pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
+    (old / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    found.vectors("files of older versions", old)
+    found.vectors("truncate_dim", saved(work / "cut", encoder, [pooling(WIDTH), normalize()], truncate_dim=12))
+    prompts = {"prompts": {"query": "he was: ", "passage": "you are: "}, "default_prompt_name": "passage"}
+    prompted = saved(work / "prompted", encoder, [pooling(WIDTH)], **prompts)
+    found.vectors("default prompt", prompted)
+    chosen = [{"text": text, "prompt": "query"} for text in TEXTS]
+    found.vectors("chosen prompt", prompted, chosen, prompt_name="query")
+    lowered = saved(work / "lowered", encoder, [pooling(WIDTH)])
+    tokenizer = json.loads((lowered / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "NFC"}
+    (lowered / "tokenizer.json").write_text(json.dumps(tokenizer))
+    # A class that does not replace the normalizer of the file by its own.
+    (lowered / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"})
+    )
+    stated = json.loads((lowered / "sentence_bert_config.json").read_text())
+    (lowered / "sentence_bert_config.json").write_text(json.dumps(stated | {"max_seq_length": 9, "do_lower_case": True}))
+    found.vectors("max_seq_length and do_lower_case", lowered)
+
+
+def compare_scores(found: Comparisons, work: Path) -> None:
+    """One logit, and every place that states what makes a score of it."""
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    statements: dict[str, dict[str, Any]] = {
+        "one logit": {},
+        "activation_fn Identity": {"sentence_transformers": {"activation_fn": IDENTITY}},
+        "activation_fn Sigmoid": {"sentence_transformers": {"activation_fn": SIGMOID}},
+        "sbert_ce_default_activation_function": {"sbert_ce_default_activation_function": IDENTITY},
+    }
+    for index, (name, stated) in enumerate(statements.items()):
+        folder = make_checkpoint(work / f"scores-{index}", "bert", "sequence-classification", labels=("LABEL_0",))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | stated))
+        found.scores(name, folder)
+    tanh = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Tanh())
+    tanh.save_pretrained(str(work / "saved"))
+    found.scores("saved by CrossEncoder", work / "saved")
+
+
+def main() -> int:
+    """Compare everything."""
+    import sentence_transformers
+
+    logging.disable(logging.WARNING)
+    print(f"sentence-transformers {sentence_transformers.__version__}")
+    found = Comparisons()
+    with tempfile.TemporaryDirectory() as name:
+        compare_embeddings(found, Path(name))
+        compare_scores(found, Path(name))
+    if found.differing:
+        print(f"differ by more than {TOLERANCE:g}: {', '.join(found.differing)}")
+    return 1 if found.differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
