@@ -126,6 +126,19 @@ def test_one_module_starts_processes() -> None:
     assert [p for p in FILES if any(call in p.read_text() for call in calls)] == []
 
 
+def test_one_module_prints() -> None:
+    """Text of other people is shown without its control characters because these alone print: lines, tables and progress."""
+
+    def calls(path: Path) -> set[str]:
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+
+    printing = {"print", "typer.echo", "click.echo", "Console", "rich.print", "sys.stdout.write", "sys.stderr.write"}
+    found = {p.relative_to(ROOT).as_posix(): sorted(printing & calls(p)) for p in FILES if printing & calls(p)}
+    # The child of an executor writes JSON for its parent.
+    assert found == {"cli/_show.py": ["typer.echo"], "pipeline/executors/child.py": ["sys.stdout.write"]}
+
+
 def test_tests_share_code_through_modules_of_their_own() -> None:
     """No test file imports from another one, or from a `conftest.py`."""
     wrong = {p.name: m for p in TESTS for m in imports_of(p) if any(k in m for k in (".test_", ".conftest"))}

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octobert.core.plain import printable, printable_json
+
 if TYPE_CHECKING:
     from octobert.report.progress import ProgressCallback
 
@@ -75,19 +77,31 @@ def set_verbosity(*, verbose: bool, quiet: bool) -> None:
     verbosity.verbose |= verbose
     verbosity.quiet |= quiet
     if verbosity.verbose:
-        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.basicConfig(handlers=[_LogLines()])
         logging.getLogger("octobert").setLevel(logging.DEBUG)
+
+
+def line(text: str = "", *, err: bool = False) -> None:
+    """Print a text: everything that commands print and that is neither JSON nor a table."""
+    typer.echo(printable(text), err=err)
+
+
+class _LogLines(logging.StreamHandler[Any]):
+    """Log records as lines on stderr."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(f"{record.name}: {super().format(record)}")
 
 
 def document(data: Any) -> None:
     """Print one JSON document."""
-    typer.echo(json.dumps(data, indent=1, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(data, indent=1, ensure_ascii=False)))
 
 
 def note(text: str) -> None:
     """Print a message for people on stderr."""
     if not verbosity.quiet:
-        typer.echo(text, err=True)
+        line(text, err=True)
 
 
 def split_names(values: Iterable[str] | None) -> list[str]:
@@ -97,9 +111,9 @@ def split_names(values: Iterable[str] | None) -> list[str]:
 
 def render(*parts: Any) -> None:
     """Print tables. Where the output is not a terminal they are printed 200 columns wide."""
-    from rich.console import Console
+    from octobert.report.console import PlainConsole
 
-    console = Console(width=None if sys.stdout.isatty() else 200)
+    console = PlainConsole(width=None if sys.stdout.isatty() else 200)
     for part in parts:
         console.print(part)
 

@@ -26,5 +26,5 @@ def command(
         _show.document(sizes)
         return
     for name, size in sizes.items():
-        typer.echo(f"{size / 1e6:>10.1f} MB  {name}")
-    typer.echo(f"{sum(sizes.values()) / 1e6:>10.1f} MB  {'stored' if dry_run else 'removed'}")
+        _show.line(f"{size / 1e6:>10.1f} MB  {name}")
+    _show.line(f"{sum(sizes.values()) / 1e6:>10.1f} MB  {'stored' if dry_run else 'removed'}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -19,12 +17,12 @@ def command(as_json: bool = _show.JSON_OPTION) -> None:
         targets = {name: probe.model_dump(mode="json") for name, probe in probes.items()}
         _show.document({"environment": here.model_dump(mode="json"), "targets": targets, "findings": findings})
         return
-    typer.echo(f"{here.cpu}, {here.cores} cores, {here.memory_bytes / 2**30:.1f} GiB, {here.system}, Python {here.python}")
-    typer.echo(f"CPU features for 8-bit arithmetic: {', '.join(here.features) or 'none'}")
+    _show.line(f"{here.cpu}, {here.cores} cores, {here.memory_bytes / 2**30:.1f} GiB, {here.system}, Python {here.python}")
+    _show.line(f"CPU features for 8-bit arithmetic: {', '.join(here.features) or 'none'}")
     for name, version in here.versions.items():
-        typer.echo(f"  {name:<14} {version}")
+        _show.line(f"  {name:<14} {version}")
     for name, probe in probes.items():
         state = "ready" if probe.available else "; ".join(filter(None, (probe.missing, probe.install)))
-        typer.echo(f"  {name:<14} {state}")
+        _show.line(f"  {name:<14} {state}")
     for finding in findings:
-        typer.echo(f"- {finding}")
+        _show.line(f"- {finding}")

@@ -47,12 +47,12 @@ def command(
     for name, scores in result.scores.items():
         for score in scores:
             interval = f"[{score.low:.4f}, {score.high:.4f}]"
-            typer.echo(f"{name:<14} {score.metric:<12} {score.value:.4f}  {interval}  {score.rows} rows")
+            _show.line(f"{name:<14} {score.metric:<12} {score.value:.4f}  {interval}  {score.rows} rows")
     comparison = result.comparison
     change = ""
     if comparison.difference is not None:
         change = f", {comparison.metric} {comparison.difference:+.4f} ({probability(comparison.p_value)})"
-    typer.echo(
+    _show.line(
         f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "
         f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed{change}"
     )

@@ -89,4 +89,4 @@ def command(
     checkpoint = out / "checkpoint"
     sources = [part for each in data for part in ("--data", each)]
     further = ["--task", task, *sources, "--out", str(out.with_name(f"{out.name}-int8"))]
-    typer.echo(f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}")
+    _show.line(f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}")

@@ -25,5 +25,5 @@ def command(
         _show.document({"counts": fused.counts, "largest_difference": fused.parity.largest_difference})
         return
     for name, count in fused.counts.items():
-        typer.echo(f"{count:>4} {name}")
-    typer.echo(f"     largest difference of an output: {fused.parity.largest_difference:.1e}")
+        _show.line(f"{count:>4} {name}")
+    _show.line(f"     largest difference of an output: {fused.parity.largest_difference:.1e}")

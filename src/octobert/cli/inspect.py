@@ -61,7 +61,7 @@ def _print_plans(folders: list[Path], *, every: bool, as_json: bool) -> None:
         _show.render(plans.plan_table(manifest.plan, every=every))
         for role, (done, total) in manifest.plan.counts().items():
             if done:
-                typer.echo(f"{role:<18} {done:>4} of {total} in 8 bits")
+                _show.line(f"{role:<18} {done:>4} of {total} in 8 bits")
         if manifest.sensitivity is not None:
             _show.render(plans.sensitivity_table(manifest.sensitivity, every=every))
         if manifest.search is not None:
@@ -82,4 +82,4 @@ def _print_runtime(folders: list[Path], shape: dict[str, Any], *, every: bool, a
     for inspection in inspections:
         _show.render(*inspected.tables(inspection, every=every))
         for sentence in inspection.answers:
-            typer.echo(f"• {sentence}")
+            _show.line(f"• {sentence}")

@@ -89,7 +89,7 @@ def root(
 ) -> None:
     """Quantize BERT-family encoders to 8 bits, and measure what that costs and gains."""
     if version:
-        typer.echo(octobert.__version__)
+        _show.line(octobert.__version__)
         raise typer.Exit
     _show.set_verbosity(verbose=verbose, quiet=quiet)
 
@@ -104,11 +104,11 @@ def main() -> None:
             raise
         error = raised if isinstance(raised, OctobertError) else file_error(raised)
         if "--json" in sys.argv:
-            typer.echo(json.dumps({"error": error.to_json()}))
+            _show.line(json.dumps({"error": error.to_json()}))
         if _show.verbosity.verbose:
-            traceback.print_exc()
-            typer.echo(error.traceback, err=True)
-        typer.echo(f"octobert: {error}", err=True)
+            _show.line(traceback.format_exc(), err=True)
+            _show.line(error.traceback, err=True)
+        _show.line(f"octobert: {error}", err=True)
         sys.exit(error.exit_code)
 
 
@@ -116,13 +116,12 @@ def _print_warnings_as_notes() -> None:
     """Print octobert's own warnings as notes, without the line of code that caused them."""
     for own in _WARNINGS:
         warnings.simplefilter("always", own)
-    show = warnings.showwarning
 
-    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def note(message: Warning | str, category: type[Warning], file: str, number: int, _: Any = None, line: Any = None) -> None:
         if issubclass(category, _WARNINGS):
             _show.note(f"octobert: {message}.")
         else:
-            show(message, category, *where, **more)
+            _show.line(warnings.formatwarning(message, category, file, number, line).rstrip(), err=True)
 
     warnings.showwarning = note
 

@@ -23,8 +23,8 @@ def command(
         _show.document([{"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()])
         return
     for key, placement in placements.items():
-        typer.echo(f"{key:<18} {placement.description}")
+        _show.line(f"{key:<18} {placement.description}")
         if name:
-            typer.echo(f"{'':<18} in 8 bits: {', '.join(placement.kinds)}")
+            _show.line(f"{'':<18} in 8 bits: {', '.join(placement.kinds)}")
             for role, why in placement.because.items():
-                typer.echo(f"{'':<18} float: {role:<18} {why}")
+                _show.line(f"{'':<18} float: {role:<18} {why}")

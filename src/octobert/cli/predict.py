@@ -57,7 +57,7 @@ def command(
             if as_json:
                 answers.append({"input": waiting.popleft(), **answer})
             else:
-                typer.echo(_line(waiting.popleft(), answer))
+                _show.line(_line(waiting.popleft(), answer))
     if cut:
         _show.note("octobert: some texts were longer than the model allows, and were truncated.")
     if as_json:

@@ -60,7 +60,7 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
     from octobert.report import terminal
 
     _show.render(terminal.render(report))
-    typer.echo(f"\nReport   {out / 'report.html'}")
+    _show.line(f"\nReport   {out / 'report.html'}")
     _print_models(report, out)
     _check_criterion(report)
 
@@ -72,11 +72,11 @@ def _print_models(report: Report, out: Path) -> None:
     row = example(out, report)
     for target in report.plans:
         if target in report.absent:
-            typer.echo(f"Model    {out / target}   cannot run here: {report.absent[target]}")
+            _show.line(f"Model    {out / target}   cannot run here: {report.absent[target]}")
             continue
-        typer.echo(f"Model    {out / target}")
+        _show.line(f"Model    {out / target}")
         if row is not None:
-            typer.echo(f"   try   {_next.predict_command(out / target, report.task.head, row)}")
+            _show.line(f"   try   {_next.predict_command(out / target, report.task.head, row)}")
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
@@ -85,7 +85,7 @@ def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
         _show.document([{"step": v.step, "action": v.action, "reason": v.reason} for v in verdicts])
         return
     for v in verdicts:
-        typer.echo(f"{v.action:<6} {v.step:<28} {v.reason}")
+        _show.line(f"{v.action:<6} {v.step:<28} {v.reason}")
 
 
 def _check_criterion(report: Report) -> None:

@@ -21,7 +21,7 @@ def command(out: Annotated[Path | None, typer.Option(help="Write it to this file
 
     text = json.dumps(octobert.recipe_schema(), indent=1, ensure_ascii=False)
     if out is None:
-        typer.echo(text)
+        _show.line(text)
         return
     with storage_errors(out):
         out.write_text(text + "\n", encoding="utf-8")

@@ -29,11 +29,11 @@ def command(
             _show.document([str(path) for path in files])
             return
         for path in files:
-            typer.echo(str(path))
+            _show.line(str(path))
         return
     intervals = octobert.read_calibration_table(source)
     if as_json:
         _show.document({name: interval.model_dump() for name, interval in intervals.items()})
         return
     for name, interval in intervals.items():
-        typer.echo(f"{interval.low:>14.6g} {interval.high:>14.6g}   {name}")
+        _show.line(f"{interval.low:>14.6g} {interval.high:>14.6g}   {name}")

@@ -20,13 +20,13 @@ def command(
     if markdown:
         from octobert.report import targets as pages
 
-        typer.echo(pages.page([capabilities for capabilities, _ in targets]))
+        _show.line(pages.page([capabilities for capabilities, _ in targets]))
         return
     if as_json:
         _show.document([{**c.model_dump(mode="json"), "probe": probe.model_dump(mode="json")} for c, probe in targets])
         return
     for capabilities, probe in targets:
         state = f"ready, {capabilities.runtime} {probe.version}" if probe.available else f"missing: {probe.missing}"
-        typer.echo(f"{capabilities.name:<14} {capabilities.description} ({capabilities.status}); {state}")
+        _show.line(f"{capabilities.name:<14} {capabilities.description} ({capabilities.status}); {state}")
         if probe.install:
-            typer.echo(f"{'':<14} install it with: {probe.install}")
+            _show.line(f"{'':<14} install it with: {probe.install}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -23,5 +21,5 @@ def command(as_json: bool = _show.JSON_OPTION) -> None:
         )
         return
     for name, task in tasks.items():
-        typer.echo(f"{name:<22} {task.DESCRIPTION}")
-        typer.echo(f"{'':<22} options: {', '.join(task.Options.model_fields)}")
+        _show.line(f"{name:<22} {task.DESCRIPTION}")
+        _show.line(f"{'':<22} options: {', '.join(task.Options.model_fields)}")

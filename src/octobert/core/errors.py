@@ -19,6 +19,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from octobert.core.plain import printable
+
 # Characters of one part of an error.
 _LONGEST = 600
 
@@ -61,7 +63,7 @@ class OctobertError(Exception):
         details = [f"got {self.got}"] if self.got else []
         details += [f"expected {self.expected}"] if self.expected else []
         body = f"{head} ({', '.join(details)})" if details else head
-        return f"{body}; {self.fix}." if self.fix else f"{body}."
+        return printable(f"{body}; {self.fix}." if self.fix else f"{body}.")
 
     def to_json(self) -> dict[str, str | None]:
         """The error as plain data, for `events.jsonl` and for other processes."""

@@ -98,11 +98,12 @@ class ProgressBar:
     """
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
-        console = Console(stderr=True)
+        from octobert.report.console import PlainConsole
+
+        console = PlainConsole(stderr=True)
         # Where ipywidgets is missing, a notebook cannot draw a bar.
         drawn = console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
         columns = (
@@ -126,7 +127,7 @@ class ProgressBar:
     def __call__(self, event: ProgressEvent) -> None:
         """Draw an event."""
         if event.state == "note":
-            self._bar.console.print(f"! {event.detail}", highlight=False, markup=False)
+            self._bar.console.print(f"! {event.detail}")
             return
         name = f"{event.place} {event.step}".lstrip()
         if event.state in ("started", "running"):
@@ -142,7 +143,7 @@ class ProgressBar:
             self._bar.remove_task(self._task)
             self._task = None
         how = "reused" if event.state == "reused" else f"{event.seconds:.1f} s"
-        self._bar.console.print(f"  {name:<34} {how}", highlight=False, markup=False)
+        self._bar.console.print(f"  {name:<34} {how}")
 
 
 class _Clock:

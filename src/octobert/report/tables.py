@@ -10,6 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from octobert.core.plain import printable
+
 
 @dataclass
 class Column:
@@ -46,7 +48,7 @@ class FittedTable:
 
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row. Strings are plain text, without markup. A cell with line breaks wraps only there, and only if it must."""
-        self._rows.append(([cell if isinstance(cell, Text) else Text(cell) for cell in cells], style))
+        self._rows.append(([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells], style))
 
     def add_column(self, name: str) -> None:
         """Add a column of texts."""
