@@ -117,11 +117,13 @@ def _print_warnings_as_notes() -> None:
     for own in _WARNINGS:
         warnings.simplefilter("always", own)
 
-    def note(message: Warning | str, category: type[Warning], file: str, number: int, _: Any = None, line: Any = None) -> None:
+    def note(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
         if issubclass(category, _WARNINGS):
             _show.note(f"octobert: {message}.")
         else:
-            _show.line(warnings.formatwarning(message, category, file, number, line).rstrip(), err=True)
+            _show.line(warnings.formatwarning(message, category, filename, lineno, line).rstrip(), err=True)
 
     warnings.showwarning = note
 

@@ -25,4 +25,4 @@ def command(
         return
     for each in found:
         added = f"; added since: {', '.join(each.added)}" if each.added else ""
-        typer.echo(f"{each.package}: {len(each.files)} files as packaged{added}")
+        _show.line(f"{each.package}: {len(each.files)} files as packaged{added}")
