@@ -42,8 +42,8 @@ def command(
     from octobert.report import plans
 
     _show.render(*plans.sweep_tables(result, every=every))
-    typer.echo(f"\nResults    {out / 'sweep.json'}, {out / 'sweep.csv'}")
+    _show.line(f"\nResults    {out / 'sweep.json'}, {out / 'sweep.csv'}")
     chosen = next((swept for swept in result.swept if swept.calibrator == result.recommended), None)
     if sweep and chosen is not None:
-        typer.echo(f"Recommended: {result.recommended}, {result.reason}.")
-        typer.echo(f"Use it with: --calibrate {shlex.quote(chosen.setting)}")
+        _show.line(f"Recommended: {result.recommended}, {result.reason}.")
+        _show.line(f"Use it with: --calibrate {shlex.quote(chosen.setting)}")
