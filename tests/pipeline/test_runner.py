@@ -28,6 +28,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.lock import locked
+from octobert.pipeline.planner import steps_of
 from octobert.pipeline.store import Store
 from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
@@ -340,6 +341,21 @@ def test_a_disk_that_fills_up(checkpoint, pairs, tmp_path) -> None:
     assert not list((out / ".octobert" / "store").glob("*capture*"))
     assert not (out / "ort-cpu").exists()
     assert run_command(*command[len(PROGRAM) :]).returncode == 0
+
+
+def test_a_stage_that_can_write_nothing_at_all_says_so(checkpoint, pairs, tmp_path) -> None:
+    step = next(step for step in steps_of(recipe_for(checkpoint("bert"), pairs)) if step.name == "data")
+    options = step.options.model_dump(mode="json", by_alias=True)
+    request = Request(stage=step.stage, inputs={}, options=options, scratch=tmp_path / "scratch", temporary=tmp_path)
+    (tmp_path / "work").mkdir()
+    size = len(request.model_dump_json())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="the disk is full"):
+            local.run(request, tmp_path / "work", lambda *_: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:

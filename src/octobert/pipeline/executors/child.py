@@ -15,7 +15,7 @@ from typing import Any
 
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors._perform import as_sentence, perform
-from octobert.pipeline.executors.local import REQUEST, RESPONSE
+from octobert.pipeline.executors.local import REQUEST
 from octobert.training.distributed import is_first
 
 
@@ -30,27 +30,19 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001  # this is the stage boundary
         answer = {"error": as_sentence(error, request.stage, work).to_json(), "traceback": traceback.format_exc()}
     # Of the processes of a distributed training one answers, but any may fail.
-    return _answer(answer, work) if is_first() or "error" in answer else 0
-
-
-def _answer(answer: dict[str, Any], work: Path) -> int:
-    text = json.dumps(answer)
-    try:
-        (work / RESPONSE).write_text(text, encoding="utf-8")
-    except OSError:
-        # The disk is full. What the stage wrote is worthless now: remove it, and try once more.
-        (work / RESPONSE).unlink(missing_ok=True)
-        for path in sorted(work.rglob("*"), reverse=True):
-            if path.is_file() and path.name != REQUEST:
-                path.unlink()
-        (work / RESPONSE).write_text(text, encoding="utf-8")
+    if is_first() or "error" in answer:
+        _tell({"answer": answer})
     return 1 if "error" in answer else 0
 
 
 def _report(what: str, done: int, total: int) -> None:
-    if not is_first():
-        return
-    sys.stdout.write(json.dumps({"progress": [what, done, total]}) + "\n")
+    if is_first():
+        _tell({"progress": [what, done, total]})
+
+
+def _tell(message: dict[str, Any]) -> None:
+    """Write a line of its own, whatever else has been printed."""
+    sys.stdout.write(f"\n{json.dumps(message)}\n")
     sys.stdout.flush()
 
 

@@ -1,13 +1,14 @@
 """Run a stage in a child process of this machine: its memory, its threads and its imports end with it.
 
-The child (`executors/child.py`) reads `request.json` from the work folder, writes its files there, prints progress as JSON
-lines on stdout, and writes `response.json` last. Its stdin is a pipe from this process. When this process dies for any reason,
-the pipe closes and the child exits.
+The child (`executors/child.py`) reads `request.json` from the work folder and writes its files there. Progress and, last, its
+answer are JSON lines on stdout, which a full disk does not stop. Its stdin is a pipe from this process. When this process dies
+for any reason, the pipe closes and the child exits.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from octobert.core import processes
 from octobert.core.errors import OctobertError
 from octobert.pipeline.contract import Progress, Request, Response
 
-REQUEST, RESPONSE, LOG = "request.json", "response.json", "stage.log"
+REQUEST, LOG = "request.json", "stage.log"
 # Files of the executor in a work folder; no part of the artifact.
-PRIVATE = (REQUEST, RESPONSE, LOG)
+PRIVATE = (REQUEST, LOG)
 _CHILD = "octobert.pipeline.executors.child"
 
 
@@ -38,16 +39,22 @@ def run(request: Request, work: Path, progress: Progress, launch: Training | Non
     launcher = _launcher(launch, work)
     command = (*launcher, *processes.script(_CHILD), str(work)) if launcher else (_CHILD, str(work))
     with (work / LOG).open("wb") as log, processes.start(*command, stderr=log, temporary=request.temporary) as child:
+        answers: list[dict[str, Any]] = []
         try:
             for line in child.stdout or ():
                 if line.startswith(b'{"progress"'):
                     what, done, total = json.loads(line)["progress"]
                     progress(what, done, total)
+                elif line.startswith(b'{"answer"'):
+                    answers.append(json.loads(line)["answer"])
             code = child.wait()
         except BaseException:
             child.kill()
             raise
-    return _response(request.stage, work, code)
+    response = _response(request.stage, work, answers, code)
+    for name in PRIVATE:
+        (work / name).unlink(missing_ok=True)
+    return response
 
 
 def _launcher(launch: Training | None, work: Path) -> list[str]:
@@ -62,23 +69,20 @@ def _launcher(launch: Training | None, work: Path) -> list[str]:
     return [*arguments, "--rdzv-backend=c10d", f"--rdzv-endpoint={launch.rendezvous}", f"--rdzv-id={key}"]
 
 
-def _response(stage: str, work: Path, code: int) -> Response:
-    """What the child answered.
+def _response(stage: str, work: Path, answers: Sequence[dict[str, Any]], code: int) -> Response:
+    """What the child answered. Of several processes any may have failed.
 
     Raises:
         OctobertError: what it raised, or that it ended without an answer.
     """
-    try:
-        answer: dict[str, Any] = json.loads((work / RESPONSE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise _died(stage, work, code) from None
-    if "error" in answer:
-        error = OctobertError.from_json(answer["error"])
-        error.traceback = answer.get("traceback", "")
+    failed = next((answer for answer in answers if "error" in answer), None)
+    if failed is not None:
+        error = OctobertError.from_json(failed["error"])
+        error.traceback = failed.get("traceback", "")
         raise error
-    for name in PRIVATE:
-        (work / name).unlink(missing_ok=True)
-    return Response.model_validate(answer)
+    if not answers:
+        raise _died(stage, work, code)
+    return Response.model_validate(answers[0])
 
 
 def _died(stage: str, work: Path, code: int) -> OctobertError:
