@@ -21,7 +21,7 @@ import pytest
 
 import octobert
 from octobert.core import environment
-from octobert.core.errors import DataError, ModelError, RecipeError
+from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.session import Feeds
 from octobert.core.settings import MAX_RUN_TOKENS
 from octobert.inference import batching, cost_model, streaming
@@ -366,3 +366,15 @@ def test_prediction_needs_neither_unix_modules_nor_torch(finished, goal: str) ->
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert [answer["label"] for answer in answers] == [answer["label"] for answer in octobert.load(folder)(inputs)]
+
+
+def test_a_process_that_may_start_no_thread_is_told_so(finished, monkeypatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with octobert.load(finished[1] / "ort-cpu") as model:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            with pytest.raises(TargetError, match=r"no thread can be started \(got can't start new thread\)"):
+                model(texts(40))
+        assert len(model(texts(40))) == 40

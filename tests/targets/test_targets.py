@@ -31,6 +31,7 @@ from octobert.pipeline.executors import inline
 from octobert.quantization.methods import static
 from octobert.report import targets as report_targets
 from octobert.targets.runtimes import ort as onnxruntime
+from octobert.targets.shared.importing import unavailable
 from octobert.targets.shared.static_shape import StaticShapeSession
 from tests.support.checkpoints import batch, make_checkpoint
 from tests.support.cli import octobert
@@ -512,3 +513,12 @@ def test_a_provider_that_is_not_there_is_no_silent_fallback(everywhere: Path) ->
 def test_the_page_of_targets_is_the_tables() -> None:
     page = report_targets.page([table(name) for name in ALL])
     assert (Path(__file__).parents[2] / "docs" / "reference" / "targets.md").read_text() == page + "\n"
+
+
+def test_a_runtime_that_cannot_be_imported_is_a_sentence(tmp_path, monkeypatch) -> None:
+    (tmp_path / "broken_runtime.py").write_text("raise ImportError('lib.so: failed to map segment\\nfrom shared object')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = unavailable("broken_runtime", "pip install broken-runtime")
+    assert found is not None
+    assert found.missing == "the package broken_runtime cannot be imported: lib.so: failed to map segment from shared object"
+    assert unavailable("no_such_runtime", "pip install no-such-runtime").install == "pip install no-such-runtime"

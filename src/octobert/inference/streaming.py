@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
 from octobert.inference import forks
@@ -29,6 +29,8 @@ _FIRST, _LARGEST = 32, 1024
 _AHEAD = 2
 # A window is closed before it is full if reading its inputs takes longer.
 _PATIENCE_S = 0.05
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Scheduler:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen: set[tuple[int, int]] = set()
-        self._process = os.getpid()
+        self._process, self._closed = os.getpid(), False
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
 
@@ -106,16 +108,29 @@ class Scheduler:
 
     def close(self) -> None:
         """Finish the work in progress and end the threads."""
+        self._closed = True
         self._tokenize_pool.shutdown()
         self._run_pool.shutdown()
 
     def _submit(self, window: list[Any], first: int) -> Future[_Window]:
         """Start a window on the threads of this object."""
         self._check_process()
+        return self._submitted(self._tokenize_pool, self._start, window, first, self._run_pool)
+
+    def _submitted(self, pool: Executor, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Submit work to a pool.
+
+        Raises:
+            ModelError: the model was closed.
+            TargetError: the pool has no thread yet, and none can be started.
+        """
         try:
-            return self._tokenize_pool.submit(self._start, window, first, self._run_pool)
-        except RuntimeError as error:  # the pool was shut down
-            raise forks.closed() from error
+            return pool.submit(work, *arguments)
+        except RuntimeError as error:
+            if self._closed:
+                raise forks.closed() from error
+            fix = "give the process more memory or more threads"
+            raise TargetError("no thread can be started", got=str(error), fix=fix) from error
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
@@ -136,7 +151,7 @@ class Scheduler:
             seen=self._seen,
         )
         self._seen.update(batch.shape for batch in batches)
-        return _Window(encoded, batches, [executor.submit(self._run, batch, rows) for batch in batches])
+        return _Window(encoded, batches, [self._submitted(executor, self._run, batch, rows) for batch in batches])
 
     def _run(self, batch: Batch, rows: Sequence[Encoded]) -> dict[str, Any]:
         return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
@@ -161,7 +176,10 @@ class _CallingThread(Executor):
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
-        done.set_result(work(*args, **kwargs))
+        try:
+            done.set_result(work(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  # raised where the result is read, as that of a pool
+            done.set_exception(error)
         return done
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import queue
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from octobert.core.capability import Probe
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
 from octobert.targets.shared import running
+from octobert.targets.shared.importing import unavailable
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
@@ -49,8 +49,9 @@ def probe(device: str) -> Probe:
     Args:
         device: as OpenVINO names it, such as `CPU` or `GPU`.
     """
-    if importlib.util.find_spec("openvino") is None:
-        return Probe(available=False, missing="the package openvino is not installed", install=INSTALL)
+    problem = unavailable("openvino", INSTALL)
+    if problem is not None:
+        return problem
     import openvino
 
     version = openvino.__version__.split("-")[0]

@@ -17,6 +17,7 @@ from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, TargetError
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
 from octobert.targets.shared import optimized, running
+from octobert.targets.shared.importing import unavailable
 
 TITLE = "ONNX Runtime"
 PACKAGES = ("onnxruntime",)
@@ -49,8 +50,9 @@ def probe(provider: str, install: str = INSTALL) -> Probe:
         provider: its name in onnxruntime.
         install: the command that installs it, for the error message.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
-        return Probe(available=False, missing="the package onnxruntime is not installed", install=install)
+    problem = unavailable("onnxruntime", install)
+    if problem is not None:
+        return problem
     import onnxruntime as ort
 
     providers = ort.get_available_providers()

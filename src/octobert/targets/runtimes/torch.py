@@ -6,7 +6,6 @@ need transformers.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from octobert.core.capability import INTEGER_UNITS, Probe
 from octobert.core.errors import TargetError
 from octobert.core.session import Feeds, SessionOptions
 from octobert.targets.shared import running
+from octobert.targets.shared.importing import unavailable
 
 TITLE = "PyTorch"
 PACKAGES = ("torch",)
@@ -38,8 +38,9 @@ def probe(device: str) -> Probe:
     Args:
         device: as torch names it, `cpu` or `cuda`.
     """
-    if importlib.util.find_spec("torch") is None:
-        return Probe(available=False, missing="the package torch is not installed", install=INSTALL)
+    problem = unavailable("torch", INSTALL)
+    if problem is not None:
+        return problem
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
