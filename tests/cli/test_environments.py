@@ -86,3 +86,13 @@ def test_a_path_that_the_locale_cannot_express_is_a_sentence(finished, tmp_path)
     assert done.returncode == 4, done.stderr
     assert done.stderr.startswith("octobert: ")
     assert "Traceback" not in done.stderr
+
+
+def test_output_that_nobody_can_read(tmp_path) -> None:
+    command = [sys.executable, "-m", "octobert", "tasks"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (8, 1)
+    assert "the disk is full" in done.stderr
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1))
+    assert (done.returncode, done.stderr) == (0, "")

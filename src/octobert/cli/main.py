@@ -7,9 +7,11 @@ names start with an underscore are shared code. Other packages add commands thro
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
+import os
 import pkgutil
 import sys
 import traceback
@@ -96,6 +98,7 @@ def root(
 
 def main() -> None:
     """Run the program. Exit codes are those of `octobert.core.errors`."""
+    _open_closed_streams()
     _print_warnings_as_notes()
     try:
         app()
@@ -104,12 +107,21 @@ def main() -> None:
             raise
         error = raised if isinstance(raised, OctobertError) else file_error(raised)
         if "--json" in sys.argv:
-            _show.line(json.dumps({"error": error.to_json()}))
+            # Printing may be what failed.
+            with contextlib.suppress(OSError):
+                _show.line(json.dumps({"error": error.to_json()}))
         if _show.verbosity.verbose:
             _show.line(traceback.format_exc(), err=True)
             _show.line(error.traceback, err=True)
         _show.line(f"octobert: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _open_closed_streams() -> None:
+    """Let output go nowhere where stdout or stderr is closed; Python has None there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # open to the end
 
 
 def _print_warnings_as_notes() -> None:
