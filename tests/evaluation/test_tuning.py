@@ -171,7 +171,7 @@ def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_
         model = octobert.load(package)
     assert [str(package / tuned_file.FILE) in str(warning.message) for warning in warned] == [True]
     assert model.setting == default_setting("latency")
-    assert len(model(["the of"])) == 1
+    assert len(model([("the of", "and a")])) == 1
     with pytest.raises(ModelError, match="remove the file, and tune again"):
         octobert.tune(package, rows_file(tmp_path), trials=1)
 

@@ -17,11 +17,15 @@ from octobert.core.plan import Decision, QuantPlan
 from octobert.core.session import SessionOptions
 from octobert.data.tokenization import feeds_of
 from octobert.graph import operators, qdq, sites
+from octobert.graph.capture import shapes
 from octobert.graph.capture.capture import Captured
+from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import float16
+from octobert.models.pooling import pooler_of
 from octobert.quantization.methods import dynamic, static
 from tests.support.checkpoints import exact_options
 from tests.support.graphs import capabilities, encoded, outputs_of, ranges_of, relative_error, statistics_of
+from tests.support.pooling import write_modules
 
 # Relative error of the outputs of a float graph: 11 binary digits, a few dozen roundings. The worst here has 0.0015.
 HALF = 3e-3
@@ -224,6 +228,23 @@ def test_pooling_stays_float32(tiny, tmp_path) -> None:
     assert float(model.graph.initializers["pooling.min_tokens"].const_value.numpy()) == np.float32(1e-9)
     # There are no Casts after the last norm: its float32 output is pooled.
     assert model.graph.outputs[0].producer().op_type != "Cast"
+
+
+def test_what_follows_the_pooling_stays_float32(bert, tmp_path) -> None:
+    """Modules with weights too, though a classifier's become float16; the lowest number that a maximum begins with is none."""
+    modules = [("Pooling", {"pooling_mode": "max"}), ("LayerNorm", {"dimension": 32})]
+    dense = {"in_features": 32, "out_features": 5, "activation_function": "torch.nn.modules.activation.Tanh"}
+    pooler = pooler_of(write_modules(tmp_path / "model", [*modules, ("Dense", dense)]))
+    model = bert.model.clone()
+    head = next(node for node in model.graph if node.name == "pooler.dense.matmul")
+    append_pooling_(model, head.inputs[0].producer().inputs[0], pooler, "sentence_embedding")
+    operators.clean_(model)
+    shapes.annotate_(model)
+    operators.save(model, tmp_path / "float.onnx")
+    half = halved(tmp_path / "float.onnx", tmp_path / "half.onnx")
+    own = [n for n in half.graph if str(n.name).startswith(("pooling.", "2_", "3_"))]
+    assert {n.op_type for n in own} >= {"ReduceMax", "LayerNormalization", "MatMul", "Tanh"}
+    assert all(v.dtype != ir.DataType.FLOAT16 for n in own for v in (*n.inputs, *n.outputs) if v is not None)
 
 
 def test_a_norm_does_not_overflow(tmp_path) -> None:

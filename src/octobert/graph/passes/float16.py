@@ -116,7 +116,7 @@ def _unconverted(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
     norms = [node for node in graph if node.op_type in _NORMS]
     small = {node for node in graph if short == ir.DataType.FLOAT16 and _reads_small(node)}
     rows = {reader for node in small if node.op_type == "Gather" for reader in operators.consumers(node.outputs[0])}
-    return {*norms, *small, *rows, *(_tail(norms[-1]) if norms else ())}
+    return {*norms, *small, *rows, *(_tail(graph, norms[-1]) if norms else ())}
 
 
 def _reads_small(node: ir.Node) -> bool:
@@ -133,18 +133,21 @@ def _reads_small(node: ir.Node) -> bool:
     return False
 
 
-def _tail(norm: ir.Node) -> set[ir.Node]:
-    """Return the nodes after a norm, and the nodes that only these read; none if a head with a weight follows the norm."""
-    tail: set[ir.Node] = set()
-    stack = [norm]
+def _tail(graph: ir.Graph, norm: ir.Node) -> set[ir.Node]:
+    """Return the pooling and what follows it; without one, the nodes after the last norm, and the nodes that only these read.
+
+    There are none if a product with a weight follows the norm.
+    """
+    pooling = [node for node in graph if str(node.name).startswith("pooling.")]
+    tail = set(pooling)
+    stack = [*(pooling or [norm])]
     while stack:
         for reader in operators.consumers(stack.pop().outputs[0]):
             if reader not in tail:
                 tail.add(reader)
                 stack.append(reader)
-    pools = any(str(node.name).startswith("pooling.") for node in tail)
-    if any(node.op_type == "MatMul" for node in tail) and not pools:
-        return set()
+    if pooling or any(node.op_type == "MatMul" for node in tail):
+        return tail if pooling else set()
     stack = list(tail)
     while stack:
         for value in stack.pop().inputs:
