@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from octobert.models.heads import HEADS, Head
 from octobert.models.source import ModelSource, resolve
 from octobert.targets.runtimes.torch import TorchSession
 from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
+from tests.support.pooling import write_modules
 
 MASKED = Head("masked-language-model", "AutoModelForMaskedLM", ("logits",), "token-classes")
 
@@ -58,6 +60,19 @@ def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
         heads.check_head(source, "token-classification")
     with pytest.raises(ModelError, match='there is no head "question-answring"; did you mean "question-answering"'):
         heads.head_of("question-answring")
+
+
+def test_modules_after_a_head_are_not_dropped(checkpoint, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("bert", "sequence-classification"), folder)
+    write_modules(folder, [])
+    heads.check_head(resolve(folder), "sequence-classification")
+    write_modules(folder, [("Pooling", {"pooling_mode": "mean"})])
+    message = r"answers are not those of a sequence-classification head alone \(got Transformer, Pooling, expected Transformer"
+    with pytest.raises(ModelError, match=message):
+        heads.check_head(resolve(folder), "sequence-classification")
+    # The encoder of a sentence-transformers model may have had a head before.
+    heads.check_head(resolve(folder), "embedding")
 
 
 def test_a_source_goes_to_another_process_and_comes_back(checkpoint) -> None:

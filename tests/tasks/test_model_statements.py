@@ -215,6 +215,12 @@ def test_prompts_are_put_before_texts() -> None:
     assert chosen.inputs([{"q": "a", "d": "b"}], where="rows") == [("Q: a",), ("Q: b",)]
 
 
+def test_a_prompt_that_a_classifier_would_need() -> None:
+    for name in ("text-classification", "sst2"):
+        with pytest.raises(DataError, match=r"puts a prompt before its texts, which only embeddings do here \(got passage\)"):
+            tasks.build(name, {}, PROMPTS)
+
+
 def test_prompts_that_the_model_does_not_have() -> None:
     with pytest.raises(DataError, match=r'task\.embedding: the model has no prompt "querry".*did you mean "query"'):
         tasks.build("embedding", {"text": "body", "prompt": "querry"}, PROMPTS)

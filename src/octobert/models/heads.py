@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
-from octobert.models.modules import MODULES
+from octobert.models.modules import MODULES, modules_of
 from octobert.models.source import ModelSource
 
 _STATES = "last_hidden_state"
@@ -96,6 +96,15 @@ def check_head(source: ModelSource, name: str) -> None:
             got=stated,
             expected="an encoder without a head",
             fix=f"choose a task for {own.name}, or save the encoder alone (AutoModel.from_pretrained, save_pretrained)",
+        )
+    modules = [kind.rpartition(".")[2] for kind, _ in modules_of(source.tokenizer_folder)]
+    if ending and len(modules) > 1:
+        raise ModelError(
+            f"the model's answers are not those of a {name} head alone",
+            where=str(source.tokenizer_folder / MODULES),
+            got=", ".join(modules),
+            expected="Transformer",
+            fix="choose the task embedding, if it makes embeddings",
         )
     if ending and stated and not stated.endswith(ending):
         raise ModelError(

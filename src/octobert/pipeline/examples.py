@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from octobert.core.results import Report
@@ -26,4 +27,10 @@ def example(out: Path, report: Report) -> tuple[str, ...] | None:
     lengths = [sum(map(len, texts)) for texts in rows]
     first = next((texts for texts, length in zip(rows, lengths, strict=True) if length <= _SHORT), None)
     chosen = first or min(rows, key=lambda texts: sum(map(len, texts)), default=None)
-    return tuple(chosen) if chosen else None
+    prompts = report.task.prompts.values()
+    return tuple(_without_prompt(text, prompts) for text in chosen) if chosen else None
+
+
+def _without_prompt(text: str, prompts: Collection[str]) -> str:
+    """A text as the user wrote it: predictions put the prompt before it again."""
+    return text.removeprefix(next((prompt for prompt in prompts if text.startswith(prompt)), ""))

@@ -160,6 +160,21 @@ def problem_of(stated: Stated) -> Problem:
     return stated.problem or "single-label"
 
 
+def refuse_prompt(stated: Stated) -> None:
+    """Refuse a model that puts a prompt before its texts.
+
+    Raises:
+        DataError: with the name of the prompt.
+    """
+    if stated.default_prompt is not None:
+        raise DataError(
+            "the model puts a prompt before its texts, which only embeddings do here",
+            where="default_prompt_name",
+            got=stated.default_prompt,
+            fix="remove default_prompt_name from config_sentence_transformers.json, and write the prompt into the texts",
+        )
+
+
 def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str, ...]:
     """The class names of a task whose classes are fixed: the model's own where it has real names for them.
 
@@ -170,6 +185,7 @@ def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str
     Raises:
         DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
+    refuse_prompt(stated)
     of_model, problem = stated.labels, problem_of(stated)
     if problem != "single-label":
         raise DataError(

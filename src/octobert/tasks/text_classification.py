@@ -11,7 +11,7 @@ from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import Problem, Stated
 from octobert.tasks import _multilabel, _scores
-from octobert.tasks._classification import METRICS, Classification, check_labels, problem_of
+from octobert.tasks._classification import METRICS, Classification, check_labels, problem_of, refuse_prompt
 from octobert.tasks._multilabel import MultiLabel
 from octobert.tasks._scores import Scores
 from octobert.tasks._task import NOTHING, Metric
@@ -60,6 +60,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
     Raises:
         DataError: labels, a problem or a metric that do not fit the model or each other.
     """
+    refuse_prompt(stated)
     names = check_labels(options.labels, stated.labels)
     stated = stated.model_copy(update={"labels": names, "problem": options.problem or stated.problem})
     problem = options.problem or problem_of(stated)
