@@ -11,18 +11,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import octobert as library
 from octobert import cli
-from octobert.cli import _next, _recipe
+from octobert.cli import _next, _recipe, main
 from octobert.config import loading, schema
 from octobert.config import recipe as recipe_models
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
-from octobert.core import plugins
+from octobert.core import environment, plugins
 from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError, StorageError
 from tests.support.checkpoints import reduces
 from tests.support.cli import octobert
@@ -145,7 +146,7 @@ def test_targets_say_what_is_missing_and_how_to_install_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "missing: the package openvino is not installed" in done.stdout
-    assert "pip install 'octobert[openvino]'" in done.stdout
+    assert environment.install("openvino") in done.stdout
 
 
 def test_predict(package) -> None:
@@ -411,6 +412,51 @@ def test_verbose_errors_have_a_traceback(tmp_path, place: str) -> None:
     assert done.returncode == RecipeError.exit_code
     assert "Traceback" in done.stderr
     assert done.stderr.rstrip().endswith("the recipe file does not exist; check the path.")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_in_the_help_of_a_command_are_commands(name: str) -> None:
+    module = main._module(name)
+    command = main.Commands(name="octobert").get_command(None, name)
+    assert module.EXAMPLES
+    for example in module.EXAMPLES:
+        program, called, *arguments = shlex.split(example)
+        assert (program, called) == ("octobert", name)
+        command.make_context(name, arguments)
+    assert module.EXAMPLES[0].split()[2:3] == [] or module.EXAMPLES[0].split()[2] in command.epilog
+
+
+def test_the_help_names_exit_codes_and_variables() -> None:
+    text = " ".join(octobert("--help").stdout.split())
+    codes = {kind.exit_code for kind in (OctobertError, *OctobertError.__subclasses__())}
+    assert all(f" {code} " in text.partition("Exit codes:")[2] for code in codes)
+    assert "OCTOBERT_CACHE" in text
+    assert octobert("-q", "tasks").stdout == octobert("tasks", "-v").stdout
+
+
+def test_predict_says_that_it_waits_for_a_terminal(package) -> None:
+    """A pseudo terminal as stdin, with one line and the end."""
+    primary, secondary = os.openpty()
+    os.write(primary, b"the of and\n\x04")
+    with open(secondary) as given:
+        done = subprocess.run(
+            [sys.executable, "-m", "octobert", "predict", str(package)], stdin=given, capture_output=True, text=True
+        )
+    os.close(primary)
+    assert "Waiting for texts from this terminal, one per line. Ctrl-D ends." in done.stderr
+
+
+def test_hints_install_from_where_octobert_came(monkeypatch) -> None:
+    origins = {
+        '{"url": "file:///home/a%20b/octobert", "dir_info": {"editable": true}}': "pip install -e '/home/a b/octobert[torch]'",
+        '{"url": "file:///src/octobert", "dir_info": {}}': "pip install '/src/octobert[torch]'",
+        '{"url": "https://example.org/octobert.whl", "archive_info": {}}': "pip install 'octobert[torch]'",
+        None: "pip install 'octobert[torch]'",
+    }
+    for text, command in origins.items():
+        distribution = SimpleNamespace(read_text=lambda _, text=text: text)
+        monkeypatch.setattr(environment.metadata, "distribution", lambda _, found=distribution: found)
+        assert environment.install.__wrapped__("torch") == command
 
 
 def test_quiet_prints_errors_only() -> None:

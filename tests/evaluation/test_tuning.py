@@ -207,7 +207,7 @@ def test_without_optuna(package, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with pytest.raises(TargetError, match="optuna") as error:
         tuning.tune(candidate_of(package), ROWS, 0, goal="latency", longest=64)
-    assert error.value.fix == "pip install 'octobert[tune]'"
+    assert error.value.fix == environment.install("tune")
 
 
 def test_a_model_that_does_not_open_is_an_error_and_keeps_nothing(package) -> None:

@@ -315,7 +315,7 @@ def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensor
             "the ranges are those of a transformed graph, not of the float model in the package",
             where=str(folder),
             got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
-            fix="quantize with transforms: []",
+            fix="quantize the model without them: transforms: [] in the recipe, --transforms none on the command line",
         )
     return tables.write(facts.ranges.intervals, Path(out) if out is not None else folder / "calibration", tensorrt=tensorrt)
 

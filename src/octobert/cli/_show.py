@@ -44,7 +44,7 @@ def with_general_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with `--verbose` and `--quiet`."""
 
     def parameter(name: str, text: str) -> inspect.Parameter:
-        option = typer.Option(f"--{name}", help=text, rich_help_panel=GENERAL_PANEL)
+        option = typer.Option(f"--{name}", f"-{name[0]}", help=text, rich_help_panel=GENERAL_PANEL)
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
 

@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.USE
+EXAMPLES = ("octobert benchmark out/ort-cpu out/openvino-cpu --batch 1 --sequence 128",)
 
 
 def command(

@@ -11,6 +11,7 @@ import typer
 from octobert.cli import _recipe, _show
 
 PANEL = _show.MAKE
+EXAMPLES = ("octobert calibrate ./my-model --task text-classification --data ./my-data --out out --sweep",)
 
 
 @_recipe.recipe_options("corrections", "sensitivity", "strict", "measure", "quick", "baselines")

@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.LOOK
+EXAMPLES = ("octobert check model.onnx --target ort-cpu",)
 
 
 def command(

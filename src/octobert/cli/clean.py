@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.LOOK
+EXAMPLES = ("octobert clean out --dry-run",)
 
 
 def command(

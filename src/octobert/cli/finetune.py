@@ -12,6 +12,7 @@ from octobert.cli import _recipe, _show
 from octobert.cli.run import print_steps, run_recipe
 
 PANEL = _show.MAKE
+EXAMPLES = ("octobert finetune ./my-encoder --task text-classification --data ./my-data --epochs 2 --out out",)
 
 
 @_recipe.recipe_options("transforms", "quantize", "corrections")

@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.USE
+EXAMPLES = ("octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",)
 
 
 def command(

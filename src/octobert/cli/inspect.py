@@ -10,6 +10,10 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.USE
+EXAMPLES = (
+    "octobert inspect out/ort-cpu",
+    "octobert inspect out/ort-cpu --runtime",
+)
 
 
 def command(

@@ -30,6 +30,15 @@ from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarni
 from octobert.core.files import file_error
 
 _WARNINGS = (OldNameWarning, IgnoredFileWarning, PublishedFileWarning)
+_EPILOG = "\n\n".join(
+    (
+        "Exit codes: 0 done; 1 any other error; 2 recipe or command line; 3 data; 4 model; 5 plan; 6 target or runtime; "
+        "7 the output directory is in use; 8 disk; 9 the run is complete but misses its accuracy criterion; 130 interrupted.",
+        "Environment: OCTOBERT_CACHE is the folder of what is measured once per machine. HF_HOME, HF_TOKEN and HF_HUB_OFFLINE: "
+        "where files of the Hub are kept, who asks for them, and whether to ask at all. NO_COLOR: print without colours.",
+        "Example: octobert quantize ./my-model --task text-classification --data ./my-data --out out",
+    )
+)
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -69,8 +78,13 @@ class Commands(TyperGroup):
         if module is None:
             return None
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        panel = getattr(module, "PANEL", None)
-        single.command(name=cmd_name, context_settings=_HELP, rich_help_panel=panel)(_show.with_general_options(module.command))
+        examples = getattr(module, "EXAMPLES", ())
+        single.command(
+            name=cmd_name,
+            context_settings=_HELP,
+            rich_help_panel=getattr(module, "PANEL", None),
+            epilog="\n\n".join(("Examples:", *examples)) if examples else None,
+        )(_show.with_general_options(module.command))
         return typer.main.get_command(single)
 
 
@@ -80,14 +94,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=_HELP,
+    epilog=_EPILOG,
 )
 
 
 @app.callback(invoke_without_command=True)
 def root(
     version: bool = typer.Option(False, "--version", help="Print the version."),
-    verbose: bool = typer.Option(False, "--verbose", help="Print debug messages, and full tracebacks of errors."),
-    quiet: bool = typer.Option(False, "--quiet", help="Print no progress and no notes."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Print debug messages, and full tracebacks of errors."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print no progress and no notes."),
 ) -> None:
     """Quantize BERT-family encoders to 8 bits, and measure what that costs and gains."""
     if version:

@@ -9,6 +9,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.LOOK
+EXAMPLES = ("octobert placements matmul",)
 
 
 def command(

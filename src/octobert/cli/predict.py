@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
 
 PANEL = _show.USE
+EXAMPLES = (
+    'octobert predict out/ort-cpu "what a pleasant surprise"',
+    'octobert predict out/ort-cpu --pair "He left." "He went away."',
+    'octobert predict out/ort-cpu --question "Who wrote it?" --context-file article.txt',
+)
 
 
 def command(
@@ -148,6 +153,9 @@ def _pair(number: int, line: str) -> tuple[str, ...]:
 def _lines() -> Iterator[str]:
     """Lines of stdin that are not blank."""
     from octobert.core.errors import DataError
+
+    if sys.stdin.isatty():
+        _show.note("Waiting for texts from this terminal, one per line. Ctrl-D ends.")
 
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:

@@ -11,6 +11,10 @@ from octobert.cli import _recipe, _show
 from octobert.cli.run import run_recipe
 
 PANEL = _show.MAKE
+EXAMPLES = (
+    "octobert quantize ./my-model --task text-classification --data ./my-data --target ort-cpu --out out",
+    "octobert quantize ./my-model --task text-classification --data ./my-data --out out --quick",
+)
 
 
 @_recipe.recipe_options()

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from octobert.core.results import Report, Verdict
 
 PANEL = _show.MAKE
+EXAMPLES = (
+    "octobert run recipe.yaml --out out",
+    "octobert run recipe.yaml --quick --set data.calibrate.samples=50",
+)
 
 
 def command(

@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.LOOK
+EXAMPLES = ("octobert schema --out recipe.schema.json",)
 
 
 def command(out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None) -> None:

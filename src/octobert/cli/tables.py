@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.USE
+EXAMPLES = ("octobert tables out/ort-cpu --out calibration",)
 
 
 def command(

@@ -7,6 +7,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.LOOK
+EXAMPLES = ("octobert targets",)
 
 
 def command(

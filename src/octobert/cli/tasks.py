@@ -5,6 +5,7 @@ from __future__ import annotations
 from octobert.cli import _show
 
 PANEL = _show.LOOK
+EXAMPLES = ("octobert tasks",)
 
 
 def command(as_json: bool = _show.JSON_OPTION) -> None:

@@ -10,6 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.USE
+EXAMPLES = ("octobert tune out/ort-cpu --data validation.tsv",)
 
 
 def command(

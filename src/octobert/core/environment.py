@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import platform
+import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
@@ -79,8 +83,22 @@ def findings(here: Environment) -> list[str]:
     missing = [package for package in ("torch", "transformers") if package not in here.versions]
     if missing:
         names = " and ".join(missing)
-        sentences.append(f"{names} not installed: checkpoints cannot be captured; pip install 'octobert[torch]'.")
+        sentences.append(f"{names} not installed: checkpoints cannot be captured; {install('torch')}.")
     return sentences
+
+
+@functools.cache
+def install(extra: str) -> str:
+    """The command that installs an extra of octobert from where octobert itself came: an index, or a checkout."""
+    try:
+        origin = json.loads(metadata.distribution("octobert").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    url = urlsplit(origin.get("url", ""))
+    if url.scheme != "file" or "dir_info" not in origin:
+        return f"pip install 'octobert[{extra}]'"
+    editable = "-e " if origin["dir_info"].get("editable") else ""
+    return f"pip install {editable}{shlex.quote(f'{url2pathname(url.path)}[{extra}]')}"
 
 
 def runtime_packages() -> tuple[str, ...]:

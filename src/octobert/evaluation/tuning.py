@@ -66,7 +66,7 @@ def tune(
     try:
         import optuna
     except ImportError as error:
-        raise TargetError("tuning needs the package optuna", fix="pip install 'octobert[tune]'") from error
+        raise TargetError("tuning needs the package optuna", fix=environment.install("tune")) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     chosen = np.random.default_rng(seed).permutation(len(rows))[: ROWS[goal]]
     work = _Work([rows[i] for i in chosen], pad_id, goal, longest)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octobert.core import model_config
+from octobert.core import environment, model_config
 from octobert.core.errors import ModelError
 from octobert.core.files import is_disk_error
 from octobert.models.heads import head_of
@@ -73,7 +73,7 @@ def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
 def _need(*packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise ModelError(f"opening a checkpoint needs {package}", fix="pip install 'octobert[torch]'")
+            raise ModelError(f"opening a checkpoint needs {package}", fix=environment.install("torch"))
 
 
 def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allow_pickle: bool = False) -> Any:

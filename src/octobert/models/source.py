@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from octobert.config.loading import looks_local
-from octobert.core import model_config
+from octobert.core import environment, model_config
 from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
@@ -157,7 +157,7 @@ def _locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         from huggingface_hub import list_repo_files, snapshot_download
     except ModuleNotFoundError:
         raise ModelError(
-            "a hub id needs huggingface_hub", where=name, fix="pip install 'octobert[torch]', or give a local folder"
+            "a hub id needs huggingface_hub", where=name, fix=f"{environment.install('torch')}, or give a local folder"
         ) from None
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))

@@ -8,6 +8,7 @@ from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.recipe import Accuracy, Benchmark, Recipe
 from octobert.config.training import Finetune
+from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.data import sources
 from octobert.data.tokenization import check_length
@@ -75,7 +76,7 @@ def _check_training(name: str, settings: Finetune, model: ModelSource, task: Tas
         fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"
         raise RecipeError("embeddings can be trained by a teacher only", where=name, fix=fix)
     if not train_installed():
-        raise RecipeError("training needs accelerate", where=name, fix="pip install 'octobert[train]'")
+        raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
 
 
 def train_installed() -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.models.checkpoint import inputs_of
 from octobert.training.checkpoints import check_same_training, last_checkpoint, non_finite_weight
@@ -66,7 +67,7 @@ def _train_with_trainer(job: Job) -> dict[str, float]:
     try:
         arguments = _arguments(job, output)
     except ImportError as error:
-        raise ModelError("training needs accelerate", fix="pip install 'octobert[train]'") from error
+        raise ModelError("training needs accelerate", fix=environment.install("train")) from error
     callback = JobCallback(job)
     trainer = JobTrainer(
         job,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from octobert.core import environment
 from octobert.core.capability import Probe
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions
 from octobert.targets.shared import running
@@ -26,7 +27,6 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "ENABLE_HYPER_THREADING": (False, True),
     "SCHEDULING_CORE_TYPE": ("ANY_CORE", "PCORE_ONLY"),
 }
-INSTALL = "pip install 'octobert[openvino]'"
 
 
 def precision_problem(precision: str) -> str | None:
@@ -49,7 +49,7 @@ def probe(device: str) -> Probe:
     Args:
         device: as OpenVINO names it, such as `CPU` or `GPU`.
     """
-    problem = unavailable("openvino", INSTALL)
+    problem = unavailable("openvino", environment.install("openvino"))
     if problem is not None:
         return problem
     import openvino

@@ -23,7 +23,6 @@ PACKAGES = ("torch",)
 SUFFIXES = (".onnx",)
 CPU_TARGET = "torch-cpu"
 
-INSTALL = "pip install 'octobert[torch]'"
 _DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
@@ -38,7 +37,7 @@ def probe(device: str) -> Probe:
     Args:
         device: as torch names it, `cpu` or `cuda`.
     """
-    problem = unavailable("torch", INSTALL)
+    problem = unavailable("torch", environment.install("torch"))
     if problem is not None:
         return problem
     import torch
