@@ -77,7 +77,7 @@ ENVIRONMENTS = {
     "stdout closed": Environment(closed=(1,)),
     "stdin, stdout and stderr closed": Environment(closed=(0, 1, 2)),
     "stdout full": Environment(stdout="/dev/full"),
-    "working directory deleted": Environment(no_cwd=True, works=True),
+    "working directory deleted": Environment(no_cwd=True),
     "no PATH": Environment((("PATH", None),), works=True),
     "TERM=dumb, 20 columns": Environment((("TERM", "dumb"), ("COLUMNS", "20")), works=True),
     "empty environment": Environment(tuple((name, None) for name in os.environ), works=True),

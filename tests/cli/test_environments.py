@@ -22,12 +22,11 @@ TEXTS = ("the one of a\tit was", "caf\u00e9\tgr\u00f6\u00dfe \u6a21\u578b")
 
 
 def in_deleted_folder(folder: Path) -> None:
-    """Become a process without a working directory and without stdin."""
+    """Become a process without a working directory."""
     gone = folder / "gone"
     gone.mkdir()
     os.chdir(gone)
     gone.rmdir()
-    os.close(0)
 
 
 def limited(which: int, limit: int) -> Callable[[Path], None]:
@@ -73,11 +72,16 @@ def test_a_package_predicts_in_unusual_environments(finished, answers, tmp_path,
     assert json.loads(done.stdout) == json.loads(answers)
 
 
-def test_a_package_predicts_without_a_working_directory_and_without_stdin(finished, answers, tmp_path) -> None:
-    package = finished[1] / "ort-cpu"
-    done = predicted(package, dict(os.environ), lambda: in_deleted_folder(tmp_path), texts="")
+def test_a_package_predicts_without_stdin(finished, answers) -> None:
+    done = predicted(finished[1] / "ort-cpu", dict(os.environ), lambda: os.close(0), texts="")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == json.loads(answers)[:1]
+
+
+def test_a_deleted_working_directory_is_a_sentence(finished, tmp_path) -> None:
+    done = predicted(finished[1] / "ort-cpu", dict(os.environ), lambda: in_deleted_folder(tmp_path), texts="")
+    assert done.returncode == 8
+    assert done.stderr == "octobert: the working directory does not exist any more; change to a directory that exists.\n"
 
 
 def test_a_path_that_the_locale_cannot_express_is_a_sentence(finished, tmp_path) -> None:

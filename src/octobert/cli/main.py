@@ -26,7 +26,7 @@ from typer.core import TyperGroup
 import octobert
 from octobert import cli
 from octobert.cli import _show
-from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarning, PublishedFileWarning
+from octobert.core.errors import IgnoredFileWarning, OctobertError, OldNameWarning, PublishedFileWarning, StorageError
 from octobert.core.files import file_error
 
 _WARNINGS = (OldNameWarning, IgnoredFileWarning, PublishedFileWarning)
@@ -116,6 +116,7 @@ def main() -> None:
     _open_closed_streams()
     _print_warnings_as_notes()
     try:
+        _check_working_directory()
         app()
     except (OctobertError, OSError) as raised:
         if isinstance(raised, BrokenPipeError):
@@ -130,6 +131,15 @@ def main() -> None:
             _show.line(error.traceback, err=True)
         _show.line(f"octobert: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _check_working_directory() -> None:
+    """Raise StorageError where the working directory was deleted: neither relative paths nor PyTorch's libraries work there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        fix = "change to a directory that exists"
+        raise StorageError("the working directory does not exist any more", fix=fix) from error
 
 
 def _open_closed_streams() -> None:
