@@ -66,7 +66,8 @@ bench: install
 
 # Damaged files of every kind, 10,000 of each at the most in five minutes each.
 fuzz: install
-	$(BIN)/python benchmarks/fuzz.py
+	$(BIN)/python benchmarks/fuzz.py --page docs/robustness.md
+	$(BIN)/python -m pytest tests/properties --hypothesis-profile=many
 
 soak: install
 	$(BIN)/python benchmarks/soak.py --minutes 60

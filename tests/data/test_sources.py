@@ -155,6 +155,7 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
         ("a.tsv", "", r"a\.tsv: the file is empty"),
         ("a.tsv", "text\tlabel\n", r"the file has no rows"),
         ("a.csv", "\n\n", r"the file has no rows"),
+        ("a.csv", '""\n', r"the file has no rows"),
         ("a.doc", "hello", r"the format is not known \(got \.doc, expected \.csv, \.tsv"),
         ("a.txt", "hello", r"not a column file \(got 1 columns, expected a word and its tag on every line"),
         ("a.jsonl", '{"text": "a"}\n{"text"\n', r"a.jsonl, line 2: the line is not JSON .*correct the line"),

@@ -208,6 +208,8 @@ def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row
     quoted = delimiter == "," or _quotes_fields(lines, delimiter)
     columns = columns or _official_columns([line.split(delimiter) for line in lines[:1000]], delimiter)
     records = list(_records(path, text, delimiter, quoted=quoted))
+    if not records:
+        return []
     if columns:
         width = max((len(record) for _, record in records), default=0)
         if len(columns) > width:
