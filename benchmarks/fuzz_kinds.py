@@ -204,6 +204,7 @@ def make_parquet(folder: Path) -> None:
             "score": datasets.Value("float64"),
         }
     )
+    datasets.disable_progress_bars()
     datasets.Dataset.from_list(ROWS, features=features).to_parquet(str(folder / "rows.parquet"), batch_size=16)
 
 

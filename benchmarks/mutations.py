@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -100,7 +101,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _replace(parent: Any, key: Any, generator: Random) -> None:
-    parent[key] = generator.choice(_VALUES)
+    parent[key] = deepcopy(generator.choice(_VALUES))
 
 
 def _delete(parent: Any, key: Any, generator: Random) -> None:

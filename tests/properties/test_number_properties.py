@@ -72,7 +72,11 @@ def test_a_plan_survives_its_file(sites: list[tuple[str, Quantizer | None]]) -> 
     assert QuantPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
-@given(st.dictionaries(st.text("abc.0/_", min_size=1, max_size=12), st.floats(2.0**-100, 2.0**100, width=32), min_size=1, max_size=5))
+@given(
+    st.dictionaries(
+        st.text("abc.0/_", min_size=1, max_size=12), st.floats(2.0**-100, 2.0**100, width=32), min_size=1, max_size=5
+    )
+)
 def test_tables_keep_bounds(tmp_path: Path, bounds: dict[str, float]) -> None:
     intervals = {name: Interval(low=-bound, high=bound, bound=bound) for name, bound in bounds.items()}
     for path in tables.write(intervals, tmp_path):
