@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -132,6 +135,42 @@ def load_checkpoint(folder: Path) -> None:
     _ = source.family, source.labels
     check_head(source, "sequence-classification")
     load_torch(source.path, "sequence-classification")
+
+
+def make_package(folder: Path) -> None:
+    """A package for ONNX Runtime, tuned on this machine."""
+    import octobert
+    from octobert.core.settings import Setting, Tuned
+    from octobert.inference import tuned_file
+
+    work = folder / "work"
+    for part in ("model", "rows"):
+        (work / part).mkdir(parents=True)
+    make_checkpoint(work / "model")
+    for split in ("train", "validation"):
+        lines = [f"{split} the {word}\tof it\t{i % 2}" for i, word in enumerate(WORDS)]
+        (work / "rows" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n", encoding="utf-8")
+    recipe = {"model": str(work / "model"), "task": _CLASSES, "data": str(work / "rows"), "targets": TARGETS[:1]}
+    octobert.run(octobert.parse_recipe({**recipe, "measure": False}), work / "out")
+    shutil.copytree(work / "out" / TARGETS[0], folder, dirs_exist_ok=True)
+    shutil.rmtree(work)
+    setting = Setting(threads=1, runtime_options={"spinning": False})
+    result = Tuned(goal="latency", setting=setting, ratio=0.9, low=0.8, high=0.95, default_ms=1.0, rows=8, tried=())
+    tuned_file.write_tuned(folder, result)
+
+
+def use_package(folder: Path) -> None:
+    """What `octobert predict` and `octobert verify` do with a package."""
+    import octobert
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", octobert.IgnoredFileWarning)
+        with octobert.load(folder) as model:
+            answers = model([(text, text) for text in TEXTS])
+    assert len(answers) == len(TEXTS)
+    json.dumps(answers)
+    with contextlib.suppress(octobert.ModelError):
+        octobert.verify(folder)
 
 
 def tokenize(folder: Path) -> None:
@@ -299,6 +338,17 @@ KINDS = {
         Kind("jsonl", "JSON Lines", "rows.jsonl", make_jsonl, partial(read_rows, "rows.jsonl", _CLASSES), mutate_jsonl),
         Kind("squad", "SQuAD", "rows.json", make_squad, partial(read_rows, "rows.json", _ANSWERS), mutations.of_json),
         Kind("conll", "CoNLL", "rows.conll", make_conll, partial(read_rows, "rows.conll", _TAGS), mutations.of_bytes),
+        *(
+            Kind(f"package-{name}", f"`{file}` of a package", file, make_package, use_package, mutations.of_json)
+            for name, file in (
+                ("manifest", "octobert.json"),
+                ("config", "config.json"),
+                ("tokenizer", "tokenizer.json"),
+                ("settings", "tokenizer_config.json"),
+                ("tuned", "tuned.json"),
+            )
+        ),
+        Kind("package-model", "ONNX of a package", "onnx/model_quantized.onnx", make_package, use_package, mutations.of_bytes),
         Kind("recipe", "recipe", "recipe.yaml", make_recipe, load_recipe, mutate_recipe),
     )
 }
