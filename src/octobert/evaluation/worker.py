@@ -122,7 +122,11 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     with ThreadPoolExecutor(session.streams) as pool:
         while True:
             request, argument = pickle.load(requests)
-            _write(answers, _answer(session, pool, request, argument))
+            try:
+                answer = _answer(session, pool, request, argument)
+            except OctobertError as error:
+                answer = {"error": error.to_json()}
+            _write(answers, answer)
 
 
 def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: Any) -> Any:
