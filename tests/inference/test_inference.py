@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import platformdirs
+import psutil
 import pytest
 
 import octobert
@@ -241,6 +242,51 @@ def test_an_error_of_the_source_comes_after_the_answers_before_it(model) -> None
     with pytest.raises(OSError, match="the connection is gone"):
         answers.extend(model.stream(source()))
     assert answers == model(texts(40))
+
+
+def test_one_model_under_many_threads_that_stop_and_fail(finished) -> None:
+    inputs = texts(40)
+    before = threading.active_count()
+    with octobert.load(finished[1] / "ort-cpu", streams=2) as model:
+        expected = model(inputs)
+        barrier = threading.Barrier(16)
+
+        def broken() -> Iterator[tuple[str, str]]:
+            yield from inputs
+            raise OSError("the connection is gone")
+
+        def work(kind: int) -> None:
+            barrier.wait()
+            for _ in range(5):
+                if kind == 0:
+                    assert model(inputs) == expected
+                elif kind == 1:
+                    assert list(model.stream(iter(inputs))) == expected
+                elif kind == 2:
+                    # A consumer that stops after a few answers, while windows are in work.
+                    assert len(list(itertools.islice(model.stream(inputs * 4), 7))) == 7
+                else:
+                    with pytest.raises(OSError, match="the connection is gone"):
+                        list(model.stream(broken()))
+
+        with ThreadPoolExecutor(16) as pool:
+            for done in [pool.submit(work, number % 4) for number in range(16)]:
+                done.result(timeout=120)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_models_that_were_closed_leave_no_threads_and_no_files(finished, target: str) -> None:
+    process = psutil.Process()
+
+    def opened_and_closed() -> tuple[int, int]:
+        with octobert.load(finished[1] / target) as model:
+            model(texts(6))
+        return threading.active_count(), process.num_fds() if hasattr(process, "num_fds") else 0
+
+    # The first ones import the runtime.
+    before = [opened_and_closed() for _ in range(2)][-1]
+    assert [opened_and_closed() for _ in range(3)] == [before] * 3
 
 
 # ---- processes

@@ -154,12 +154,18 @@ def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelled name: the nearest name, or all names.
+    """A suggestion for a misspelled name: the nearest name; for the first part of names, all of them; or all names.
 
     Example:
         >>> did_you_mean("openvino", ["ort-cpu", "openvino-cpu"])
         'did you mean "openvino-cpu"?'
+        >>> did_you_mean("openvino", ["ort-cpu", "openvino-cpu", "openvino-ep"])
+        'did you mean "openvino-cpu" or "openvino-ep"?'
     """
     names = sorted(names)
+    begun = [f'"{name}"' for name in names if word and name.startswith(f"{word}-")]
+    if begun:
+        others = ", ".join(begun[:-1])
+        return f"did you mean {others} or {begun[-1]}?" if others else f"did you mean {begun[-1]}?"
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names)}"
