@@ -10,6 +10,7 @@ own for each version.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import shutil
@@ -61,7 +62,7 @@ def embedding_cases() -> dict[str, Make]:
         return module("Dense")(*sizes, activation_function=function or torch.nn.Tanh(), **more)
 
     activations = (torch.nn.Identity, torch.nn.Tanh, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.GELU)
-    return {
+    cases: dict[str, Make] = {
         **{mode: (lambda mode=mode: [pooling(mode)]) for mode in MODES},
         "all modes, normalized": lambda: [pooling(tuple(reversed(MODES))), module("Normalize")()],
         **{f"Dense, {a.__name__}": (lambda a=a: [pooling(), dense(WIDTH, 20, function=a())]) for a in activations},
@@ -72,13 +73,13 @@ def embedding_cases() -> dict[str, Make]:
             module("Dropout")(0.3),
             dense(24, 8),
         ],
-        "Dense with residuals": lambda: [
-            pooling(),
-            dense(WIDTH, WIDTH, use_residual=True),
-            dense(WIDTH, 16, use_residual=True),
-        ],
         "Normalize, Dense": lambda: [pooling(), module("Normalize")(), dense(WIDTH, 16)],
     }
+    # Since 6.0.
+    if "use_residual" in inspect.signature(module("Dense")).parameters:
+        both = dense(WIDTH, WIDTH, use_residual=True), dense(WIDTH, 16, use_residual=True)
+        cases["Dense with residuals"] = lambda: [pooling(), *both]
+    return cases
 
 
 def saved(folder: Path, encoder: Path, modules: Sequence[Any], **about: Any) -> Path:

@@ -140,6 +140,11 @@ def test_a_plain_encoder_is_averaged(tmp_path: Path) -> None:
         ),
         ([MEAN, ("Normalize", {"module_input_name": "token_embeddings"})], {}, r"this use of Normalize is not supported"),
         ([MEAN, ("Dense", {"in_features": "x", "out_features": 2})], {}, r"the config of Dense cannot be read"),
+        ([("Pooling", {"pooling_mode": 5})], {}, r"the pooling is not supported \(got 5, expected cls"),
+        ([MEAN, dense(WIDTH + 1, 2)], {}, r"the module in 2_Dense reads vectors of another width \(got 9, expected 8"),
+        ([MEAN, dense(WIDTH, 4), dense(5, 2)], {}, r"the module in 3_Dense reads vectors of another width \(got 5, expected 4"),
+        ([MEAN], {"truncate_dim": "x"}, r"config_sentence_transformers\.json cannot be followed \(got truncate_dim"),
+        ([MEAN], {"truncate_dim": -1}, r"config_sentence_transformers\.json cannot be followed \(got truncate_dim"),
         ([MEAN], {"model_type": "SparseEncoder"}, r"makes no embeddings \(got SparseEncoder, expected SentenceTransformer"),
         (
             [("Pooling", {"pooling_mode": "mean", "include_prompt": False})],

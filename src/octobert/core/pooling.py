@@ -31,8 +31,8 @@ class Dense(FrozenModel):
 
     kind: Literal["dense"] = "dense"
     folder: str
-    in_features: int
-    out_features: int
+    in_features: int = Field(gt=0)
+    out_features: int = Field(gt=0)
     bias: bool = True
     activation: str = "Tanh"
     residual: bool = False
@@ -48,7 +48,7 @@ class LayerNorm(FrozenModel):
 
     kind: Literal["layer-norm"] = "layer-norm"
     folder: str
-    dimension: int
+    dimension: int = Field(gt=0)
 
 
 PoolingStep = Annotated[Normalize | Dense | LayerNorm, Field(discriminator="kind")]
@@ -68,7 +68,7 @@ class Pooling(FrozenModel):
     modes: tuple[Mode, ...] = ("mean",)
     include_prompt: bool = True
     steps: tuple[PoolingStep, ...] = ()
-    truncate_dim: int | None = None
+    truncate_dim: int | None = Field(default=None, gt=0)
     similarity: str | None = None
 
     @property

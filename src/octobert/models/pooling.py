@@ -6,7 +6,7 @@ that file is a plain encoder, whose token states are averaged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from octobert.core.errors import ModelError
+from octobert.core.frozen import first_problem
 from octobert.core.model_config import read_object
 from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
 from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of
@@ -69,17 +70,24 @@ def pooling_of(folder: Path) -> Pooling:
         raise ModelError("these modules are not supported", where=where, got=got, expected="Transformer, Pooling, …")
     _check_transformer(folder, modules[0][1])
     stated = _options(modules[1][1])
-    if not stated.get("include_prompt", True) and any(dict(about.get("prompts") or {}).values()):
+    prompts = about.get("prompts")
+    if not stated.get("include_prompt", True) and isinstance(prompts, dict) and any(prompts.values()):
         what, where = "tokens of a prompt cannot be left out of the pooling", str(modules[1][1] / "config.json")
         raise ModelError(what, where=where, got="include_prompt: false", fix="remove the prompts of the model")
     steps = [_step(name, own, folder) for name, (_, own) in zip(names[2:], modules[2:], strict=True) if name != "Dropout"]
-    return Pooling(
-        modes=_modes(stated, str(modules[1][1] / "config.json")),
-        include_prompt=bool(stated.get("include_prompt", True)),
-        steps=tuple(steps),
-        truncate_dim=about.get("truncate_dim"),
-        similarity=about.get("similarity_fn_name"),
-    )
+    modes = _modes(stated, str(modules[1][1] / "config.json"))
+    _check_widths(stated.get("embedding_dimension", stated.get("word_embedding_dimension")), modes, steps, where)
+    try:
+        return Pooling(
+            modes=modes,
+            include_prompt=bool(stated.get("include_prompt", True)),
+            steps=tuple(steps),
+            truncate_dim=about.get("truncate_dim"),
+            similarity=about.get("similarity_fn_name"),
+        )
+    except ValueError as error:
+        got = first_problem(error)
+        raise ModelError(f"{ABOUT} cannot be followed", where=str(folder / ABOUT), got=got, fix="correct it") from error
 
 
 def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
@@ -153,6 +161,19 @@ def _pooled(mode: Mode, states: Any, kept: Any) -> Any:
     return (states * weights).sum(1) / weights.sum(1).clamp(min=MIN_TOKENS)
 
 
+def _check_widths(width: Any, modes: Sequence[Mode], steps: Sequence[PoolingStep], where: str) -> None:
+    """Refuse modules of which one reads a vector of another width than the one before makes."""
+    width = width * len(modes) if isinstance(width, int) else None
+    for step in steps:
+        if isinstance(step, Normalize):
+            continue
+        reads = step.in_features if isinstance(step, Dense) else step.dimension
+        if width not in (None, reads):
+            what = f"the module in {step.folder} reads vectors of another width"
+            raise ModelError(what, where=where, got=str(reads), expected=str(width), fix="check the download")
+        width = step.out_features if isinstance(step, Dense) else reads
+
+
 def _kind(stated: str, where: str) -> str:
     """`Dense` for `sentence_transformers.models.Dense` of older files and for the longer names of newer ones."""
     if not stated.startswith("sentence_transformers."):
@@ -177,8 +198,10 @@ def _check_transformer(folder: Path, own: Path) -> None:
         )
     path = folder / "sentence_bert_config.json"
     stated = read_object(path) if path.is_file() else {}
-    text = (stated.get("modality_config") or {}).get("text") or {}
-    seen = (stated.get("transformer_task", "feature-extraction"), text.get("method_output_name", "last_hidden_state"))
+    read: Any = stated.get("modality_config")
+    for key in ("text", "method_output_name"):
+        read = read.get(key) if isinstance(read, dict) else None
+    seen = (stated.get("transformer_task", "feature-extraction"), read or "last_hidden_state")
     if seen != ("feature-extraction", "last_hidden_state"):
         raise ModelError(
             "the encoder's output is not supported",
@@ -194,9 +217,9 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
         active = [key for key, value in stated.items() if key.startswith("pooling_mode_") and value]
         unknown = [key for key in active if key not in _FLAGS]
         modes = unknown or [mode for key, mode in _FLAGS.items() if key in active] or ["mean"]
-    modes = [modes] if isinstance(modes, str) else list(modes)
+    modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     for mode in modes:
-        if mode not in get_args(Mode):
+        if str(mode) not in get_args(Mode):
             raise ModelError("the pooling is not supported", where=where, got=str(mode), expected=", ".join(get_args(Mode)))
     return tuple(modes)
 
@@ -229,7 +252,8 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
                 residual=stated.get("use_residual", False),
             )
     except (KeyError, ValueError) as error:
-        raise ModelError(f"the config of {name} cannot be read", where=where, got=str(error).splitlines()[0]) from error
+        got = first_problem(error) if isinstance(error, ValueError) else f"no {error}"
+        raise ModelError(f"the config of {name} cannot be read", where=where, got=got, fix="check the download") from error
     supported = "Dense, LayerNorm, Normalize or Dropout"
     raise ModelError(f"the module {name} is not supported", where=str(folder / MODULES), got=inner, expected=supported)
 

@@ -31,7 +31,7 @@ def stated_by(source: ModelSource) -> Stated:
     texts = _object(about.get("prompts"))
     prompts = {str(name): str(text) for name, text in texts.items() if text}
     default = about.get("default_prompt_name")
-    if default is not None and default not in texts:
+    if default is not None and str(default) not in texts:
         place, fix = str(source.tokenizer_folder / ABOUT), did_you_mean(str(default), prompts)
         raise ModelError("the default prompt is not one of the model's prompts", where=place, got=str(default), fix=fix)
     activation = (
