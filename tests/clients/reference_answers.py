@@ -75,7 +75,7 @@ def embedding_cases() -> dict[str, Make]:
         ],
         "Normalize, Dense": lambda: [pooling(), module("Normalize")(), dense(WIDTH, 16)],
     }
-    # Since 6.0.
+    # Version 5.7 has none.
     if "use_residual" in inspect.signature(module("Dense")).parameters:
         both = dense(WIDTH, WIDTH, use_residual=True), dense(WIDTH, 16, use_residual=True)
         cases["Dense with residuals"] = lambda: [pooling(), *both]
