@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,14 +107,17 @@ def wait_for_end(mark: str, seconds: float = 30.0) -> tuple[float, list[psutil.P
     return time.monotonic() - started, left
 
 
-def names_below(folder: Path) -> Counter[str]:
+def names_below(folder: Path) -> set[str]:
     """Names of everything below a folder, without the parts of names that vary."""
-    return Counter(_VARIES.sub("*", str(path.relative_to(folder))) for path in folder.rglob("*"))
+    return {_VARIES.sub("*", str(path.relative_to(folder))) for path in folder.rglob("*")}
 
 
-def litter(folder: Path, reference: Counter[str]) -> list[str]:
-    """What is below a folder beyond the names that an undisturbed run leaves."""
-    return [f"{folder.name}/{name}" for name in names_below(folder) - reference]
+def litter(folder: Path, reference: set[str]) -> list[str]:
+    """What is below a folder beyond the names that an undisturbed run leaves.
+
+    A second result of a step in the store is none: after a search that took another plan, its later steps have other keys.
+    """
+    return sorted(f"{folder.name}/{name}" for name in names_below(folder) - reference)
 
 
 def published(out: Path) -> dict[str, str]:
@@ -172,7 +174,7 @@ class Flow:
     seconds: float = 0.0
     steps: dict[str, float] = field(default_factory=dict)
     expected: dict[str, str] = field(default_factory=dict)
-    names: dict[str, Counter[str]] = field(default_factory=dict)
+    names: dict[str, set[str]] = field(default_factory=dict)
     answer: str = ""
     changes: int = 0
 
