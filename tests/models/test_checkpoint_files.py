@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import struct
 from pathlib import Path
 
 import pytest
+import torch
 
 from octobert.core.errors import ModelError
 from octobert.models.checkpoint import load_base, load_torch, weight_files
+from octobert.models.source import resolve
 
 HEAD = "sequence-classification"
 
@@ -66,3 +69,50 @@ def test_settings_that_transformers_refuses_are_a_sentence(folder) -> None:
     for load in (lambda: load_torch(folder, HEAD), lambda: load_base(folder, HEAD, ("a", "b"), dropout=False)):
         with pytest.raises(ModelError, match=r"transformers cannot load the checkpoint \(got .*layer_norm_eps"):
             load()
+
+
+def add_to_config(folder: Path, **more: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **more}))
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_experts_implementation"])
+def test_a_config_does_not_choose_code_of_the_hub(folder, key: str) -> None:
+    """transformers would download the repository and import it, whatever the caller asks for."""
+    add_to_config(folder, **{key: "kernels-community/flash-attn2"})
+    for model in (load_torch(folder, HEAD), load_torch(folder, HEAD, attention=None), load_base(folder, HEAD, ("a", "b"))):
+        assert model.config._attn_implementation in ("eager", "sdpa")
+    assert load_torch(folder, HEAD).config._attn_implementation == "eager"
+
+
+def test_a_config_with_code_of_its_own_is_refused(folder) -> None:
+    (folder / "modeling_mine.py").write_text("raise SystemExit('the code ran')")
+    add_to_config(folder, auto_map={"AutoModelForSequenceClassification": "modeling_mine.Mine"})
+    for load in (lambda: load_torch(folder, HEAD), lambda: resolve(folder)):
+        with pytest.raises(ModelError, match=r"needs its own Python code .*octobert never runs"):
+            load()
+
+
+def test_an_adapter_is_refused(folder) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/else"}))
+    with pytest.raises(ModelError, match=r"adapter_config.json: the checkpoint has an adapter .*merge it into the model"):
+        load_torch(folder, HEAD)
+
+
+class Enemy:
+    """Pickled, it is a call."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (os.mkdir, ("the-pickle-ran",))
+
+
+def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Enemy()}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="only pickle weights, and opening a pickle file runs code"):
+        load_torch(folder, HEAD)
+    # torch opens only tensors, and refuses this file.
+    with pytest.raises(ModelError, match="transformers cannot load the checkpoint"):
+        load_torch(folder, HEAD, allow_pickle=True)
+    assert not (folder / "the-pickle-ran").exists()

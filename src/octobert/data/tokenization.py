@@ -277,7 +277,8 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     try:
         from transformers import AutoTokenizer
 
-        AutoTokenizer.from_pretrained(source).backend_tokenizer.save(str(folder / "tokenizer.json"))
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
     except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
         raise ModelError(
             "the tokenizer beside the model cannot be converted",

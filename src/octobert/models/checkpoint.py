@@ -16,9 +16,12 @@ from octobert.core import environment, model_config
 from octobert.core.errors import ModelError
 from octobert.core.files import is_disk_error
 from octobert.models.heads import head_of
-from octobert.models.source import PICKLES, pickle_only
+from octobert.models.source import PICKLES, pickle_only, read_config
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
+# Ends of keys of a config that choose code: attn_implementation, _attn_implementation, …
+_IMPLEMENTATIONS = ("_implementation", "_implementation_internal")
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
@@ -91,8 +94,7 @@ def load_torch(folder: Path, head: str, *, attention: str | None = "eager", allo
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold all weights of this head.
     """
-    extra: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
-    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, **extra)
+    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, attn_implementation=attention)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key or head_of(head).pooler)
     if missing:
         raise ModelError(
@@ -123,10 +125,12 @@ def load_base(
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold the encoder's weights.
     """
-    extra: dict[str, Any] = {"ignore_mismatched_sizes": True}
+    classes: dict[str, Any] = {}
     if labels:
-        extra |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
-    model, info = _from_pretrained(folder, head, allow_pickle=allow_pickle, seed=seed, dropout=dropout, **extra)
+        classes = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    model, info = _from_pretrained(
+        folder, head, allow_pickle=allow_pickle, seed=seed, dropout=dropout, ignore_sizes=True, **classes
+    )
     prefix = f"{model.base_model_prefix}."
     missing = sorted(key for key in info["missing_keys"] if key.startswith(prefix) and "pooler" not in key)
     if missing:
@@ -154,11 +158,23 @@ def inputs_of(model: Any) -> tuple[str, ...]:
 
 
 def _from_pretrained(
-    folder: Path, head: str, *, allow_pickle: bool, seed: int = 0, dropout: bool = True, **extra: Any
+    folder: Path,
+    head: str,
+    *,
+    allow_pickle: bool,
+    seed: int = 0,
+    dropout: bool = True,
+    ignore_sizes: bool = False,
+    **settings: Any,
 ) -> tuple[Any, dict[str, list[str]]]:
     """(the model in float32, transformers' report on the weights that it loaded)."""
     _need("torch", "transformers")
     safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
+    if (folder / _ADAPTER).exists():
+        # With peft, transformers would load the model that this file names; without, it would ignore the adapter.
+        fix = "merge it into the model (merge_and_unload of peft) and save that"
+        raise ModelError("the checkpoint has an adapter beside its weights", where=str(folder / _ADAPTER), fix=fix)
+    stated = read_config(folder)
     import torch
     import transformers
     from transformers.utils import logging
@@ -168,11 +184,16 @@ def _from_pretrained(
     quiet.disable_progress_bar()
     torch.manual_seed(seed)
     try:
-        if not dropout:
-            extra |= dict.fromkeys(dropouts(transformers.AutoConfig.from_pretrained(folder).to_dict()), 0.0)
+        config = _config(stated, settings, dropout=dropout)
         # transformers loads the type that was saved (often float16); octobert compares everything with float32.
         model, info = getattr(transformers, head_of(head).auto_class).from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=safe, output_loading_info=True, **extra
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=safe,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=ignore_sizes,
+            output_loading_info=True,
         )
     except Exception as error:  # transformers checks little of what it reads, so damaged files give errors of any type
         if is_disk_error(error):
@@ -184,3 +205,15 @@ def _from_pretrained(
             fix="download or copy it again, or give its ONNX file",
         ) from error
     return model, info
+
+
+def _config(stated: Mapping[str, Any], settings: Mapping[str, Any], *, dropout: bool) -> Any:
+    """The config of a model without the implementations that it states: they can name a repository of the Hub with code."""
+    import transformers
+
+    plain = {key: value for key, value in stated.items() if not key.endswith(_IMPLEMENTATIONS)}
+    kind: Any = transformers.CONFIG_MAPPING[plain.get("model_type", "bert")]
+    config = kind.from_dict(plain, **settings)
+    for key in () if dropout else dropouts(config.to_dict()):
+        setattr(config, key, 0.0)
+    return config
