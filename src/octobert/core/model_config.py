@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import reprlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,8 +18,6 @@ CONFIG = "config.json"
 # The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.
 _Layers = Annotated[int, Field(ge=1, le=1000)]
 _Width = Annotated[int, Field(ge=1, le=2**20)]
-# transformers takes any other value for the name of code to download.
-_Attention = Literal["eager", "sdpa"]
 
 
 class _Config(BaseModel):
@@ -44,8 +42,6 @@ class _Config(BaseModel):
     hidden_dim: _Width | None = None
     embedding_size: _Width | None = None
     num_attention_heads: _Width | None = None
-    attn_implementation: _Attention | None = None
-    own_attn_implementation: _Attention | None = Field(default=None, alias="_attn_implementation")
 
 
 def read_object(path: Path) -> dict[str, Any]:
