@@ -25,6 +25,7 @@ from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
 from octobert.inference.streaming import Scheduler
 from octobert.inference.tuned_file import read_tuned
+from octobert.models.heads import HEADS
 from octobert.tasks import rebuild
 
 Listed = Mapping[str, tuple[RuntimeOption, ...]]
@@ -181,6 +182,11 @@ def _engine(folder: Path, manifest: PackageManifest, goal: Goal, setting: Settin
     task, target = rebuild(manifest.task), targets.load(manifest.target)
     tokenizer = Tokenizer(folder, task.max_length)
     session = target.open_session(target.model_file(folder), options)
+    # Token states beside a vector are for other programs.
+    missing = [name for name in HEADS[task.head].outputs if name not in (*session.outputs, "last_hidden_state")]
+    if missing:
+        what, where = "the model has other outputs than its task reads", str(target.model_file(folder))
+        raise ModelError(what, where=where, got=", ".join(session.outputs)[:200], expected=", ".join(missing))
     cost = (
         cost_model.read_or_measure_cost_model(manifest, session, tokenizer.max_length)
         if goal == "throughput"
