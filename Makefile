@@ -9,7 +9,7 @@ FLOWS := run,publish,search,qat,finetune,embed,predict,tune
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo test coverage wheel-test test-reference lint docs bench fuzz soak soak-kills clean
+.PHONY: install demo test test-clients coverage wheel-test test-reference lint docs bench fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -29,6 +29,9 @@ test: install
 
 coverage: install
 	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage
+
+test-clients: install
+	$(BIN)/python -m pytest tests/clients -m needs_network
 
 wheel-test: install
 	$(BIN)/python -m pytest tests/docs/test_wheel.py -m needs_network

@@ -68,7 +68,7 @@ OCTOBERT_VARIANTS["reference settings"] = {
     key: _settings[key] for key in ("transforms", "calibrate", "quantize", "corrections")
 }
 # Target → runtime and file.
-TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino/openvino_model.xml")}
+TARGETS = {"ort-cpu": ("ort", "onnx/model_quantized.onnx"), "openvino-cpu": ("openvino", "openvino_model.xml")}
 SEED = 0
 TIMED_ROWS = 256
 

@@ -12,6 +12,7 @@ from octobert.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema
+    from octobert.api.clients import export
     from octobert.api.models import (
         benchmark,
         calibration_tables,
@@ -50,6 +51,7 @@ _telemetry.switch_off()
 # Module → the public names in it.
 _PUBLIC = {
     "octobert.api.catalog": "doctor list_placements list_targets list_tasks recipe_schema",
+    "octobert.api.clients": "export",
     "octobert.api.models": (
         "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune verify"
     ),
@@ -88,6 +90,7 @@ __all__ = [
     "doctor",
     "dry_run",
     "evaluate",
+    "export",
     "finetune",
     "fuse",
     "inspect",

@@ -29,7 +29,7 @@ NEW = {
     "onnx/model_quantized.onnx": "new weights",
     "new/new.txt": "only new",
 }
-OTHER = {"octobert.json": "other", "openvino/openvino_model.xml": "other"}
+OTHER = {"octobert.json": "other", "openvino_model.xml": "other"}
 
 
 def put(folder: Path, contents: Mapping[str, str]) -> Folder:

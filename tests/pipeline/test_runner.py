@@ -70,7 +70,7 @@ def test_the_layout_of_the_output(finished) -> None:
         names = {str(p.relative_to(out / target)) for p in (out / target).rglob("*") if p.is_file()}
         expected = {"config.json", "tokenizer.json", "octobert.json", "onnx/model.onnx", "onnx/model_quantized.onnx"}
         if target.startswith("openvino"):
-            expected |= {"openvino/openvino_model.xml", "openvino/openvino_model.bin"}
+            expected |= {"openvino_model.xml", "openvino_model.bin"}
         assert names == expected
     assert {p.name for p in out.iterdir()} == {".octobert", "report.html", "report.json", *recipe.targets}
     assert not list((out / ".octobert").glob("publish-*"))

@@ -179,6 +179,8 @@ class Recipe(FrozenModel):
             changes.
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
+        token_states: For embeddings: write the states of all tokens as a second output, which other programs pool themselves.
+            Without it a model that reads the first token only computes only that in its last layer.
         measure: Evaluate and time every model. Otherwise models are only written.
         quick: Measure less, in a fraction of the time: at most 256 evaluation rows, a short benchmark at batch size 1, and only
             the float models on the runtimes of the targets. The written models are the same. Keys that say otherwise count.
@@ -205,6 +207,7 @@ class Recipe(FrozenModel):
     strict: bool = True
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
+    token_states: bool = True
     measure: bool = True
     quick: bool = False
     baselines: tuple[str, ...] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pydantic import Field
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 Feeds = dict[str, "np.ndarray"]
 # The value of a runtime option.
 RuntimeOption = bool | int | str
+# The output with the states of all tokens.
+STATES = "last_hidden_state"
+
+
+def read_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the outputs of a model that octobert reads: token states beside a vector are for other programs.
+
+    Example:
+        >>> read_outputs(["last_hidden_state", "sentence_embedding"])
+        ('sentence_embedding',)
+    """
+    return tuple(name for name in outputs if name != STATES) or tuple(outputs)
 
 
 class StaticShape(FrozenModel):

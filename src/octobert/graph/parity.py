@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octobert.core.errors import ParityError
 from octobert.core.results import Parity
-from octobert.core.session import Feeds
+from octobert.core.session import STATES, Feeds
 from octobert.graph import operators
 from octobert.graph.capture import shapes
 from octobert.models.heads import Head
@@ -52,7 +52,8 @@ def torch_outputs(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -
     with torch.inference_mode():
         result = model(**tensors)
     if pooler is not None:
-        return [pool(result[head.model_outputs[0]], tensors["attention_mask"], pooler).numpy()]
+        states = result[STATES]
+        return [states.numpy(), pool(states, tensors["attention_mask"], pooler).numpy()]
     return [result[name].numpy() for name in head.outputs]
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.session import STATES
 from octobert.models.modules import MODULES, modules_of
 from octobert.models.source import ModelSource
-
-_STATES = "last_hidden_state"
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,8 @@ class Head:
         auto_class: the class of `transformers` that loads a model with this head.
         outputs: names of the graph's outputs, in transformers' order.
         shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
-            per token; `embedding` [B, D], pooled from the token states by octobert, as sentence-transformers does it.
+            per token; `embedding`: the token states [B, S, D], which other programs pool themselves, and the vector [B, E],
+            pooled from them by octobert, as sentence-transformers does it.
         pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
     """
 
@@ -44,7 +44,7 @@ class Head:
             >>> HEADS["embedding"].model_outputs
             ('last_hidden_state',)
         """
-        return (_STATES,) if self.pooled else self.outputs
+        return (STATES,) if self.pooled else self.outputs
 
     @property
     def architecture(self) -> str:
@@ -63,7 +63,7 @@ HEADS = {
         Head("sequence-classification", "AutoModelForSequenceClassification", ("logits",), "classes", pooler=True),
         Head("token-classification", "AutoModelForTokenClassification", ("logits",), "token-classes"),
         Head("question-answering", "AutoModelForQuestionAnswering", ("start_logits", "end_logits"), "tokens"),
-        Head("embedding", "AutoModel", ("sentence_embedding",), "embedding"),
+        Head("embedding", "AutoModel", (STATES, "sentence_embedding"), "embedding"),
     )
 }
 

@@ -272,6 +272,7 @@ def _targets(facts: RunFacts) -> list[Step]:
         form = export.Options(
             target=target,
             fast_norms=facts.here.cores <= capabilities.fast_norms,
+            token_states=recipe.token_states,
             shape=facts.shape(capabilities),
         )
         steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=facts.chosen(target)), form))

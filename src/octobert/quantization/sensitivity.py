@@ -17,6 +17,7 @@ import onnx_ir as ir
 from octobert.core.plan import Quantizer, QuantPlan, Site
 from octobert.core.ranges import TensorStatistics
 from octobert.core.results import Sensitivity, SiteSensitivity
+from octobert.core.session import read_outputs
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq
 from octobert.graph.passes import switches as switched
@@ -51,7 +52,7 @@ def measure(
     quantizers = dict(plan.quantized)
     nodes = {str(node.name): node for node in model.graph}
     weights = {site.value: operators.const_array(nodes[site.node].inputs[site.input]) for site in quantizers if site.is_weight}
-    outputs = [str(v.name) for v in model.graph.outputs]
+    outputs = read_outputs([str(v.name) for v in model.graph.outputs])
     sites = switched.write_(model, plan, scales)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / "switched.onnx"
@@ -88,7 +89,7 @@ def measure(
     return Sensitivity(rows=len(rows), together=together, values=tuple(sorted(measured, key=lambda value: -value.output_error)))
 
 
-def _run(session: Any, outputs: list[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:
+def _run(session: Any, outputs: Sequence[str], feeds: list[dict[str, np.ndarray]], switches: np.ndarray) -> np.ndarray:
     """Return the outputs of all rows as one vector. Per-token outputs of padding are left out."""
     results = []
     for batch in feeds:

@@ -1,6 +1,6 @@
 """OpenVINO on Intel NPUs: one static shape, and the IR also as an EPContext node for ONNX Runtime's OpenVINO provider.
 
-`openvino/openvino_model.onnx` has one EPContext node that refers to the IR. Applications that use ONNX Runtime open that file.
+`openvino_model.onnx` has one EPContext node that refers to the IR. Applications that use ONNX Runtime open that file.
 """
 
 from pathlib import Path

@@ -18,6 +18,7 @@ from octobert.core.family import EncoderFamily
 from octobert.core.onnx_files import read_onnx
 from octobert.core.pooling import Pooling
 from octobert.core.results import Parity, Sizes
+from octobert.core.session import STATES
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, naming, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
@@ -70,7 +71,7 @@ def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, 
     pooler = pooler_of(source.path, allow_pickle=allow_pickle) if head.pooled else None
     sizes = canonicalize_(model, family)
     if pooler is not None:
-        append_pooling_(model, model.graph.outputs[0], pooler, head.outputs[0])
+        append_pooling_(model, model.graph.outputs[-1], pooler, head.outputs[-1])
     shapes.annotate_(model)
     feeds = [parity.only(batch, model) for batch in texts]
     reference = [parity.torch_outputs(torch_model, batch, head, pooler) for batch in feeds]
@@ -88,7 +89,7 @@ def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, all
     if pooler is not None:
         _choose_outputs_(original, head, source.path)
         for model in (raw, original):
-            append_pooling_(model, model.graph.outputs[0], pooler, head.outputs[0])
+            append_pooling_(model, model.graph.outputs[-1], pooler, head.outputs[-1])
     shapes.annotate_(raw)
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
@@ -181,9 +182,10 @@ def load_onnx(path: Path) -> ir.Model:
 
 
 def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
-    """Keep the outputs of a head, under their usual names."""
+    """Keep the outputs of a head, under their usual names; of a file that pools, the vector is enough."""
     by_name = {_OUTPUT_ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
-    expected = head.outputs if set(head.outputs) <= set(by_name) else head.model_outputs
+    forms = (head.outputs, head.outputs[-1:] if head.pooled else (), head.model_outputs)
+    expected = next((form for form in forms if form and set(form) <= set(by_name)), head.model_outputs)
     if len(by_name) == len(expected) == 1:
         by_name = dict(zip(expected, by_name.values(), strict=True))
     missing = [name for name in expected if name not in by_name]
@@ -196,16 +198,15 @@ def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
             fix="choose the task that the model was exported for",
         )
     for name in expected:
-        _check_rank(by_name[name], head, path, final=expected == head.outputs)
+        _check_rank(by_name[name], 3 if name == STATES or head.shape == "token-classes" else 2, head, path)
     for name, value in by_name.items():
         value.name = name
     model.graph.outputs[:] = [by_name[name] for name in expected]
     operators.clean_(model)
 
 
-def _check_rank(value: ir.Value, head: Head, path: Path, *, final: bool) -> None:
+def _check_rank(value: ir.Value, rank: int, head: Head, path: Path) -> None:
     """Refuse an output that is not of this head: logits of classes are no token states, and the other way round."""
-    rank = 2 if final and head.shape != "token-classes" else 3
     if value.shape is not None and len(value.shape) != rank:
         raise ModelError(
             f"the output is not that of a {head.name} model",

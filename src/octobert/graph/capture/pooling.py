@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize
+from octobert.core.session import STATES
 from octobert.graph import operators
 from octobert.models.pooling import MIN_NORM, MIN_TOKENS, NORM_EPSILON, Pooler
 
@@ -13,7 +14,7 @@ _ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "Sigmoid": "Sigmoid"}
 
 
 def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str) -> None:
-    """Make the vector [B, E] the only output of a graph.
+    """Make the vector [B, E] an output of a graph, behind the token states where these are one.
 
     Args:
         model: changed in place.
@@ -33,7 +34,7 @@ def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str
     x = builder.truncated(x) if pooler.pooling.truncate_dim else x
     x.name = name
     model.graph.extend(builder.nodes)
-    model.graph.outputs[:] = [x]
+    model.graph.outputs[:] = [*(v for v in model.graph.outputs if v.name == STATES), x]
 
 
 class _Builder:

@@ -10,7 +10,7 @@ from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.core.session import ExportOptions, StaticShape
+from octobert.core.session import ExportOptions, StaticShape, read_outputs
 from octobert.graph import operators
 from octobert.graph.passes import first_token, norms
 from octobert.pipeline.contract import Context, StepResult, Summary
@@ -28,11 +28,13 @@ class Options(FrozenModel):
 
     Args:
         fast_norms: write norms in operators that are faster on few cores.
+        token_states: of embeddings, write the token states as an output too. Files of one fixed shape never have them.
         shape: of targets that want it fixed.
     """
 
     target: str
     fast_norms: bool
+    token_states: bool
     shape: StaticShape | None
 
 
@@ -41,22 +43,40 @@ def run(context: Context[Inputs, Options]) -> Summary:
     options, target = context.options, targets.load(context.options.target)
     plan = context.inputs.quantize.read(_artifacts.PLAN, QuantPlan)
     written = context.inputs.quantize.path(_artifacts.QUANTIZED)
-    sliced = target.CAPABILITIES.first_token
-    fast_norms = options.fast_norms and is_for_it_alone(plan, target.CAPABILITIES)
-    products = rewritten = 0
+    capabilities, model = target.CAPABILITIES, ir.load(written)
+    states = options.token_states and capabilities.shapes != "fixed"
+    dropped = 0 if states else drop_states_(model)
+    products = first_token.slice_first_token_(model) if capabilities.first_token else 0
+    fast_norms = options.fast_norms and is_for_it_alone(plan, capabilities)
+    rewritten = norms.vectorize_norms_(model) if fast_norms else 0
     rewriting = context.work / "rewritten"
-    if sliced or fast_norms:
-        model = ir.load(written)
-        products = first_token.slice_first_token_(model) if sliced else 0
-        rewritten = norms.vectorize_norms_(model) if fast_norms else 0
-        if products or rewritten:
-            rewriting.mkdir()
-            written = rewriting / written.name
-            operators.save(model, written)
+    if dropped or products or rewritten:
+        rewriting.mkdir()
+        written = rewriting / written.name
+        operators.save(model, written)
     target.export(written, context.work, ExportOptions(shape=options.shape, float_parts=plan.float_parts))
     shutil.rmtree(rewriting, ignore_errors=True)
-    size = sum(file.stat().st_size for file in target.model_file(context.work).parent.iterdir())
-    return {"size_bytes": size, "format": target.CAPABILITIES.formats[-1], "first_token": products, "fast_norms": rewritten}
+    opened = target.model_file(context.work)
+    return {
+        "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
+        "format": capabilities.formats[-1],
+        "outputs": [str(value.name) for value in model.graph.outputs],
+        "first_token": products,
+        "fast_norms": rewritten,
+    }
+
+
+def drop_states_(model: ir.Model) -> int:
+    """Leave only the outputs that octobert reads, in place.
+
+    Returns:
+        The number of outputs that were dropped.
+    """
+    graph = model.graph
+    kept = read_outputs([str(value.name) for value in graph.outputs])
+    dropped = len(graph.outputs) - len(kept)
+    graph.outputs[:] = [value for value in graph.outputs if value.name in kept]
+    return dropped
 
 
 def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:

@@ -3,7 +3,8 @@
 config.json  tokenizer.json  octobert.json
 onnx/model.onnx             the float graph
 onnx/model_quantized.onnx   the quantized graph as written for this target
-openvino/openvino_model.*   for OpenVINO targets
+openvino_model.xml, .bin    for OpenVINO targets
+modules.json  1_Pooling/…   for embeddings: the files of sentence-transformers
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from octobert.core.files import digests_of, link_or_copy
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
+from octobert.core.session import STATES
+from octobert.data.tokenization import Tokenizer
 from octobert.evaluation import candidates
+from octobert.models import sentence_transformers
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.executors.local import PRIVATE
 from octobert.pipeline.stages import _artifacts, report
@@ -45,9 +49,15 @@ def run(context: Context[Inputs, Options]) -> Summary:
             (work / name).write_bytes(inputs.capture.path(name).read_bytes())
     for file in inputs.capture.path("").glob("model.onnx*"):
         link_or_copy(file, work / "onnx" / file.name)
-    for name in manifest_of(inputs.export).files:
+    exported = manifest_of(inputs.export)
+    for name in exported.files:
         link_or_copy(inputs.export.path(name), work / name)
     measured = inputs.report.read(report.REPORT, Report)
+    pooling = measured.model.pooling
+    if pooling is not None and STATES in exported.summary["outputs"]:
+        longest = Tokenizer(work, measured.task.options.get("max_length")).max_length
+        source, hidden = inputs.capture.path(""), measured.model.sizes.hidden
+        sentence_transformers.write(work, source, pooling, hidden=hidden, max_length=longest)
     shown = (target, candidates.baseline_of(target, measured.scores).name)
     files = {name: digest for name, digest in digests_of(work).items() if name not in PRIVATE}
     manifest = PackageManifest(

@@ -11,7 +11,7 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.capability import Probe
-from octobert.core.session import Feeds, RuntimeOption, SessionOptions
+from octobert.core.session import Feeds, RuntimeOption, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -39,8 +39,8 @@ def precision_problem(precision: str) -> str | None:
 
 
 def model_file(package: Path) -> Path:
-    """Return the path of the IR in a package."""
-    return package / "openvino" / "openvino_model.xml"
+    """Return the path of the IR in a package: where optimum-intel and sentence-transformers look for it."""
+    return package / "openvino_model.xml"
 
 
 def probe(device: str) -> Probe:
@@ -124,7 +124,7 @@ class OpenvinoSession:
         for _ in range(self.streams):
             self._free.put(compiled.create_infer_request())
         self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
-        self.outputs = tuple(port.get_any_name() for port in compiled.outputs)
+        self.outputs = read_outputs([port.get_any_name() for port in compiled.outputs])
         self.shape = tuple(size.get_length() if size.is_static else -1 for size in compiled.inputs[0].get_partial_shape())
         self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
             repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
@@ -138,6 +138,6 @@ class OpenvinoSession:
         try:
             with running.runtime_errors("openvino cannot run the model", self._path):
                 request.infer(inputs)
-                return {name: np.array(request.get_output_tensor(i).data) for i, name in enumerate(self.outputs)}
+                return {name: np.array(request.get_tensor(name).data) for name in self.outputs}
         finally:
             self._free.put(request)

@@ -15,7 +15,7 @@ import numpy as np
 from octobert.core import environment, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, TargetError
-from octobert.core.session import Feeds, RuntimeOption, SessionOptions
+from octobert.core.session import Feeds, RuntimeOption, SessionOptions, read_outputs
 from octobert.targets.shared import optimized, running
 from octobert.targets.shared.importing import unavailable
 
@@ -163,7 +163,7 @@ class OrtSession:
                 fix="see its log (--runtime-log), or allow it with --allow-fallback",
             )
         self.inputs = tuple(i.name for i in session.get_inputs())
-        self.outputs = tuple(o.name for o in session.get_outputs())
+        self.outputs = read_outputs([o.name for o in session.get_outputs()])
         self.shape = tuple(size if isinstance(size, int) else -1 for size in session.get_inputs()[0].shape)
         # Free axes (batch, sequence) have names, the others are numbers.
         self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
@@ -177,7 +177,7 @@ class OrtSession:
         session = self._free.get()
         try:
             with running.runtime_errors("onnxruntime cannot run the model", self._path):
-                results = self._run_bound(session, inputs) if self._binds else session.run(None, inputs)
+                results = self._run_bound(session, inputs) if self._binds else session.run(self.outputs, inputs)
         finally:
             self._free.put(session)
         return dict(zip(self.outputs, results, strict=True))

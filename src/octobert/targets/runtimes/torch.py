@@ -14,7 +14,7 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
 from octobert.core.errors import TargetError
-from octobert.core.session import Feeds, SessionOptions
+from octobert.core.session import STATES, Feeds, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -78,7 +78,7 @@ class TorchSession:
         self._head = heads.head_of(head)
         self._pooler = pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
         self.inputs = ("input_ids", "attention_mask", "token_type_ids")
-        self.outputs = self._head.outputs
+        self.outputs = read_outputs(self._head.outputs)
         self.precision = "f32"
         self.threads = torch.get_num_threads()
         self._accepts = checkpoint.inputs_of(self.model)
@@ -91,8 +91,7 @@ class TorchSession:
             result = self.model(**tensors)
         if self._pooler is None:
             return {name: result[name].numpy() for name in self.outputs}
-        states = result[self._head.model_outputs[0]]
-        return {self.outputs[0]: self._pool(states, tensors["attention_mask"], self._pooler).numpy()}
+        return {self.outputs[0]: self._pool(result[STATES], tensors["attention_mask"], self._pooler).numpy()}
 
 
 class TorchGraphSession:
@@ -136,7 +135,8 @@ class TorchGraphSession:
             module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)
         self._module = torch.compile(module, dynamic=True, fullgraph=True, mode=mode) if compiled else module
         self.inputs = tuple(str(value.name) for value in model.graph.inputs)
-        self.outputs = tuple(str(value.name) for value in model.graph.outputs)
+        self._computed = [str(value.name) for value in model.graph.outputs]
+        self.outputs = read_outputs(self._computed)
         self.precision = "f16" if precision == "f32" and torch_graph.is_half(model) else precision
         self.threads = torch.get_num_threads()
 
@@ -152,4 +152,5 @@ class TorchGraphSession:
             except torch._dynamo.exc.TorchDynamoException as error:
                 got, fix = running.reason(error, 0), "open it without compilation (compile: false in SessionOptions)"
                 raise TargetError("torch cannot compile the model here", where=str(self._path), got=got, fix=fix) from error
-        return {name: result.cpu().numpy() for name, result in zip(self.outputs, results, strict=True)}
+        computed = dict(zip(self._computed, results, strict=True))
+        return {name: computed[name].cpu().numpy() for name in self.outputs}

@@ -1,0 +1,65 @@
+"""Write the files with which sentence-transformers opens the folder of an embedding model.
+
+modules.json                        encoder, pooling and what follows it
+1_Pooling/config.json               how token states become a vector
+2_Dense/…                           weights of a module after pooling, copied
+sentence_bert_config.json           the longest text, in tokens
+config_sentence_transformers.json   prompts, similarity
+
+Types of modules have the names of releases before 5.4, which newer releases read as well.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, get_args
+
+from octobert.core.pooling import Mode, Normalize, Pooling
+from octobert.models.modules import ABOUT, MODULES
+
+_TYPES = "sentence_transformers.models"
+SETTINGS = "sentence_bert_config.json"
+# Keys of `ABOUT` that change what is computed; versions of other packages say nothing about these files.
+_KEPT = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+_NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
+_FLAGS: dict[Mode, str] = {mode: f"pooling_mode_{mode}" for mode in get_args(Mode)}
+_FLAGS |= {mode: f"{_FLAGS[mode]}_tokens" for mode in ("max", "mean", "weightedmean")}
+_FLAGS["cls"] += "_token"
+
+
+def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_length: int) -> None:
+    """Write the files.
+
+    Args:
+        folder: to write into.
+        source: holds the folders of `pooling.steps` and, where the model has it, `config_sentence_transformers.json`.
+        pooling: of the model.
+        hidden: width of the token states.
+        max_length: the longest text, in tokens; longer ones are cut.
+    """
+    own = ["", "1_Pooling"]
+    kinds = ["Transformer", "Pooling"]
+    for number, step in enumerate(pooling.steps, start=2):
+        name = _NAMES[step.kind]
+        kinds.append(name)
+        own.append(f"{number}_{name}")
+        if not isinstance(step, Normalize):
+            shutil.copytree(source / step.folder, folder / own[-1])
+    modules = [{"idx": i, "name": str(i), "path": own[i], "type": f"{_TYPES}.{kind}"} for i, kind in enumerate(kinds)]
+    flags = {flag: mode in pooling.modes for mode, flag in _FLAGS.items()}
+    options: dict[str, Any] = {"word_embedding_dimension": hidden, **flags, "include_prompt": pooling.include_prompt}
+    if len(pooling.modes) > 1:
+        # The flags do not say in which order vectors are joined.
+        options["pooling_mode"] = list(pooling.modes)
+    stated = json.loads((source / ABOUT).read_text(encoding="utf-8")) if (source / ABOUT).is_file() else {}
+    about = {key: stated[key] for key in _KEPT if stated.get(key) is not None}
+    (folder / own[1]).mkdir()
+    for name, content in (
+        (MODULES, modules),
+        (f"{own[1]}/config.json", options),
+        (SETTINGS, {"max_seq_length": max_length, "do_lower_case": False}),
+        (ABOUT, about),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
