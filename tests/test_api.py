@@ -201,3 +201,35 @@ def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(fin
 
 def test_the_package_is_typed() -> None:
     assert (Path(octobert.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: octobert.run(RECIPE, None), "out: not a path"),
+        (lambda: octobert.run([RECIPE], "out"), "recipe: not a path"),
+        (lambda: octobert.load(3), "package: not a path"),
+        (lambda: octobert.load("p", threads="2"), "streams, threads: not a whole number"),
+        (lambda: octobert.evaluate("p", [{"text": "a"}]), "data: not a path"),
+        (lambda: octobert.evaluate("p", "d", samples=0), r"samples: not a whole number \(got 0, expected 1 or more\)"),
+        (lambda: octobert.benchmark([]), "packages: there is nothing to time"),
+        (lambda: octobert.benchmark("p", batch=[1, True]), "batch: not a whole number"),
+        (lambda: octobert.tune("p", "d", goals="fast"), "unknown goal"),
+        (lambda: octobert.tune("p", "d", trials=0), "trials: not a whole number"),
+        (lambda: octobert.quantize(None, task="mrpc", data="d", out="o"), "model: not a path"),
+        (lambda: octobert.quantize("m", task="mrpc", data=[1], out="o"), "data: not a path"),
+        (lambda: octobert.run(RECIPE, "out", progress=True), "progress: the callback is not a function"),
+        (lambda: octobert.clean(3), "out: not a path"),
+    ],
+)
+def test_a_wrong_type_is_a_sentence_that_names_the_argument(call, message: str) -> None:
+    with pytest.raises(octobert.RecipeError, match=message):
+        call()
+
+
+def test_everything_has_a_short_repr(finished) -> None:
+    recipe, out, report = finished
+    with octobert.load(out / "ort-cpu") as model:
+        shown = [repr(each) for each in (recipe, report, octobert.manifest(out / "ort-cpu"), model)]
+    assert all(text.startswith("<") and len(text) < 200 for text in shown), shown
+    assert octobert.load_recipe(RECIPE, changes="seed=3").seed == 3

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from octobert.api._arguments import names_of, numbers_of, path_of
+from octobert.core.errors import RecipeError
 from octobert.report.progress import ProgressCallback, progress_step
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ def load(
     from octobert.inference.predictor import Predictor
 
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback, "verify": verify}
-    return Predictor(Path(package), goal=goal_named(goal), streams=streams, threads=threads, **options)
+    numbers_of((streams, threads), "streams, threads", least=0)
+    return Predictor(path_of(package, "package"), goal=goal_named(goal), streams=streams, threads=threads, **options)
 
 
 def evaluate(
@@ -90,9 +93,12 @@ def evaluate(
     """
     from octobert.evaluation.packages import judge
 
+    folder, source = path_of(package, "package"), str(path_of(data, "data"))
+    numbers_of(() if samples is None else samples, "samples")
+    columns = names_of(columns, "columns")
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed}
     with progress_step(progress, "evaluate") as on_progress:
-        return judge(Path(package), str(data), cache=cache, runtime_log=runtime_log, on_progress=on_progress, **chosen)
+        return judge(folder, source, cache=cache, runtime_log=runtime_log, on_progress=on_progress, **chosen)
 
 
 def benchmark(
@@ -121,8 +127,16 @@ def benchmark(
     """
     from octobert.evaluation.package_timing import benchmark_packages
 
-    folders = [Path(packages)] if isinstance(packages, str | Path) else [Path(package) for package in packages]
-    shapes: dict[str, Any] = {"batch": batch, "sequence": sequence, "data": Path(data) if data is not None else None}
+    given = [packages] if isinstance(packages, str | Path) else list(packages)
+    if not given:
+        raise RecipeError("there is nothing to time", where="packages", expected="at least one package")
+    folders = [path_of(package, "packages") for package in given]
+    numbers_of(repeats, "repeats", least=3)
+    shapes: dict[str, Any] = {
+        "batch": numbers_of(batch, "batch"),
+        "sequence": numbers_of(sequence, "sequence"),
+        "data": path_of(data, "data") if data is not None else None,
+    }
     with progress_step(progress, "benchmark") as on_progress:
         return benchmark_packages(folders, repeats=repeats, threads=threads, on_progress=on_progress, **shapes)
 
@@ -155,16 +169,18 @@ def tune(
     from octobert.evaluation.package_timing import tune_package
 
     search: dict[str, Any] = {"trials": trials, "minutes": minutes, "seed": seed}
-    named = [goal_named(goal) for goal in goals]
+    named = [goal_named(goal) for goal in names_of(goals, "goals")]
+    numbers_of(trials, "trials")
+    folder, rows = path_of(package, "package"), path_of(data, "data")
     with progress_step(progress, "tune") as on_progress:
-        return tune_package(Path(package), Path(data), goals=named, on_progress=on_progress, **search)
+        return tune_package(folder, rows, goals=named, on_progress=on_progress, **search)
 
 
 def packages(folder: PathLike) -> list[Path]:
     """The packages in an output directory; a package itself gives a list of one."""
     from octobert.core.results import PACKAGE_FILE
 
-    root = Path(folder)
+    root = path_of(folder, "folder")
     inside = sorted(path.parent for path in root.glob(f"*/{PACKAGE_FILE}"))
     return inside if inside and not (root / PACKAGE_FILE).is_file() else [root]
 
@@ -177,7 +193,7 @@ def manifest(package: PathLike) -> PackageManifest:
     """
     from octobert.inference.package_files import read_manifest
 
-    return read_manifest(Path(package))
+    return read_manifest(path_of(package, "package"))
 
 
 def verify(package: PathLike) -> Verified:
@@ -194,7 +210,7 @@ def verify(package: PathLike) -> Verified:
     """
     from octobert.inference import package_files
 
-    return package_files.verify(Path(package))
+    return package_files.verify(path_of(package, "package"))
 
 
 def inspect(
@@ -224,7 +240,10 @@ def inspect(
     """
     from octobert.inspection import inspector
 
-    opened = inspector.opened(Path(model), target)
+    opened = inspector.opened(path_of(model, "model"), target)
+    numbers_of(batch, "batch")
+    numbers_of(() if sequence is None else sequence, "sequence")
+    numbers_of(repeats, "repeats", least=3)
     shape: dict[str, Any] = {"batch": batch, "sequence": sequence, "threads": threads, "repeats": repeats}
     with progress_step(progress, "inspect") as on_progress:
         return inspector.inspect(opened, on_progress=on_progress, **shape)
@@ -242,10 +261,9 @@ def check(model: PathLike, targets: str | Sequence[str] = ()) -> list[Lint]:
         ModelError: The file cannot be read.
     """
     from octobert import targets as plugins
-    from octobert.core.errors import RecipeError
     from octobert.inspection import linter
 
-    path = Path(model)
+    path = path_of(model, "model")
     names = [targets] if isinstance(targets, str) else list(targets)
     if path.is_dir() and not names:
         names = [manifest(path).target]
@@ -275,7 +293,7 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
     from octobert.graph import operators
     from octobert.graph.passes import fusion
 
-    path, target = Path(model), Path(out)
+    path, target = path_of(model, "model"), path_of(out, "out")
     graph = read_onnx(path)
     if graph.metadata_props.get("producer") != "octobert":
         fix = (
@@ -306,7 +324,7 @@ def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensor
     from octobert.core.errors import ModelError
     from octobert.quantization import tables
 
-    folder = Path(package)
+    folder = path_of(package, "package")
     facts = manifest(folder)
     transforms = facts.recipe.get("transforms", facts.recipe.get("prepare"))
     if transforms:
@@ -317,7 +335,9 @@ def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensor
             got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
             fix="quantize the model without them: transforms: [] in the recipe, --transforms none on the command line",
         )
-    return tables.write(facts.ranges.intervals, Path(out) if out is not None else folder / "calibration", tensorrt=tensorrt)
+    return tables.write(
+        facts.ranges.intervals, path_of(out, "out") if out is not None else folder / "calibration", tensorrt=tensorrt
+    )
 
 
 def read_calibration_table(path: PathLike) -> dict[str, Interval]:
@@ -328,7 +348,7 @@ def read_calibration_table(path: PathLike) -> dict[str, Interval]:
     """
     from octobert.quantization import tables
 
-    return tables.read(Path(path))
+    return tables.read(path_of(path, "path"))
 
 
 def read_text(path: PathLike) -> str:

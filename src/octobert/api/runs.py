@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from octobert.api._arguments import names_of, path_of
 from octobert.report.progress import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
@@ -21,22 +22,25 @@ PathLike: TypeAlias = "str | Path"
 RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
 
 
-def load_recipe(path: PathLike, changes: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
     """Read a recipe file.
 
     Args:
-        path: The YAML or JSON file.
+        path: The YAML or JSON file. A mapping and a `Recipe` are taken as they are (see `parse_recipe`).
         changes: Keys to change, as `path=value` with a value in YAML: `benchmark.batch=[1, 8]`.
 
     Raises:
         RecipeError: The file is missing or not a valid recipe. The message lists every mistake.
     """
     from octobert.config import loading
+    from octobert.config.recipe import Recipe
 
-    return loading.load(Path(path), changes)
+    if isinstance(path, Mapping | Recipe):
+        return parse_recipe(path, changes=changes)
+    return loading.load(path_of(path, "recipe"), names_of(changes, "changes"))
 
 
-def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: Sequence[str] = ()) -> Recipe:
+def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: str | Sequence[str] = ()) -> Recipe:
     """Check a recipe given as plain data, as a file, or as a `Recipe`.
 
     Args:
@@ -54,7 +58,8 @@ def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: Sequence
     from octobert.config import loading
     from octobert.config.recipe import Recipe
 
-    if isinstance(recipe, str | Path):
+    changes = names_of(changes, "changes")
+    if not isinstance(recipe, Mapping | Recipe):
         return load_recipe(recipe, changes)
     if isinstance(recipe, Recipe):
         if not changes:
@@ -84,7 +89,7 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     with shown(progress) as tell:
         for target, why in preflight.absent_targets(checked).items():
             tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
-        return runner.run(checked, Path(out), _Listener(tell, Path(out)))
+        return runner.run(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -99,7 +104,7 @@ def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -
     from octobert.pipeline import planner, runner
 
     steps_of = planner.finetune_steps if finetune_only else planner.steps_of
-    return runner.dry_run(parse_recipe(recipe), Path(out), steps_of)
+    return runner.dry_run(parse_recipe(recipe), path_of(out, "out"), steps_of)
 
 
 def quantize(
@@ -127,7 +132,12 @@ def quantize(
     Raises:
         OctobertError: A key is not valid, or a step failed.
     """
-    raw = {"model": str(model), "task": task, "data": data if isinstance(data, Mapping) else str(data), **keys}
+    raw = {
+        "model": str(path_of(model, "model")),
+        "task": task,
+        "data": dict(data) if isinstance(data, Mapping) else str(path_of(data, "data")),
+        **keys,
+    }
     return run(raw, out, progress=progress)
 
 
@@ -135,7 +145,7 @@ def example(out: PathLike, report: Report) -> tuple[str, ...] | None:
     """The texts of one short evaluation row of a run, in the order in which the task reads them; None if it is not stored."""
     from octobert.pipeline import examples
 
-    return examples.example(Path(out), report)
+    return examples.example(path_of(out, "out"), report)
 
 
 def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None = None) -> Finetuned:
@@ -153,7 +163,7 @@ def finetune(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | 
 
     checked = parse_recipe(recipe)
     with shown(progress) as tell:
-        return runner.finetune(checked, Path(out), _Listener(tell, Path(out)))
+        return runner.finetune(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
 
 
 def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progress: ProgressCallback | None = None) -> Sweep:
@@ -176,8 +186,8 @@ def calibrate(recipe: RecipeLike, out: PathLike, *, sweep: bool = False, progres
     settings = [Choice(name=name, options=options.model_dump(exclude_unset=True)) for name, options in calibrators.sweep()]
     choices = settings if sweep else [checked.calibrate]
     with shown(progress) as tell:
-        result = runner.sweep(checked, choices, Path(out), _Listener(tell, Path(out)))
-    _write_tables(result, Path(out))
+        result = runner.sweep(checked, choices, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
+    _write_tables(result, path_of(out, "out"))
     return result
 
 
@@ -204,7 +214,7 @@ def stored(out: PathLike) -> dict[str, int]:
     """
     from octobert.pipeline import cleaning
 
-    return cleaning.stored(Path(out))
+    return cleaning.stored(path_of(out, "out"))
 
 
 def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
@@ -223,7 +233,7 @@ def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
     """
     from octobert.pipeline import cleaning
 
-    return cleaning.clean(Path(out), keep_last=keep_last)
+    return cleaning.clean(path_of(out, "out"), keep_last=keep_last)
 
 
 class _Listener:

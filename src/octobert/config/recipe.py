@@ -182,8 +182,8 @@ class Recipe(FrozenModel):
         token_states: For embeddings: write the states of all tokens as a second output, which other programs pool themselves.
             Without it a model that reads the first token only computes only that in its last layer.
         measure: Evaluate and time every model. Otherwise models are only written.
-        quick: Measure less, in a fraction of the time: at most 256 evaluation rows, a short benchmark at batch size 1, and only
-            the float models on the runtimes of the targets. The written models are the same. Keys that say otherwise count.
+        quick: Measure less, in less than half of the time: at most 128 evaluation rows, few rounds of timing at the smallest
+            batch size, and only the float models on the runtimes of the targets. The written models are the same.
         baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
         benchmark: What is timed.
         seed: Seed of every random choice.
@@ -213,6 +213,9 @@ class Recipe(FrozenModel):
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)
+
+    def __repr__(self) -> str:
+        return f"<Recipe: {self.model}, {self.task.name}, {', '.join(self.targets)}>"
 
     @model_validator(mode="before")
     @classmethod

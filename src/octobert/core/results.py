@@ -417,6 +417,9 @@ class PackageManifest(FrozenModel):
     files: dict[PackagePath, str]
     sizes: dict[PackagePath, int] = Field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<PackageManifest: {self.target}, {self.task.name}>"
+
 
 class Verdict(FrozenModel):
     """Whether a step of a run would be reused or run, and why."""

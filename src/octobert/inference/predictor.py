@@ -151,6 +151,9 @@ class Predictor:
         if engine is not None:
             engine.scheduler.close()
 
+    def __repr__(self) -> str:
+        return f"<Predictor: {self.target}, {self.folder}>"
+
     def __enter__(self) -> Predictor:
         return self
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from octobert.core.errors import RecipeError
+
 
 @dataclass(frozen=True)
 class ProgressEvent:
@@ -55,6 +57,9 @@ def ignore(_: ProgressEvent) -> None:
 @contextmanager
 def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
     """The callback of a call: the one that was given, or a progress bar in a notebook, or one that shows nothing."""
+    if progress is not None and not callable(progress):
+        fix = "pass a function, or octobert.ProgressBar()"
+        raise RecipeError("the callback is not a function", where="progress", got=repr(progress)[:100], fix=fix)
     if progress is not None:
         yield progress
     elif _in_notebook():
