@@ -5,7 +5,7 @@ from __future__ import annotations
 from octobert.config.recipe import Recipe
 from octobert.evaluation import candidates
 
-# Evaluation rows: the interval of an accuracy is some seven points to either side. Rounds: enough for a median and its interval.
+# Evaluation rows: the interval of an accuracy is some seven points to either side. Rounds: enough for a median.
 ROWS, ROUNDS = 128, 12
 
 
