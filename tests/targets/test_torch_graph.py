@@ -277,6 +277,12 @@ def test_names_in_a_file_never_become_code(float_path, tmp_path) -> None:
     model = ir.load(float_path)
     for number, value in enumerate((model.graph.inputs[0], model.graph.outputs[0])):
         value.name = f"x{number}=open({str(mark)!r}, 'w')"
+    for number, (name, value) in enumerate(list(model.graph.initializers.items())):
+        model.graph.initializers.pop(name)
+        value.name = f"w{number}²\n    open({str(mark)!r}, 'w')"
+        model.graph.initializers[value.name] = value
+    for node in model.graph:
+        node.name = f"n\nopen({str(mark)!r}, 'w')"
     operators.save(model, tmp_path / "model.onnx")
     module = to_torch(ir.load(tmp_path / "model.onnx"))
     feeds = batch([4, 2])

@@ -161,7 +161,7 @@ class _Writer:
         return self._buffer(name, tensor.to(self._types[dtype]) if dtype == ir.DataType.FLOAT16 else tensor)
 
     def _buffer(self, name: str, tensor: torch.Tensor) -> fx.Node:
-        stem = re.sub(r"\W", "_", name)
+        stem = re.sub(r"\W", "_", name, flags=re.ASCII)
         stem = stem if stem[:1].isalpha() else f"c_{stem}"
         free, count = stem, 0
         while hasattr(self._root, free):
