@@ -244,7 +244,8 @@ def speed(timing: Timing) -> list[str]:
     over = strongest(timing)
     if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.low <= 1]:
         where = "any timed shape: " if len(slow) == len(over) else ""
-        sentences.append(f"{timing.name} is not faster than {rival_of(timing)} at {where}{', '.join(slow)}.")
+        verdict = "not faster" if any(each.high < 1 for each in over.values()) else "not clearly faster"
+        sentences.append(f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}.")
     return sentences
 
 
