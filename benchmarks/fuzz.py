@@ -38,7 +38,7 @@ OUTCOMES = ("accepted", "sentence", "exception", "hang", "crash")
 # What a worker may allocate beyond what it has after the valid file, and how long its start may take.
 MEMORY_BYTES = 3 * 2**30
 START_S = 300.0
-LONGEST_SENTENCE = 1500
+LONGEST_LINE, MOST_LINES = 2000, 25
 CASES_PER_WORKER = 2000
 
 
@@ -194,8 +194,9 @@ def outcome_of(kind: Kind, folder: Path) -> tuple[str, str]:
         kind.use(folder)
     except OctobertError as error:
         text = str(error)
-        # A page of text is no sentence, and whoever reads it must not find the words of a bug in it.
-        unfit = len(text) > LONGEST_SENTENCE or "unexpectedly" in text
+        # A page of text is no sentence, and whoever reads it must not find the words of a bug in it. Recipes list mistakes.
+        lines = text.split("\n")
+        unfit = "unexpectedly" in text or len(lines) > MOST_LINES or max(map(len, lines)) > LONGEST_LINE
         return ("exception", f"not a sentence: {text[:200]!r}") if unfit else ("sentence", text)
     except BaseException as error:  # noqa: BLE001  # panics of Rust are no Exception
         return "exception", f"{type(error).__name__} at {_place(error)}: {str(error)[:80]!r}"

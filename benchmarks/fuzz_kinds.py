@@ -78,6 +78,27 @@ def make_checkpoint(folder: Path, *, shards: bool = False) -> None:
     make_tokenizer(folder)
 
 
+def make_modules(folder: Path) -> None:
+    """The files with which sentence-transformers describes the pooling of a model."""
+    make_checkpoint(folder)
+    names = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(names.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    stated = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(stated))
+
+
+def read_pooling(folder: Path) -> None:
+    """What `octobert quantize --task embedding` reads first."""
+    from octobert.models.pooling import pooling_of
+
+    pooling_of(folder)
+
+
 def make_onnx(folder: Path, *, external: bool = False) -> None:
     """The same classifier as an ONNX file, as a user would have exported it."""
     import onnx_ir as ir
@@ -309,6 +330,8 @@ KINDS = {
         Kind("safetensors", "safetensors", "model.safetensors", make_checkpoint, load_checkpoint, mutations.of_bytes),
         Kind("index", "index of shards", "model.safetensors.index.json", _SHARDED, load_checkpoint, mutations.of_json),
         Kind("config", "`config.json` of a checkpoint", "config.json", make_checkpoint, load_checkpoint, mutations.of_json),
+        Kind("modules", "`modules.json`", "modules.json", make_modules, read_pooling, mutations.of_json),
+        Kind("pooling", "`1_Pooling/config.json`", "1_Pooling/config.json", make_modules, read_pooling, mutations.of_json),
         Kind("tokenizer", "`tokenizer.json`", "tokenizer.json", make_checkpoint, tokenize, mutations.of_json),
         Kind("settings", "`tokenizer_config.json`", "tokenizer_config.json", make_checkpoint, tokenize, mutations.of_json),
         Kind(

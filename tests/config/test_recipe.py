@@ -185,3 +185,12 @@ def test_old_keys_work_with_quantization_aware_training() -> None:
 def test_a_model_of_the_recipe_is_checked_alone() -> None:
     with pytest.raises(RecipeError, match=r"benchmark: repeats: input should be greater than or equal to 3 \(got 1\)"):
         loading.checked(Benchmark, {"repeats": 1}, where="benchmark")
+
+
+def test_a_list_of_mistakes_ends_somewhere() -> None:
+    with pytest.raises(RecipeError) as error:
+        loading.parse({"model": "m", "task": "mrpc", "data": "d", "targets": ["a" * 10_000] * 100})
+    lines = str(error.value).splitlines()
+    assert lines[0] == "recipe: the recipe has 100 mistakes:"
+    assert (len(lines), lines[-1]) == (22, "  - and 80 more.")
+    assert max(map(len, lines)) < 1000

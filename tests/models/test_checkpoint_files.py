@@ -14,6 +14,7 @@ import torch
 
 from octobert.core.errors import ModelError
 from octobert.models.checkpoint import load_base, load_torch, weight_files
+from octobert.models.modules import modules_of
 from octobert.models.source import resolve
 
 HEAD = "sequence-classification"
@@ -116,3 +117,10 @@ def test_pickles_are_opened_only_when_allowed_and_run_nothing_then(folder, monke
     with pytest.raises(ModelError, match="transformers cannot load the checkpoint"):
         load_torch(folder, HEAD, allow_pickle=True)
     assert not (folder / "the-pickle-ran").exists()
+
+
+@pytest.mark.parametrize("stated", ["../other", "/etc", "a" * 300, "\ud800", ["1_Pooling"], "a\x00b"])
+def test_modules_lie_in_the_folder(folder, stated: object) -> None:
+    (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Pooling", "path": stated}]))
+    with pytest.raises(ModelError, match=r"modules.json: (the path of a module is no folder|a module lies outside)"):
+        modules_of(folder)

@@ -18,11 +18,13 @@ from pydantic import BaseModel, ValidationError
 from octobert.config import yaml_text
 from octobert.config.recipe import PERMISSIONS, Choice, Recipe, RowSelection, plugin_families, with_current_keys
 from octobert.core import plugins
-from octobert.core.errors import RecipeError, did_you_mean
+from octobert.core.errors import RecipeError, did_you_mean, shortened
 
 SCHEMA_FILE = "recipe.schema.json"
 _ROWS = ("calibrate", "evaluate", "tune", "finetune")
 _BROKEN = object()
+# Mistakes that an error lists.
+_MOST_SHOWN = 20
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -149,7 +151,9 @@ def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = 
         problems += [p for p in _sentences(error, Recipe) if p.split(":")[0] not in broken]
     if problems:
         count = f"{len(problems)} mistakes" if len(problems) > 1 else "1 mistake"
-        raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(problems), where=where)
+        shown = [shortened(problem) for problem in problems[:_MOST_SHOWN]]
+        shown += [f"and {len(problems) - _MOST_SHOWN} more"] if len(problems) > _MOST_SHOWN else []
+        raise RecipeError(f"the recipe has {count}:\n  - " + "\n  - ".join(shown), where=where)
     return _with_paths(recipe, base)
 
 

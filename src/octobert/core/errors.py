@@ -55,7 +55,7 @@ class OctobertError(Exception):
     ) -> None:
         self.what, self.fix = what, fix
         # These may quote files of any content.
-        self.where, self.got, self.expected = _shortened(where), _shortened(got), _shortened(expected)
+        self.where, self.got, self.expected = (shortened(part) if part else part for part in (where, got, expected))
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -142,9 +142,9 @@ class PublishedFileWarning(UserWarning):
     """A file in an output directory was edited, kept under another name, or removed. The message says which, and why."""
 
 
-def _shortened(text: str | None) -> str | None:
-    """A text without its middle if it is longer than anybody reads."""
-    return text if text is None or len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+def shortened(text: str) -> str:
+    """Return a text without its middle if it is longer than anybody reads."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 from octobert.core.errors import ModelError
 
 MODULES, ABOUT = "modules.json", "config_sentence_transformers.json"
+# What a file system can take, such as `1_Pooling`.
+_FOLDER = r"[\w .\-/]{0,200}"
 # Of a module, the safe form first.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -30,7 +33,10 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
         raise ModelError("modules.json is not a list of modules", where=str(path), fix="download it again")
     modules = []
     for entry in entries:
-        inner = Path(str(entry.get("path", "")))
+        stated = entry.get("path", "")
+        if not isinstance(stated, str) or not re.fullmatch(_FOLDER, stated, re.ASCII):
+            raise ModelError("the path of a module is no folder", where=str(path), got=repr(stated), fix="download it again")
+        inner = Path(stated)
         if inner.is_absolute() or ".." in inner.parts:
             raise ModelError("a module lies outside of the model's folder", where=str(path), got=str(inner))
         modules.append((entry["type"], folder / inner))
