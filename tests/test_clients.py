@@ -46,6 +46,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         entries = [{"type": f"sentence_transformers.{k}", "path": p} for k, p in zip(kinds, paths, strict=True)]
         (model / "modules.json").write_text(json.dumps(entries))
         (model / "config_sentence_transformers.json").write_text(json.dumps(ABOUT))
+        (model / "sentence_bert_config.json").write_text('{"max_seq_length": 40, "do_lower_case": true}')
         recipe = {
             "model": str(model),
             "task": {"embedding": {"text": "sentence1", "max_length": 24}},
@@ -94,7 +95,8 @@ def test_the_files_of_sentence_transformers_have_names_that_all_releases_read(pa
     pooling = json.loads((package / "1_Pooling" / "config.json").read_text())
     assert [key for key, value in pooling.items() if value is True] == ["pooling_mode_cls_token", "include_prompt"]
     assert pooling["word_embedding_dimension"] == 32
-    assert json.loads((package / "sentence_bert_config.json").read_text())["max_seq_length"] == 24
+    settings = json.loads((package / "sentence_bert_config.json").read_text())
+    assert settings == {"max_seq_length": 24, "do_lower_case": True}
     about = json.loads((package / "config_sentence_transformers.json").read_text())
     assert about == {key: ABOUT[key] for key in ("prompts", "default_prompt_name")}
 

@@ -29,10 +29,12 @@ from tests.support.runs import brief, write_pairs
 
 pytestmark = pytest.mark.needs_network
 TEXTS = ["How old is the tower?", "It was built in 1889."]
-# 8-bit embeddings of MiniLM; measured 0.993 and more.
+# 8-bit embeddings of MiniLM, calibrated on sentences of the documents.
 MIN_COSINE = 0.99
 # A client that pools by itself adds in another order.
 SAME = 1e-5
+# The same 8-bit file in another batch, release or runtime: last digits move single values to the next of 256 steps.
+SAME_CODES = 0.995
 CASES = [
     pytest.param(environment, client, head, id=f"{environment.name}-{client}-{head}")
     for environment in ENVIRONMENTS
@@ -68,8 +70,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
     def get(head: str, target: str) -> Path:
         if head not in made:
             folder = tmp_path_factory.mktemp(head)
-            recipe = parse({**model_of(head, folder), "targets": ["ort-cpu", "openvino-cpu"]})
-            runner.run(brief(recipe), folder / "out")
+            recipe = parse({**model_of(head, folder), "targets": ["ort-cpu", "openvino-cpu"], "measure": False})
+            # Eight rows are too few for a real model.
+            runner.run(recipe if head == clients.EMBEDDING else brief(recipe), folder / "out")
             made[head] = folder / "out"
         return made[head] / target
 
@@ -109,11 +112,12 @@ def test_the_printed_lines_run(
     put_float_(source, client, exported.folder)
     theirs = environment.run(exported.snippet, result, tmp_path / "ran-float")
     if head == clients.EMBEDDING:
-        quantized, floating = np.array(ours), np.array(theirs)
-        np.testing.assert_allclose(unit(floating), unit(float_vectors(source)), atol=SAME)
-        cosine = np.sum(unit(quantized) * unit(floating), axis=1).min()
-        assert cosine >= MIN_COSINE
-        agreement = f"cosine {cosine:.4f}"
+        with octobert.load(source) as model:
+            expected = np.array([answer["embedding"] for answer in model(TEXTS)])
+        np.testing.assert_allclose(unit(np.array(theirs)), unit(float_vectors(source)), atol=SAME)
+        assert cosine_of(ours, expected) >= SAME_CODES
+        assert cosine_of(ours, theirs) >= MIN_COSINE
+        agreement = f"cosine {cosine_of(ours, theirs):.4f}"
     else:
         assert said(ours) == said(theirs)
         agreement = f"the same answer, “{said(ours)}”"
@@ -139,6 +143,11 @@ def float_vectors(source: Path) -> np.ndarray:
     tokenizer = Tokenizer(source)
     feeds = feeds_of(tokenizer.encode([(text,) for text in TEXTS]), tokenizer.pad_id)
     return session.run(feeds)["sentence_embedding"]
+
+
+def cosine_of(ours: Any, theirs: Any) -> float:
+    """The smallest cosine of two vectors of the same text."""
+    return float(np.sum(unit(np.array(ours)) * unit(np.array(theirs)), axis=1).min())
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

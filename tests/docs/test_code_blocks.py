@@ -19,6 +19,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from octobert.api.clients import CLIENTS as CLIENT_TABLE
+from octobert.api.clients import Model, snippet
 from octobert.cli.main import app
 from octobert.config import loading
 from octobert.pipeline import runner
@@ -27,7 +29,9 @@ from tests.docs import markdown
 from tests.docs.markdown import ROOT, Block
 from tests.support.runs import brief
 
-LANGUAGES = ("bash", "python", "yaml", "json", "text")
+LANGUAGES = ("bash", "python", "javascript", "yaml", "json", "text")
+# Blocks for other programs, which have environments of their own.
+CLIENTS = "`make test-clients`"
 # Blocks with a comment `<!-- not run: reason -->`. Raise this number only with a reason.
 NOT_RUN = 0
 # These commands take milliseconds on a tiny package; they run as they stand, except under a profiler (`--runtime`).
@@ -48,7 +52,20 @@ def test_every_block_names_its_language() -> None:
 
 
 def test_few_blocks_are_not_run() -> None:
-    assert len(markdown.blocks()) - len(BLOCKS) == NOT_RUN
+    assert sum(block.reason not in (None, CLIENTS) for block in markdown.blocks()) == NOT_RUN
+
+
+def test_blocks_for_other_programs_are_what_octobert_prints() -> None:
+    printed = {
+        snippet(name, Model(f"out/{target}-{name}", head, target == "openvino-cpu", pairs, 384))
+        for name, client in CLIENT_TABLE.items()
+        for target in ("ort-cpu", "openvino-cpu")
+        for head in client.heads
+        for pairs in (False, True)
+    }
+    shown = [block for block in markdown.blocks() if block.reason == CLIENTS]
+    assert len(shown) >= len(CLIENT_TABLE)
+    assert [str(block) for block in shown if block.text not in printed] == []
 
 
 def test_links_lead_somewhere() -> None:

@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any, get_args
 
+from octobert.core.model_config import read_object
 from octobert.core.pooling import Mode, Normalize, Pooling
 from octobert.models.modules import ABOUT, MODULES
 
@@ -34,7 +35,7 @@ def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_leng
 
     Args:
         folder: to write into.
-        source: holds the folders of `pooling.steps` and, where the model has it, `config_sentence_transformers.json`.
+        source: holds the folders of `pooling.steps`, and the last two files, where the model has them.
         pooling: of the model.
         hidden: width of the token states.
         max_length: the longest text, in tokens; longer ones are cut.
@@ -53,13 +54,14 @@ def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_leng
     if len(pooling.modes) > 1:
         # The flags do not say in which order vectors are joined.
         options["pooling_mode"] = list(pooling.modes)
-    stated = json.loads((source / ABOUT).read_text(encoding="utf-8")) if (source / ABOUT).is_file() else {}
+    stated, settings = (read_object(p) if p.is_file() else {} for p in (source / ABOUT, source / SETTINGS))
     about = {key: stated[key] for key in _KEPT if stated.get(key) is not None}
+    lower = bool(settings.get("do_lower_case", False))
     (folder / own[1]).mkdir()
     for name, content in (
         (MODULES, modules),
         (f"{own[1]}/config.json", options),
-        (SETTINGS, {"max_seq_length": max_length, "do_lower_case": False}),
+        (SETTINGS, {"max_seq_length": max_length, "do_lower_case": lower}),
         (ABOUT, about),
     ):
         (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
