@@ -102,6 +102,36 @@ def test_another_version_of_octobert_or_of_a_package_is_another_key(steps, monke
     assert keys.key_of(step, {}) != before
 
 
+# Packages whose code makes, converts or runs a model, and the stages that use them.
+MAKERS = {
+    "torch": {"capture", "finetune", "qat", "evaluate", "benchmark", "simulate"},
+    "transformers": {"capture", "finetune", "qat", "evaluate", "benchmark", "simulate"},
+    "safetensors": {"capture", "finetune", "qat"},
+    "accelerate": {"finetune", "qat"},
+    "onnxscript": {"capture", "export"},
+    "onnx-ir": {"capture", "transform", "quantize", "search", "export", "sensitivity", "sweep"},
+    "onnxruntime": {"capture", "transform", "observe", "sensitivity", "search", "export", "evaluate", "benchmark", "sweep"},
+    "openvino": {"search", "export", "evaluate", "benchmark", "sweep"},
+    "numpy": set(STAGES),
+    "tokenizers": {"data", "capture", "finetune", "qat", "observe", "evaluate", "benchmark", "package"},
+    "datasets": {"data"},
+}
+
+
+def test_the_version_of_what_makes_a_model_is_in_its_key(steps, monkeypatch) -> None:
+    """In that of every stage that uses it: a result of another version is not served."""
+    planned = {step.stage: step for step in steps(finetune={"epochs": 1}, qat={"epochs": 1}, accuracy={"max_drop": 1}).values()}
+    before, real = {stage: keys.key_of(step, {}) for stage, step in planned.items()}, keys.metadata.version
+    for package, users in MAKERS.items():
+        monkeypatch.setattr(keys.metadata, "version", lambda name, other=package: "0.0" if name == other else real(name))
+        keys.package_versions.cache_clear()
+        changed_keys = {stage for stage, step in planned.items() if keys.key_of(step, {}) != before[stage]}
+        assert {stage for stage in STAGES if keys.package_versions(stage).get(package) == "0.0"} >= users, package
+        assert changed_keys >= users & set(planned), package
+    monkeypatch.undo()
+    keys.package_versions.cache_clear()
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_a_change_of_any_module_that_a_stage_imports_is_another_key(name: str) -> None:
     """The closure holds what Python imports when the stage is imported, and what functions import later."""

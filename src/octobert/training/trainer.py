@@ -65,6 +65,9 @@ def _train_with_trainer(job: Job) -> dict[str, float]:
     pairs = zip(job.rows.encoded, job.rows.targets, strict=True)
     examples = [{"input_ids": row.ids, "row": row, "targets": targets} for row, targets in pairs]
     try:
+        # The Trainer works through it. It is named here because keys hold the versions of what octobert's files import.
+        import accelerate  # noqa: F401
+
         arguments = _arguments(job, output)
     except ImportError as error:
         raise ModelError("training needs accelerate", fix=environment.install("train")) from error
