@@ -53,3 +53,16 @@ def test_a_copy_is_a_file_of_its_own_whether_blocks_can_be_shared_or_not(tmp_pat
         assert (tmp_path / name).stat().st_nlink == 1
         assert files.file_digest(tmp_path / name) == files.file_digest(source)
     assert asked == [files._FICLONE]
+
+
+def test_a_sealed_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "sealed"
+    assert files.read_sealed(path) is None
+    files.write_sealed(path, b"content\n")
+    assert files.read_sealed(path) == b"content\n"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert files.read_sealed(path) is None
+        path.write_bytes(whole[:position])
+        assert files.read_sealed(path) is None

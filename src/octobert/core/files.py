@@ -115,6 +115,33 @@ def atomic_write(path: Path) -> Iterator[Path]:
         raise
 
 
+def sealed(content: bytes) -> bytes:
+    """Return content with its digest in front, for files that are kept between runs."""
+    return hashlib.sha256(content).hexdigest().encode() + b" " + content
+
+
+def unsealed(content: bytes) -> bytes | None:
+    """The inverse of `sealed`; None where any byte has changed or is missing.
+
+    Example:
+        >>> unsealed(sealed(b"text")), unsealed(sealed(b"text")[:-1])
+        (b'text', None)
+    """
+    inner = content[65:]
+    return inner if sealed(inner) == content else None
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Write a file that `read_sealed` reads, atomically."""
+    with atomic_write(path) as partial:
+        partial.write_bytes(sealed(content))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """Read a file of `write_sealed`; None where there is none, or it is not as it was written."""
+    return unsealed(path.read_bytes()) if is_file(path) else None
+
+
 @contextmanager
 def storage_errors(where: Path) -> Iterator[None]:
     """Turn errors of the disk into `StorageError`.

@@ -5,6 +5,7 @@ Texts are tokenized once, the float model runs once, and no text runs twice for 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from octobert.config.recipe import Accuracy
 from octobert.core.errors import DataError, RecipeError
-from octobert.core.files import atomic_write
+from octobert.core.files import read_sealed, write_sealed
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.evaluation.statistics import paired
@@ -145,12 +146,13 @@ class AccuracyJudge:
         return {text: {name: parts[name][i] for name in parts} for i, text in enumerate(texts)}
 
     def _float_outputs(self, texts: list[Text], open_float: Callable[[], Session], cache: Path) -> Outputs:
-        if cache.is_file():
-            with np.load(cache) as arrays:
+        if (stored := read_sealed(cache)) is not None:
+            with np.load(io.BytesIO(stored)) as arrays:
                 return self._by_text({name: arrays[name] for name in arrays.files}, texts)
         outputs: Outputs = {}
         self._run(open_float(), texts, outputs)
         joined = {name: np.concatenate([outputs[text][name] for text in texts]) for name in outputs[texts[0]]}
-        with atomic_write(cache) as partial:
-            np.savez(partial, **joined)  # type: ignore[arg-type]
+        buffer = io.BytesIO()
+        np.savez(buffer, **joined)  # type: ignore[arg-type]
+        write_sealed(cache, buffer.getvalue())
         return outputs

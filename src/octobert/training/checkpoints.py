@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import ModelError
-from octobert.core.files import atomic_write
+from octobert.core.files import digest_or_none, digests_of, read_sealed, write_sealed
 from octobert.training.distributed import is_first
 from octobert.training.job import Job
 
@@ -26,8 +26,8 @@ def check_same_training(job: Job) -> None:
     """
     path = job.scratch / _IDENTITY
     own = {"seed": job.seed, "of": job.identity, "settings": job.settings.model_dump(mode="json")}
-    if path.is_file():
-        other = json.loads(path.read_text())
+    if (content := read_sealed(path)) is not None:
+        other = json.loads(content)
         different = [part for part in own if other.get(part) != own[part]]
         if different:
             raise ModelError(
@@ -38,23 +38,29 @@ def check_same_training(job: Job) -> None:
             )
     elif is_first():
         job.scratch.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as partial:
-            partial.write_text(json.dumps(own))
+        write_sealed(path, json.dumps(own).encode())
 
 
 def last_checkpoint(folder: Path) -> str | None:
-    """Return the newest complete checkpoint, and remove incomplete ones. None without a complete one."""
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    for path in checkpoints:
-        if not (path / _COMPLETE).is_file() and is_first():
+    """Return the newest complete checkpoint, and remove those after it. None without a complete one."""
+    for path in sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
+        if _is_complete(path):
+            return str(path)
+        if is_first():
             shutil.rmtree(path, ignore_errors=True)
-    complete = [path for path in checkpoints if (path / _COMPLETE).is_file()]
-    return str(complete[-1]) if complete else None
+    return None
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    """Whether a checkpoint is as it was written."""
+    listed = read_sealed(checkpoint / _COMPLETE)
+    return listed is not None and all(digest_or_none(checkpoint / name) == d for name, d in json.loads(listed).items())
 
 
 def mark_complete(folder: Path, step: int) -> None:
-    """Mark the checkpoint of a step as complete."""
-    (folder / f"checkpoint-{step}" / _COMPLETE).touch()
+    """Mark the checkpoint of a step as complete: the digests of its files."""
+    checkpoint = folder / f"checkpoint-{step}"
+    write_sealed(checkpoint / _COMPLETE, json.dumps(digests_of(checkpoint)).encode())
 
 
 def non_finite_weight(model: Any) -> str | None:

@@ -6,6 +6,7 @@ soon as they are known, so an interrupted search resumes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import time
@@ -18,7 +19,7 @@ from octobert import targets
 from octobert.config.recipe import Accuracy
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
-from octobert.core.files import atomic_write, link_or_copy
+from octobert.core.files import atomic_write, link_or_copy, read_sealed, sealed, unsealed, write_sealed
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
@@ -92,8 +93,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
 
     def store(trial: Trial) -> None:
         trials.append(trial)
-        with (context.scratch / _TRIALS).open("a", encoding="utf-8") as stream:
-            stream.write(trial.model_dump_json() + "\n")
+        with (context.scratch / _TRIALS).open("ab") as stream:
+            stream.write(_line(trial))
 
     seconds = options.accuracy.minutes * 60 - spent
     # Something must stay in 8 bits, or there is nothing to write.
@@ -159,8 +160,8 @@ def _savings(
 ) -> dict[str, float]:
     """Kind of unit → milliseconds that 8 bits save on one of them: all of the kind in fallback against none, timed in turn."""
     path = context.scratch / _TIMINGS
-    if path.is_file():
-        stored: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    if (content := read_sealed(path)) is not None:
+        stored: dict[str, float] = json.loads(content)
         return stored
     options, graph = context.options, context.inputs.float_graph.path(_artifacts.FLOAT)
     kinds = list(dict.fromkeys(unit.kind for unit in units))
@@ -188,8 +189,7 @@ def _savings(
     times = {each.candidate: np.array(each.samples_ms) for each in latencies}
     counts = {kind: sum(unit.kind == kind for unit in units) for kind in kinds}
     saving = {kind: float(np.median(times[kind] - times["none"])) / counts[kind] for kind in kinds}
-    with atomic_write(path) as partial:
-        partial.write_text(json.dumps(saving), encoding="utf-8")
+    write_sealed(path, json.dumps(saving).encode())
     return saving
 
 
@@ -206,14 +206,15 @@ def _sixteen_bits(capabilities: Capabilities, criterion: Accuracy) -> DType | No
 
 
 def _stored_trials(path: Path) -> list[Trial]:
-    """Trials of an interrupted search; a line that was cut short is left out."""
+    """Trials of an interrupted search, up to the first line that is not as it was written."""
     if not path.is_file():
         return []
-    trials = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            trials.append(Trial.model_validate_json(line))
-        except ValueError:
-            break
-    path.write_text("".join(trial.model_dump_json() + "\n" for trial in trials), encoding="utf-8")
+    whole = itertools.takewhile(lambda content: content is not None, map(unsealed, path.read_bytes().splitlines()))
+    trials = [Trial.model_validate_json(content) for content in whole if content is not None]
+    with atomic_write(path) as partial:
+        partial.write_bytes(b"".join(map(_line, trials)))
     return trials
+
+
+def _line(trial: Trial) -> bytes:
+    return sealed(trial.model_dump_json().encode()) + b"\n"
