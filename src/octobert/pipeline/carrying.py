@@ -113,7 +113,7 @@ def _listed(package: Path) -> dict[str, str]:
 
 def _models(files: Mapping[str, str]) -> dict[str, str]:
     """The files that decide what a package computes."""
-    return {name: digest for name, digest in files.items() if name.startswith(("onnx/", "openvino/"))}
+    return {name: digest for name, digest in files.items() if name != PACKAGE_FILE and not name.endswith((".md", ".html"))}
 
 
 def _names(folder: Path) -> Iterator[str]:
