@@ -127,6 +127,7 @@ def test_subgraphs_are_looked_at_too(tmp_path) -> None:
         ('{"max_position_embeddings": null}', r"max_position_embeddings: "),
         ('{"hidden_size": 1e400}', r"hidden_size: .*\(got inf"),
         ('{"id2label": {"one": "a"}}', r"id2label.one.*: "),
+        ('{"model_type": "' + "a" * 70_000 + '"}', r"model_type: .*\(got 'aaa.*expected have at most 100 characters"),
         ('{"architectures": "BertModel"}', r"architectures: .*expected a valid list"),
     ],
 )

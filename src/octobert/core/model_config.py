@@ -25,7 +25,7 @@ class _Config(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    model_type: str = "bert"
+    model_type: Annotated[str, Field(max_length=100)] = "bert"
     architectures: list[str] | None = None
     auto_map: dict[str, Any] | None = None
     id2label: dict[Annotated[str, Field(pattern=r"^[0-9]{1,7}$")], str | int | float] | None = None
