@@ -285,7 +285,7 @@ def _txtai(model: Model) -> list[str]:
     return [
         "from txtai import Embeddings",
         "",
-        f"model = Embeddings(path={model.quoted('/model.onnx')}, tokenizer={model.quoted()})",
+        f"model = Embeddings(path={model.quoted('/model.onnx')})",
         f"vectors = model.batchtransform({_TEXTS})",
     ]
 
