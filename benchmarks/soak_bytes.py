@@ -8,7 +8,9 @@
 2. Whole runs: every file of the output directory, and every entry of the store as a whole, is damaged, and the same recipe runs
    again in this process. The run must end with the packages of the undisturbed run and a store in which everything is intact,
    or with an error of octobert that says what is in the way.
-3. Edits of published files (in place, by replacing them, and by deleting them) must leave every result of the store intact.
+3. Edits of published files in place must leave every result of the store intact.
+4. Every file of a package is damaged; `octobert.verify` must say so. Of `octobert.json`, which holds the digests, it only has to
+   be read or refused.
 
 Results are counted by what was damaged and how.
 """
@@ -28,6 +30,7 @@ from soaking import HIDDEN, REPORTS, make_inputs, names_below, published, table,
 
 import octobert
 from octobert.core.errors import OctobertError
+from octobert.core.results import PACKAGE_FILE
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.store import MANIFEST, Artifact, Store
@@ -142,6 +145,31 @@ def damage_store(out: Path, positions: int, generator: random.Random, results: C
     return problems
 
 
+def damage_package(
+    package: Path, positions: int, generator: random.Random, results: Counter[tuple[str, str, str]]
+) -> list[str]:
+    """Part 4: what `octobert.verify` says of a package with one damaged file. The files are put back."""
+    problems = []
+    for path in sorted(p for p in package.rglob("*") if p.is_file()):
+        kept, manifest = path.read_bytes(), path.name == PACKAGE_FILE
+        what = "manifest of a package" if manifest else "file of a package"
+        for how, at, damage in _damages(len(kept), positions, generator):
+            damage(path, at)
+            try:
+                octobert.verify(package)
+                results[what, how, "verified"] += 1
+                if not manifest:
+                    problems.append(f"{path.relative_to(package)}: {how} at {at}, and verify finds nothing")
+            except OctobertError:
+                results[what, how, "noticed"] += 1
+            except Exception as error:  # noqa: BLE001  # what is no sentence is a result
+                results[what, how, "an exception"] += 1
+                problems.append(f"{path.relative_to(package)}: {how} at {at}: {type(error).__name__}: {str(error)[:200]}")
+            _delete(path, 0)
+            path.write_bytes(kept)
+    return problems
+
+
 def _damages(size: int, positions: int, generator: random.Random) -> Iterator[tuple[str, int, Damage]]:
     places = range(size) if positions >= size else sorted(generator.sample(range(size), positions))
     for at in places:
@@ -162,7 +190,9 @@ def damage_runs(
     targets = [(p, how, d) for p in sorted(reference.rglob("*")) if p.is_file() for how, d in WHOLE.items()]
     folders = [p for p in sorted(reference.rglob("*")) if p.is_dir() and not p.is_symlink()]
     targets += [(p, how, damage) for p in folders for how, damage in ENTRIES.items()]
-    for path, how, damage in targets:
+    for number, (path, how, damage) in enumerate(targets):
+        if number % 50 == 0:
+            print(f"{number} of {len(targets)} damages of an output directory, {len(problems)} problems", flush=True)
         relative = path.relative_to(reference)
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(reference, out, symlinks=True)
@@ -249,6 +279,8 @@ def main() -> None:
     copy = shutil.copytree(reference, folder / "copy", dirs_exist_ok=True, symlinks=True)
     problems += damage_store(copy, options.positions, generator, results)
     print(f"{sum(results.values())} damages of the store alone, {len(problems)} problems", flush=True)
+    problems += damage_package(copy / "ort-cpu", options.positions, generator, results)
+    print(f"{sum(results.values())} damages with those of a package, {len(problems)} problems", flush=True)
     problems += damage_runs(recipe, reference, folder / "damaged", generator, results)
     print(table(["what", "how", "outcome", "times"], [[*key, count] for key, count in sorted(results.items())]))
     print(f"{sum(results.values())} damages, {len(problems)} problems")
