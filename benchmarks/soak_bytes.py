@@ -9,8 +9,8 @@
    again in this process. The run must end with the packages of the undisturbed run and a store in which everything is intact,
    or with an error of octobert that says what is in the way.
 3. Edits of published files in place must leave every result of the store intact.
-4. Every file of a package is damaged; `octobert.verify` must say so. Of `octobert.json`, which holds the digests, it only has to
-   be read or refused.
+4. Every file of a package is damaged; `octobert.verify` must say so. `octobert.json`, which holds the digests, only has to be
+   read or refused.
 
 Results are counted by what was damaged and how.
 """
@@ -149,7 +149,7 @@ def damage_package(
     package: Path, positions: int, generator: random.Random, results: Counter[tuple[str, str, str]]
 ) -> list[str]:
     """Part 4: what `octobert.verify` says of a package with one damaged file. The files are put back."""
-    problems = []
+    problems: list[str] = []
     for path in sorted(p for p in package.rglob("*") if p.is_file()):
         kept, manifest = path.read_bytes(), path.name == PACKAGE_FILE
         what = "manifest of a package" if manifest else "file of a package"
