@@ -184,7 +184,7 @@ def damage_runs(
     recipe: octobert.Recipe, reference: Path, out: Path, generator: random.Random, results: Counter[tuple[str, str, str]]
 ) -> list[str]:
     """Parts 2 and 3: the same run after a damage."""
-    problems = []
+    problems: list[str] = []
     expected, whole = comparable(reference), set(intact(Store(reference / HIDDEN / "store")))
     names = names_below(reference)
     targets = [(p, how, d) for p in sorted(reference.rglob("*")) if p.is_file() for how, d in WHOLE.items()]
