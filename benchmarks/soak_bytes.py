@@ -36,6 +36,8 @@ from octobert.pipeline.executors import inline
 from octobert.pipeline.store import MANIFEST, Artifact, Store
 
 Damage = Callable[[Path, int], None]
+# A file that links lead to. Whatever reads or writes through them would find or change its content.
+OUTSIDE, CONTENT = Path("runs/soak-bytes-outside").resolve(), "content of another file"
 
 
 def _flip(path: Path, at: int) -> None:
@@ -82,9 +84,9 @@ def _dangling(path: Path, _: int) -> None:
 
 
 def _linked(path: Path, _: int) -> None:
-    """Replace a file by a link to another file."""
+    """Replace a file by a link to another file, which must not change."""
     _delete(path, 0)
-    path.symlink_to("/etc/hostname")
+    path.symlink_to(OUTSIDE)
 
 
 def _loop(path: Path, _: int) -> None:
@@ -210,6 +212,9 @@ def damage_runs(
             results[kind, how, "an exception"] += 1
             problems.append(f"{relative}: {how}: {type(error).__name__}: {str(error)[:200]}")
             continue
+        if OUTSIDE.read_text() != CONTENT:
+            problems.append(f"{relative}: {how}: a file elsewhere was written through a link")
+            OUTSIDE.write_text(CONTENT)
         got, left = comparable(out), set(intact(Store(out / HIDDEN / "store")))
         if whole - left:
             results[kind, how, "store not intact"] += 1
@@ -270,6 +275,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/soak-bytes"))
     options = parser.parse_args()
     folder, generator = options.out.resolve(), random.Random(options.seed)
+    OUTSIDE.parent.mkdir(parents=True, exist_ok=True)
+    OUTSIDE.write_text(CONTENT)
     inputs = make_inputs(folder / "inputs")
     recipe = octobert.load_recipe(write_recipe(folder / "recipe.yaml", inputs))
     reference, results = folder / "reference", Counter[tuple[str, str, str]]()

@@ -13,6 +13,8 @@ import pytest
 
 from octobert.core.errors import BusyError, StorageError
 from octobert.core.files import digests_of, remove
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from octobert.pipeline.lock import locked
 from octobert.pipeline.store import MANIFEST, SEAL, Artifact, Store
 
@@ -175,3 +177,17 @@ def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path) -> None:
     for folder in (tmp_path / "file", tmp_path / "with", tmp_path / ("x" * 300)):
         with pytest.raises(StorageError, match=r"cannot be written|name is too long"), locked(folder):
             pass
+
+
+def test_nothing_is_written_through_links_beside_the_store(finished, tmp_path) -> None:
+    recipe, made, _ = finished
+    out, outside = shutil.copytree(made, tmp_path / "out"), tmp_path / "outside"
+    outside.write_text("mine")
+    for name in ("events.jsonl", "process"):
+        (out / ".octobert" / name).unlink()
+        (out / ".octobert" / name).symlink_to(outside)
+    (out / ".octobert" / "published.json").unlink()
+    (out / ".octobert" / "published.json").mkdir()
+    runner.run(recipe, out, executor=inline.run)
+    assert outside.read_text() == "mine"
+    assert all((out / ".octobert" / name).is_file() for name in ("events.jsonl", "process", "published.json"))

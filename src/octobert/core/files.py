@@ -22,7 +22,7 @@ NO_FILE = "not a file"
 # From Linux' headers: ioctl that shares blocks; renameat2 in the working directory, and its flag.
 _FICLONE, _HERE, _RENAME_EXCHANGE = 0x40049409, -100, 2
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
-_DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE}
+_DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ELOOP}
 
 
 def canonical_digest(data: Any) -> str:
@@ -97,6 +97,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def remove_unless_file(path: Path) -> None:
+    """Remove a link or a folder that stands where a file of octobert's own belongs. A link would be written through."""
+    if not is_file(path):
+        remove(path)
 
 
 @contextmanager

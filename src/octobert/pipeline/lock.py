@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from octobert.core.errors import BusyError, StorageError
-from octobert.core.files import disk_error, storage_errors
+from octobert.core.files import disk_error, remove_unless_file, storage_errors
 
 _LOCK, _HOLDER = "lock", "process"
 
@@ -74,6 +74,7 @@ def locked(folder: Path) -> Iterator[Hold]:
         hold = _hold(folder)
         try:
             with storage_errors(folder):
+                remove_unless_file(folder / _HOLDER)
                 (folder / _HOLDER).write_text(str(os.getpid()), encoding="ascii")
             yield hold
         finally:

@@ -30,6 +30,7 @@ from octobert.core.files import (
     files_in,
     is_file,
     remove,
+    remove_unless_file,
     storage_errors,
     sync,
     sync_all,
@@ -231,6 +232,7 @@ def _carry_through(out: Path, publication: Publication, last: Publication) -> li
             os.rename(out / name, _within(stage / _OLD) / name)
             notes.append(f"{out / name} was removed: it belonged to an earlier run with other targets")
     sync(out)
+    remove_unless_file(out / HIDDEN / _RECORD)
     os.replace(stage / _RECORD, out / HIDDEN / _RECORD)
     sync(out / HIDDEN)
     remove(stage)

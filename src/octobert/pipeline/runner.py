@@ -23,7 +23,7 @@ from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
 from octobert.core.errors import OctobertError, PublishedFileWarning, StorageError
-from octobert.core.files import canonical_digest, digests_of, disk_error, storage_errors
+from octobert.core.files import canonical_digest, digests_of, disk_error, remove_unless_file, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
@@ -320,11 +320,16 @@ class _Events:
 
     def write(self, event: str, **details: Any) -> None:
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
-        with storage_errors(self._path), self._path.open("ab+") as stream:
+        with storage_errors(self._path):
+            remove_unless_file(self._path)
+            self._append(json.dumps(line).encode())
+
+    def _append(self, line: bytes) -> None:
+        with self._path.open("ab+") as stream:
             stream.seek(-min(stream.tell(), 1), os.SEEK_END)
             # A run that was killed, or a full disk, may have left half a line.
             cut = stream.read(1) not in (b"", b"\n")
-            stream.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
+            stream.write(b"\n" * cut + line + b"\n")
 
     def failed(self, error: Exception) -> None:
         """Write why a run ended; an error while writing, of a full disk for example, does not hide the first one."""
