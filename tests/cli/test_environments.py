@@ -100,3 +100,10 @@ def test_output_that_nobody_can_read(tmp_path) -> None:
     assert "the disk is full" in done.stderr
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tables_in_a_c_locale(finished) -> None:
+    command = [sys.executable, "-m", "octobert", "inspect", str(finished[1] / "ort-cpu")]
+    done = subprocess.run(command, env={**os.environ, **C_LOCALE}, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert "\u2502" in done.stdout

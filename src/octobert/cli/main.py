@@ -7,9 +7,11 @@ names start with an underscore are shared code. Other packages add commands thro
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -113,7 +115,7 @@ def root(
 
 def main() -> None:
     """Run the program. Exit codes are those of `octobert.core.errors`."""
-    _open_closed_streams()
+    _prepare_streams()
     _print_warnings_as_notes()
     try:
         _check_working_directory()
@@ -142,11 +144,15 @@ def _check_working_directory() -> None:
         raise StorageError("the working directory does not exist any more", fix=fix) from error
 
 
-def _open_closed_streams() -> None:
-    """Let output go nowhere where stdout or stderr is closed; Python has None there."""
+def _prepare_streams() -> None:
+    """Make stdout and stderr take any text: UTF-8 where the locale is ASCII, and nowhere where they are closed."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:  # closed
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # open to the end
+        elif isinstance(stream, io.TextIOWrapper):
+            ascii_only = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if ascii_only else None, errors="replace")
 
 
 def _print_warnings_as_notes() -> None:
