@@ -33,6 +33,8 @@ TEXTS = ["How old is the tower?", "It was built in 1889."]
 MIN_COSINE = 0.99
 # A client that pools by itself adds in another order.
 SAME = 1e-5
+# OpenVINO computes float models in bfloat16 where the CPU has it; measured 1e-3.
+BFLOAT16 = 5e-3
 # The same 8-bit file in another batch, release or runtime: last digits move single values to the next of 256 steps.
 SAME_CODES = 0.995
 CASES = [
@@ -114,7 +116,8 @@ def test_the_printed_lines_run(
     if head == clients.EMBEDDING:
         with octobert.load(source) as model:
             expected = np.array([answer["embedding"] for answer in model(TEXTS)])
-        np.testing.assert_allclose(unit(np.array(theirs)), unit(float_vectors(source)), atol=SAME)
+        tolerance = BFLOAT16 if environment.openvino else SAME
+        np.testing.assert_allclose(unit(np.array(theirs)), unit(float_vectors(source)), atol=tolerance)
         assert cosine_of(ours, expected) >= SAME_CODES
         assert cosine_of(ours, theirs) >= MIN_COSINE
         agreement = f"cosine {cosine_of(ours, theirs):.4f}"
