@@ -24,9 +24,9 @@ class Options(FrozenModel):
         score: the gold column of a pair.
         query, document: columns of a query and the document that answers it.
         prompt: name of the model's prompt that is put before texts; by default the one that the model states; "" for none.
-    query_prompt, document_prompt: names of the prompts of queries and documents; by default the model's `query`, and the first
-        of its `document`, `passage` and `corpus`; "" for none.
-    max_length: tokens of a text; by default the model's limit.
+        query_prompt, document_prompt: names of the prompts of queries and documents; by default the model's `query`, and the
+            first of its `document`, `passage` and `corpus`; "" for none.
+        max_length: tokens of a text; by default the model's limit.
     """
 
     text: tuple[str, ...] = Field(default=(), max_length=2)
