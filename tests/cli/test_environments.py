@@ -106,4 +106,4 @@ def test_tables_in_a_c_locale(finished) -> None:
     command = [sys.executable, "-m", "octobert", "inspect", str(finished[1] / "ort-cpu")]
     done = subprocess.run(command, env={**os.environ, **C_LOCALE}, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    assert "\u2502" in done.stdout
+    assert "\u2500" in done.stdout
