@@ -28,7 +28,8 @@ class Options(FrozenModel):
 
     Args:
         fast_norms: write norms in operators that are faster on few cores.
-        token_states: of embeddings, write the token states as an output too. Files of one fixed shape never have them.
+        token_states: of embeddings, write the token states as an output too. Files of one fixed shape, and of
+            operators that are fused here, never have them.
         shape: of targets that want it fixed.
     """
 
@@ -44,7 +45,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     plan = context.inputs.quantize.read(_artifacts.PLAN, QuantPlan)
     written = context.inputs.quantize.path(_artifacts.QUANTIZED)
     capabilities, model = target.CAPABILITIES, ir.load(written)
-    states = options.token_states and capabilities.shapes != "fixed"
+    # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
+    states = options.token_states and capabilities.shapes != "fixed" and capabilities.pairs
     dropped = 0 if states else drop_states_(model)
     products = first_token.slice_first_token_(model) if capabilities.first_token else 0
     fast_norms = options.fast_norms and is_for_it_alone(plan, capabilities)
