@@ -84,13 +84,11 @@ class JobCallback(transformers.TrainerCallback):
     """Reports progress, saves checkpoints by time, stops at a loss that is not a number, and schedules fake quantization.
 
     Attributes:
-        losses: training loss of each step.
         seconds: duration of each step.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self.losses: list[float] = []
         self.seconds: list[float] = []
         self._saved = self._started = time.monotonic()
 
@@ -105,7 +103,7 @@ class JobCallback(transformers.TrainerCallback):
             simulation.quantizing = share >= settings.observe
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Collect the loss.
+        """Check the loss.
 
         Raises:
             ModelError: the loss is not a number.
@@ -121,7 +119,6 @@ class JobCallback(transformers.TrainerCallback):
                 got=f"{loss}; the last good checkpoint is {last}" if last else str(loss),
                 fix=f"lower {'qat' if self._job.simulation else 'finetune'}.learning_rate, or train in float32",
             )
-        self.losses.append(float(loss))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Mark the checkpoint as complete."""
@@ -136,8 +133,10 @@ class JobCallback(transformers.TrainerCallback):
         self.seconds.append(time.monotonic() - self._started)
         if self._job.on_step:
             self._job.on_step(state.global_step, state.max_steps)
+        # None at the last step: a training that resumes then runs a step, at which transformers completes the config.
+        due = state.global_step < state.max_steps
         # All processes have to save at the same step.
-        if decision_of_first(time.monotonic() - self._saved > self._job.how.checkpoint_minutes * 60):
+        if due and decision_of_first(time.monotonic() - self._saved > self._job.how.checkpoint_minutes * 60):
             control.should_save, self._saved = True, time.monotonic()
 
 

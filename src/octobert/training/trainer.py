@@ -82,7 +82,9 @@ def _train_with_trainer(job: Job) -> dict[str, float]:
     )
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train(resume_from_checkpoint=last_checkpoint(output))
-    last_losses = callback.losses[-max(1, len(callback.losses) // 10) :]
+    # The history is part of the checkpoints, so it has the steps before an interruption too.
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    last_losses = losses[-max(1, len(losses) // 10) :]
     seconds = float(np.median(callback.seconds)) if callback.seconds else 0.0
     return {"steps": trainer.state.global_step, "loss": float(np.mean(last_losses)), "step_seconds": seconds}
 
