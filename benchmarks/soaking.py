@@ -196,6 +196,7 @@ class Flow:
         """Make the output directory and the folder for temporary files as they are before the command."""
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        (self.folder / "tmp").mkdir(parents=True)
         if self.start is not None:
             shutil.copytree(self.start, out, symlinks=True)
 
