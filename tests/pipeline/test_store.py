@@ -191,3 +191,13 @@ def test_nothing_is_written_through_links_beside_the_store(finished, tmp_path) -
     runner.run(recipe, out, executor=inline.run)
     assert outside.read_text() == "mine"
     assert all((out / ".octobert" / name).is_file() for name in ("events.jsonl", "process", "published.json"))
+
+
+def test_what_a_killed_run_left_of_a_stored_result_is_swept(tmp_path) -> None:
+    store, folder = stored(tmp_path)
+    needed = store.scratch("qat", KEY)
+    for scratch in (store.scratch("capture", KEY), needed):
+        scratch.mkdir()
+    assert store.sweep() == [f"scratch-{folder.name}"]
+    assert needed.is_dir()
+    assert store.find("capture", KEY) is not None

@@ -129,8 +129,11 @@ class Store:
             remove(self.root / name)
 
     def sweep(self) -> list[str]:
-        """Remove every work folder, to be called under the lock: interrupted runs left them. Their names."""
+        """Remove what interrupted runs left and no run needs, to be called under the lock. The names."""
         names = sorted(folder.name for folder in self.root.glob("work-*"))
+        # A run that was killed just after it stored a result has left what the stage kept while it worked.
+        kept = [folder.name for folder in self.root.glob("scratch-*")]
+        names += sorted(name for name in kept if is_folder(self.root / name.removeprefix("scratch-")))
         for name in names:
             with suppress(OSError):
                 remove(self.root / name)
