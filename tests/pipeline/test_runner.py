@@ -27,6 +27,7 @@ from octobert.graph import operators
 from octobert.pipeline import runner
 from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.executors import inline, local
+from octobert.pipeline.executors._perform import as_sentence
 from octobert.pipeline.lock import locked
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.store import Store
@@ -356,6 +357,18 @@ def test_a_stage_that_can_write_nothing_at_all_says_so(checkpoint, pairs, tmp_pa
             local.run(request, tmp_path / "work", lambda *_: None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_library_that_hides_a_full_disk(tmp_path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        told = as_sentence(RuntimeError("Can't open xml file"), "export", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert isinstance(told, StorageError)
+    assert as_sentence(RuntimeError("Can't open xml file"), "export", tmp_path).exit_code == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stage_that_is_killed_is_an_error_not_a_result(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from octobert.core.files import disk_error, is_disk_error
 from octobert.pipeline.contract import Context, Progress, Request, Response
 
 _SHOWN_CHARACTERS = 400
+# Written to find out whether the disk is full: what a file that could not be completed may have left free.
+_PROBED_BYTES = 1 << 16
 
 
 def perform(request: Request, work: Path, progress: Progress) -> Response:
@@ -36,6 +39,20 @@ def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
         if isinstance(cause, OSError) and is_disk_error(cause):
             return disk_error(cause, work)
         cause = cause.__cause__ or cause.__context__
+    full = _disk_problem(work)
+    if full is not None:
+        return full
     message = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
     got = f"{type(error).__name__}: {message}"
     return OctobertError("the stage failed unexpectedly", where=stage, got=got, fix="see the traceback in events.jsonl")
+
+
+def _disk_problem(work: Path) -> OctobertError | None:
+    """Why nothing can be written into a folder; None if something can. Runtimes say of a full disk only that they failed."""
+    try:
+        with tempfile.TemporaryFile(dir=work) as file:
+            file.write(b"0" * _PROBED_BYTES)
+            file.flush()
+    except OSError as error:
+        return disk_error(error, work) if is_disk_error(error) else None
+    return None
