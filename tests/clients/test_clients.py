@@ -88,7 +88,8 @@ def squad(start: int) -> dict[str, Any]:
         words = [WORDS[(number * 7 + i * 3) % len(WORDS)] for i in range(6 + number % 9)]
         answers = [{"text": words[0], "answer_start": 0}]
         questions = [{"id": str(number), "question": f"{words[1]} of x{number}?", "answers": answers}]
-        paragraphs.append({"context": " ".join(words), "qas": questions})
+        # A context is in one split only.
+        paragraphs.append({"context": f"{' '.join(words)} x{number}", "qas": questions})
     return {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
@@ -163,4 +164,6 @@ def said(answer: Any) -> str:
         answer = answer[0]
     if isinstance(answer, dict):
         return str(answer.get("label", answer.get("answer")))
+    if isinstance(answer, str):
+        return answer
     return f"class {int(np.argmax(answer))}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
 TAGGING, ANSWERING = "token-classification", "question-answering"
 _TEXTS = '["How old is the tower?", "It was built in 1889."]'
+_QUESTION, _CONTEXT = '"Who built it?"', '"Gustave Eiffel built it in 1889."'
 _PIPELINES = {CLASSIFICATION: "text-classification", TAGGING: "token-classification", ANSWERING: "question-answering"}
 _CLASSES = {CLASSIFICATION: "SequenceClassification", TAGGING: "TokenClassification", ANSWERING: "QuestionAnswering"}
 
@@ -241,7 +242,7 @@ def _optimum(model: Model) -> list[str]:
     kind = f"{prefix}ModelFor{_CLASSES.get(model.head, 'CustomTasks')}"
     lines = [
         f"from {module} import {kind}",
-        f"from transformers import AutoTokenizer{', pipeline' if model.head != EMBEDDING else ''}",
+        f"from transformers import AutoTokenizer{', pipeline' if model.head in (CLASSIFICATION, TAGGING) else ''}",
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({model.quoted()})",
         f"model = {kind}.from_pretrained({model.quoted()})",
@@ -249,6 +250,11 @@ def _optimum(model: Model) -> list[str]:
     if model.head == EMBEDDING:
         lines += [f'inputs = tokenizer({_TEXTS}, padding=True, truncation=True, return_tensors="pt")']
         return [*lines, 'vectors = model(**inputs)["sentence_embedding"]']
+    if model.head == ANSWERING:
+        # transformers 5 has no pipeline for this.
+        lines += [f'inputs = tokenizer({_QUESTION}, {_CONTEXT}, return_tensors="pt")', "outputs = model(**inputs)"]
+        lines += ["start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()"]
+        return [*lines, 'answers = tokenizer.decode(inputs["input_ids"][0, start : end + 1])']
     lines += [f'run = pipeline("{_PIPELINES[model.head]}", model=model, tokenizer=tokenizer)']
     return [*lines, f"answers = run({_inputs(model, named=True)})"]
 
@@ -327,7 +333,7 @@ def _backend(model: Model) -> str:
 def _inputs(model: Model, *, named: bool = False) -> str:
     """An input of a model, as Python writes it."""
     if model.head == ANSWERING:
-        return 'question="Who built it?", context="Gustave Eiffel built it in 1889."'
+        return f"question={_QUESTION}, context={_CONTEXT}"
     if not model.pairs:
         return '"It was a pleasant surprise."'
     return '[{"text": "He left.", "text_pair": "He went away."}]' if named else '("He left.", "He went away.")'
