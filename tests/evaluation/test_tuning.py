@@ -179,7 +179,7 @@ def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_
 def test_threads_that_a_caller_asks_for_are_bounded(package) -> None:
     with pytest.raises(RecipeError, match=r"too many threads for this machine \(got 1 streams of 100000 threads"):
         octobert.load(package, threads=100_000)
-    with pytest.raises(RecipeError, match=r"streams: not a number of streams or threads \(got -1"):
+    with pytest.raises(RecipeError, match=r"streams, threads: not a whole number \(got -1"):
         octobert.load(package, streams=-1)
 
 

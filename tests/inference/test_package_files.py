@@ -33,7 +33,7 @@ def test_a_package_as_it_was_packaged(package: Path) -> None:
     verified = octobert.verify(package)
     assert verified.files == octobert.manifest(package).files
     assert verified.added == ("notes.txt",)
-    assert len(octobert.load(package, verify=True)(["the of"])) == 1
+    assert len(octobert.load(package, verify=True)([("the of", "and a")])) == 1
     done = octobert_cli("verify", str(package))
     assert (done.returncode, done.stdout) == (
         0,

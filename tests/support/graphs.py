@@ -15,6 +15,7 @@ from octobert.core.capability import Capabilities
 from octobert.core.family import EncoderFamily
 from octobert.core.plan import QuantPlan, Site
 from octobert.core.ranges import Interval, Ranges, TensorStatistics
+from octobert.core.session import read_outputs
 from octobert.data.tokenization import Encoded
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture.capture import Captured
@@ -88,9 +89,10 @@ def plain_session(path: Path) -> ort.InferenceSession:
 
 
 def outputs_of(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
-    """The first output of a plain session."""
+    """The first output of a plain session that octobert reads."""
     session = plain_session(path)
-    return session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})[0]
+    outputs = read_outputs([output.name for output in session.get_outputs()])
+    return session.run(outputs[:1], {i.name: feeds[i.name] for i in session.get_inputs()})[0]
 
 
 def outputs_on_batches(model: ir.Model, folder: Path, pad_id: int) -> list[np.ndarray]:

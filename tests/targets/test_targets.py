@@ -355,7 +355,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, everywhere: Path) ->
     with pytest.raises(ModelError, match=r"there is no such file"):
         linter.lint(tmp_path / "none.onnx", table("ort-cpu"))
     (tmp_path / "text.onnx").write_text("no model")
-    with pytest.raises(ModelError, match=r"not an ONNX model"):
+    with pytest.raises(ModelError, match=r"not a complete ONNX model"):
         linter.lint(tmp_path / "text.onnx", table("ort-cpu"))
     outside = tmp_path / "outside.onnx"
     ir.save(ir.load(onnx_of(everywhere, "ort-cpu")), outside, external_data="outside.onnx.data")

@@ -11,6 +11,7 @@ from octobert.api.clients import CLIENTS
 from octobert.cli import _show
 
 PANEL = _show.USE
+EXAMPLES = ("octobert export out/ort-cpu --for sentence-transformers",)
 
 
 def command(
