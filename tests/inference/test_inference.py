@@ -303,13 +303,20 @@ next(begun)
 if os.fork() == 0:
     signal.alarm(60)
     for model, answers in zip(models, expected):
+        if model.target == "openvino-cpu":
+            try:
+                model(texts)
+            except octobert.TargetError as error:
+                print(error)
+            continue
         assert [a["label"] for a in model(texts[:2])] == [a["label"] for a in answers[:2]]
         assert [a["label"] for a in model(texts)] == [a["label"] for a in answers]
     try:
         list(begun)
     except octobert.core.errors.ModelError as error:
         print(error)
-    models[0].close()
+    for model in models:
+        model.close()
     sys.exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
@@ -321,6 +328,7 @@ def test_a_forked_process_answers_with_the_models_of_its_parent_and_ends(finishe
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "the stream began before this process was forked" in done.stdout
+    assert "OpenVINO does not work in a process that was forked after a model was opened; load" in done.stdout
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -37,6 +39,35 @@ def test_many_that_open_a_model_for_the_first_time_share_a_cache(finished, tmp_p
         assert list(pool.map(opened, range(6))) == [octobert.load(package)(TEXTS)] * 6
     # Whole files only, and nothing of the way there.
     assert {path.suffix for path in cache.iterdir()} == {".onnx"}
+
+
+FIRST_RUNS = """
+import faulthandler, sys, threading
+from pathlib import Path
+import numpy as np
+from octobert import targets
+from octobert.core.session import SessionOptions
+
+faulthandler.dump_traceback_later(60, exit=True)
+sys.setswitchinterval(1e-6)
+target = targets.load("openvino-cpu")
+session = target.open_session(target.model_file(Path(sys.argv[1])), SessionOptions(streams=8))
+ids, barrier = np.ones((1, 4), dtype=np.int64), threading.Barrier(8)
+
+def run():
+    barrier.wait()
+    session.run({"input_ids": ids, "attention_mask": ids, "token_type_ids": ids})
+
+threads = [threading.Thread(target=run) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_the_first_runs_of_a_process_may_be_on_several_threads(finished) -> None:
+    command = [sys.executable, "-c", FIRST_RUNS, str(finished[1] / "openvino-cpu")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

@@ -29,7 +29,7 @@ class PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make, self._lock, self._ended = make, threading.Lock(), False
-        self._value: T | None = on_live_thread(make)
+        self._value: T | None = self._made()
         _ALIVE.add(self)
 
     def get(self) -> T:
@@ -44,7 +44,7 @@ class PerProcess(Generic[T]):
                 if self._ended:
                     raise closed()
                 if self._value is None:
-                    self._value = on_live_thread(self._make)
+                    self._value = self._made()
                 value = self._value
         return value
 
@@ -55,11 +55,21 @@ class PerProcess(Generic[T]):
         return value
 
     def forget_(self) -> None:
-        """In a forked child: give up what the parent made. It is never freed, because freeing it would await its threads."""
-        if self._value is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._value))
+        """In a forked child: give up what the parent made."""
+        _never_free(self._value)
         # Another thread of the parent may have held the lock.
         self._value, self._lock = None, threading.Lock()
+
+    def _made(self) -> T:
+        value = on_live_thread(self._make)
+        if _forked:
+            _never_free(value)
+        return value
+
+
+def _never_free(value: object) -> None:
+    """Keep a value until the process ends: freeing what a runtime made may await threads of the parent."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def closed() -> ModelError:

@@ -46,7 +46,7 @@ class _Engine:
 class Predictor:
     """A finished model that answers texts. Safe to use from several threads, and in processes forked after it was loaded.
 
-    A forked process opens the model again at its first use.
+    A forked process opens the model again at its first use; with OpenVINO, which does not survive a fork, that is an error.
 
     Args:
         folder: a package, `OUT/<target>`.
@@ -145,7 +145,7 @@ class Predictor:
     def close(self) -> None:
         """Finish the work in progress, end the threads of this model and free its memory. Later calls are errors.
 
-        It also happens when the object is garbage-collected.
+        It also happens when the object is garbage-collected. In a forked process the memory is kept until the process ends.
         """
         engine = self._engine.end()
         if engine is not None:

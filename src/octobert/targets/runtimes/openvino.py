@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import queue
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.capability import Probe
+from octobert.core.errors import TargetError
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
@@ -81,6 +84,15 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
         raise OSError(errno.ENOSPC, "the IR could not be written completely", str(xml_path)) from error
 
 
+def _check_process(path: Path) -> None:
+    global _first_process
+    _first_process = _first_process or os.getpid()
+    if _first_process != os.getpid():
+        what = "OpenVINO does not work in a process that was forked after a model was opened"
+        fix = "load the model after the fork (gunicorn: without --preload), or use an ONNX Runtime target"
+        raise TargetError(what, where=str(path), fix=fix)
+
+
 def settings_of(options: SessionOptions) -> dict[str, Any]:
     """Return the properties to compile a model with."""
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision or "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -98,6 +110,13 @@ def settings_of(options: SessionOptions) -> dict[str, Any]:
     return settings
 
 
+# The binding builds its table of types at the first use, and waits for itself for ever if two threads are first (2026.4).
+_FIRST_USE = threading.Lock()
+# The process that opened the first model. The thread pool of OpenVINO (TBB) does not survive a fork: models that a child opens
+# crash now and then (2026.4).
+_first_process: int | None = None
+
+
 class OpenvinoSession:
     """An IR or an ONNX file, compiled for one device.
 
@@ -110,12 +129,15 @@ class OpenvinoSession:
         device: as OpenVINO names it.
 
     Raises:
-        TargetError: OpenVINO cannot compile the model.
+        TargetError: OpenVINO cannot compile the model, or the process was forked from one that used OpenVINO.
     """
 
     def __init__(self, path: Path, options: SessionOptions, device: str) -> None:
         import openvino
 
+        _check_process(path)
+        with _FIRST_USE:
+            _ = openvino.Tensor(np.zeros(1, np.int64)).data, openvino.Type.i64.to_dtype()
         core, self._path = openvino.Core(), path
         with running.runtime_errors("openvino cannot compile the model", path):
             compiled: Any = core.compile_model(str(path), device, settings_of(options))
