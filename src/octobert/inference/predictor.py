@@ -16,7 +16,7 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError, TargetError
 from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.session import RuntimeOption, Session, SessionOptions
+from octobert.core.session import STATES, RuntimeOption, Session, SessionOptions
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.inference import cost_model, package_files
@@ -186,7 +186,7 @@ def _engine(folder: Path, manifest: PackageManifest, goal: Goal, setting: Settin
     tokenizer = Tokenizer(folder, task.max_length)
     session = target.open_session(target.model_file(folder), options)
     # Token states beside a vector are for other programs.
-    missing = [name for name in HEADS[task.head].outputs if name not in (*session.outputs, "last_hidden_state")]
+    missing = [name for name in HEADS[task.head].outputs if name not in (*session.outputs, STATES)]
     if missing:
         what, where = "the model has other outputs than its task reads", str(target.model_file(folder))
         raise ModelError(what, where=where, got=", ".join(session.outputs)[:200], expected=", ".join(missing))
