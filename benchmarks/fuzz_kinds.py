@@ -342,21 +342,16 @@ KINDS = {
             partial(read_rows, "rows.parquet", _CLASSES),
             mutations.of_bytes,
         ),
-        Kind(
-            "csv",
-            "CSV",
-            "rows.csv",
-            partial(make_delimited, "rows.csv", ","),
-            partial(read_rows, "rows.csv", _CLASSES),
-            mutations.of_bytes,
-        ),
-        Kind(
-            "tsv",
-            "TSV",
-            "rows.tsv",
-            partial(make_delimited, "rows.tsv", "\t"),
-            partial(read_rows, "rows.tsv", _CLASSES),
-            mutations.of_bytes,
+        *(
+            Kind(
+                name,
+                name.upper(),
+                f"rows.{name}",
+                partial(make_delimited, f"rows.{name}", separator),
+                partial(read_rows, f"rows.{name}", _CLASSES),
+                mutations.of_bytes,
+            )
+            for name, separator in (("csv", ","), ("tsv", "\t"))
         ),
         Kind("jsonl", "JSON Lines", "rows.jsonl", make_jsonl, partial(read_rows, "rows.jsonl", _CLASSES), mutate_jsonl),
         Kind("squad", "SQuAD", "rows.json", make_squad, partial(read_rows, "rows.json", _ANSWERS), mutations.of_json),

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from octobert.core.errors import RecipeError
+from octobert.core.errors import RecipeError, reason
 
 # Recipes have some kilobytes.
 MAX_BYTES = 200_000
@@ -67,7 +67,7 @@ def parse(text: str, *, where: str, what: str = "the value is not valid YAML") -
         raise RecipeError("the YAML is nested too deeply", where=where) from None
     except (yaml.YAMLError, ValueError) as error:
         # ValueError: numbers of thousands of digits, and dates that do not exist.
-        raise RecipeError(what, where=where, got=" ".join(str(error).split())[:300]) from error
+        raise RecipeError(what, where=where, got=reason(error)) from error
 
 
 class _Checked:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import platform
-import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
@@ -90,6 +86,12 @@ def findings(here: Environment) -> list[str]:
 @functools.cache
 def install(extra: str) -> str:
     """The command that installs an extra of octobert from where octobert itself came: an index, or a checkout."""
+    # urllib.request takes 19 ms to import, and hardly any command needs this.
+    import json
+    import shlex
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         origin = json.loads(metadata.distribution("octobert").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):

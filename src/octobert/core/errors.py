@@ -142,6 +142,18 @@ class PublishedFileWarning(UserWarning):
     """A file in an output directory was edited, kept under another name, or removed. The message says which, and why."""
 
 
+def reason(error: BaseException, line: int | None = None, *, longest: int = 300) -> str:
+    """One line of the message of an error that is not octobert's own; the name of its class if it has no message.
+
+    Args:
+        error: The error.
+        line: Of the message, the line that says most. Default: all lines, joined.
+        longest: Characters.
+    """
+    text = str(error).strip() or type(error).__name__
+    return (" ".join(text.split()) if line is None else text.splitlines()[line])[:longest]
+
+
 def shortened(text: str) -> str:
     """Return a text without its middle if it is longer than anybody reads."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"

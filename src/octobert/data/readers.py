@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, reason
 from octobert.data import formats
 from octobert.data.rows import ROW_NUMBER, Row
 
@@ -114,7 +114,7 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
         raise DataError(
             "there is no file or folder of that name, and it could not be downloaded from the hub",
             where=name,
-            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             fix="check the name, the split and the network",
         ) from error
     return _with_names(dataset.features, dataset.to_list())
@@ -141,7 +141,7 @@ def _parquet(path: Path) -> list[Row]:
     except DataError:
         raise
     except Exception as error:  # pyarrow raises its own types, OSError, and those of the values that it cannot convert
-        got, fix = " ".join(str(error).split())[:200], "download or write it again"
+        got, fix = reason(error, longest=200), "download or write it again"
         raise DataError("the file cannot be read", where=str(path), got=got, fix=fix) from error
 
 

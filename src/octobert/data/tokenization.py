@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
 from octobert.core.model_config import read_config, read_object
 from octobert.core.session import Feeds
@@ -193,7 +193,7 @@ class Tokenizer:
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:
-            got, fix = " ".join(str(error).split())[:200], "download or copy the tokenizer again"
+            got, fix = reason(error, longest=200), "download or copy the tokenizer again"
             raise ModelError(f"tokenizer.json {what}", where=str(self._path), got=got, fix=fix) from error
 
 
@@ -283,7 +283,7 @@ def save_tokenizer(source: Path, folder: Path) -> None:
         raise ModelError(
             "the tokenizer beside the model cannot be converted",
             where=str(source),
-            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}",
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             expected="tokenizer.json",
             fix="save the fast tokenizer (tokenizer.json) into that folder",
         ) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core import environment, model_config
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, reason
 from octobert.core.files import is_disk_error
 from octobert.models.heads import head_of
 from octobert.models.source import PICKLES, pickle_only, read_config
@@ -58,7 +58,7 @@ def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
             fix = "check its permissions"
             raise ModelError("the weights cannot be read", where=str(file), got=str(error)[:200], fix=fix) from error
         except SafetensorError as error:
-            got = f"{file.stat().st_size:,} bytes; {' '.join(str(error).split())[:200]}"
+            got = f"{file.stat().st_size:,} bytes; {reason(error, longest=200)}"
             raise ModelError("the weights are cut off or damaged", where=str(file), got=got, fix=again) from error
     index = folder / _INDEX
     if not index.is_file() or (folder / _WHOLE).is_file():
@@ -201,7 +201,7 @@ def _from_pretrained(
         raise ModelError(
             "transformers cannot load the checkpoint",
             where=str(folder),
-            got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            got=f"{type(error).__name__}: {reason(error)}",
             fix="download or copy it again, or give its ONNX file",
         ) from error
     return model, info

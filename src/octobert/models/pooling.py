@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
 from octobert.core.model_config import read_object
 from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
@@ -286,7 +286,7 @@ def _arrays(own: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
         tensors = torch.load(pickled, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except Exception as error:  # safetensors and pickle raise many unrelated types for broken files
-        got = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}"
+        got = f"{type(error).__name__}: {reason(error, 0, longest=200)}"
         raise ModelError("the module's weights cannot be read", where=str(own), got=got, fix="download them again") from error
 
 

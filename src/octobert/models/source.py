@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from octobert.config.loading import looks_local
 from octobert.core import environment, model_config
-from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.errors import ModelError, did_you_mean, reason
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
@@ -176,7 +176,7 @@ def _locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         raise ModelError(
             "there is no folder of that name, and it could not be downloaded from the hub",
             where=name,
-            got=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             fix="check the name, the network and your token, or give a local folder",
         ) from error
 

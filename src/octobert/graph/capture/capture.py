@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, reason
 from octobert.core.family import EncoderFamily
 from octobert.core.onnx_files import read_onnx
 from octobert.core.pooling import Pooling
@@ -175,7 +175,7 @@ def load_onnx(path: Path) -> ir.Model:
         raise ModelError(
             "the file is not a valid ONNX model",
             where=str(path),
-            got=" ".join(str(error).split())[:200],
+            got=reason(error, longest=200),
             fix="export or copy it again",
         ) from error
     return model

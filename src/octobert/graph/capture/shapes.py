@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, reason
 from octobert.graph import operators
 
 # (rows, tokens): sizes that no fixed axis of a real encoder is likely to have.
@@ -81,7 +81,7 @@ def session_errors(what: str, *, fix: str, expected: str | None = None) -> Itera
     except (OSError, ModelError):
         raise
     except Exception as error:  # onnxruntime has no base class for its errors
-        raise ModelError(what, got=str(error).strip().splitlines()[-1][:300], expected=expected, fix=fix) from error
+        raise ModelError(what, got=reason(error, -1), expected=expected, fix=fix) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from octobert.core.errors import TargetError
+from octobert.core.errors import TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
@@ -46,7 +46,7 @@ def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, f
             whole.append((time.perf_counter() - started) * 1000)
             sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
     except RuntimeError as error:
-        got = str(error).strip().splitlines()[-1][:300]
+        got = reason(error, -1)
         raise TargetError("openvino cannot compile and run the model", where=str(path), got=got) from error
     operators = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
     # Milliseconds of whole runs, and the microseconds that their operators added to the sums.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from octobert.core.errors import ModelError, TargetError
+from octobert.core.errors import ModelError, TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Product, Profile, split
 from octobert.core.session import Feeds
@@ -56,7 +56,7 @@ def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, f
         except ModelError:
             raise
         except Exception as error:  # onnxruntime has no public base class for its errors
-            got = str(error).strip().splitlines()[-1][:300]
+            got = reason(error, -1)
             raise TargetError("onnxruntime cannot open and run the model", where=str(path), got=got) from error
         graph = onnx.load(settings.optimized_model_filepath, load_external_data=False).graph
     whole = [e for e in events if e["name"] == "model_run"][warmup:]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from octobert.core.environment import peak_memory_bytes
-from octobert.core.errors import OctobertError
+from octobert.core.errors import OctobertError, reason
 from octobert.core.files import disk_error, is_disk_error
 from octobert.pipeline.contract import Context, Progress, Request, Response
 
@@ -42,8 +42,7 @@ def as_sentence(error: Exception, stage: str, work: Path) -> OctobertError:
     full = _disk_problem(work)
     if full is not None:
         return full
-    message = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
-    got = f"{type(error).__name__}: {message}"
+    got = f"{type(error).__name__}: {reason(error, longest=_SHOWN_CHARACTERS)}"
     return OctobertError("the stage failed unexpectedly", where=stage, got=got, fix="see the traceback in events.jsonl")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from octobert.core import environment, telemetry
 from octobert.core.capability import Probe
-from octobert.core.errors import IgnoredFileWarning, TargetError
+from octobert.core.errors import IgnoredFileWarning, TargetError, reason
 from octobert.core.session import Feeds, RuntimeOption, SessionOptions, read_outputs
 from octobert.targets.shared import optimized, running
 from octobert.targets.shared.importing import unavailable
@@ -239,6 +239,6 @@ def _cached(path: Path, options: SessionOptions) -> Path:
         return optimized.optimized(path, folder, [ort.__version__, dict(options.runtime_options)], write)
     except Exception as error:  # noqa: BLE001  # of the disk, or of onnxruntime, which has no base class for its errors
         # Whatever it is, the model may open without its cache.
-        got = running.reason(error)
+        got = reason(error)
         warnings.warn(f"{folder}: the optimized model cannot be stored ({got})", IgnoredFileWarning, stacklevel=2)
         return path

@@ -13,7 +13,7 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
-from octobert.core.errors import TargetError
+from octobert.core.errors import TargetError, reason
 from octobert.core.session import STATES, Feeds, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
@@ -150,7 +150,7 @@ class TorchGraphSession:
                 with torch.inference_mode():
                     results = self._module(*tensors)
             except torch._dynamo.exc.TorchDynamoException as error:
-                got, fix = running.reason(error, 0), "open it without compilation (compile: false in SessionOptions)"
+                got, fix = reason(error, 0), "open it without compilation (compile: false in SessionOptions)"
                 raise TargetError("torch cannot compile the model here", where=str(self._path), got=got, fix=fix) from error
         computed = dict(zip(self._computed, results, strict=True))
         return {name: computed[name].cpu().numpy() for name in self.outputs}

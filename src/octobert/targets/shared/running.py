@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from octobert.core.errors import ModelError, OctobertError, TargetError
+from octobert.core.errors import ModelError, OctobertError, TargetError, reason
 from octobert.core.session import Feeds
 
 _LONGEST = 300
@@ -19,7 +19,7 @@ def runtime_errors(what: str, path: Path, *, line: int = -1) -> Iterator[None]:
     Args:
         what: the failure, such as `onnxruntime cannot run the model`.
         path: the model file.
-        line: of the runtime's message, the one that says most.
+        line: of the runtime's message, the one that says most; most runtimes write the reason last.
 
     Raises:
         TargetError: the runtime raised an error.
@@ -30,11 +30,6 @@ def runtime_errors(what: str, path: Path, *, line: int = -1) -> Iterator[None]:
         raise
     except Exception as error:
         raise TargetError(what, where=str(path), got=reason(error, line)) from error
-
-
-def reason(error: BaseException, line: int = -1) -> str:
-    """Return one line of a message; most runtimes write the reason last."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[line][:_LONGEST]
 
 
 def inputs_of(feeds: Feeds, names: Sequence[str], path: Path) -> Feeds:
