@@ -20,10 +20,10 @@ from octobert.api import clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
 from octobert.core.pooling import Dense, Normalize, Pooling
+from octobert.graph import operators
 from octobert.models import sentence_transformers
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from octobert.pipeline.stages import export
 from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import brief, made_once, write_pairs
 
@@ -117,9 +117,9 @@ def test_modules_with_weights_are_copied(tmp_path: Path) -> None:
 
 def test_without_token_states_the_vector_is_the_only_output(package: Path) -> None:
     model = ir.load(package / "onnx" / "model_quantized.onnx")
-    assert export.drop_states_(model) == 1
+    assert operators.drop_states_(model) == 1
     assert [value.name for value in model.graph.outputs] == OUTPUTS[1:]
-    assert export.drop_states_(model) == 0
+    assert operators.drop_states_(model) == 0
 
 
 @pytest.mark.parametrize("client", clients.CLIENTS)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
 TAGGING, ANSWERING = "token-classification", "question-answering"
 _TEXTS = '["How old is the tower?", "It was built in 1889."]'
+_IR = ("openvino_model.xml", "openvino_model.bin")
 _QUESTION, _CONTEXT = '"Who built it?"', '"Gustave Eiffel built it in 1889."'
 _PIPELINES = {CLASSIFICATION: "text-classification", TAGGING: "token-classification", ANSWERING: "question-answering"}
 _CLASSES = {CLASSIFICATION: "SequenceClassification", TAGGING: "TokenClassification", ANSWERING: "QuestionAnswering"}
@@ -169,7 +170,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
 
 
 def _ir(source: Path, manifest: PackageManifest) -> bool:
-    return "openvino_model.xml" in manifest.files and (source / "openvino_model.xml").is_file()
+    return _IR[0] in manifest.files and (source / _IR[0]).is_file()
 
 
 def _width(source: Path) -> int:
@@ -190,12 +191,12 @@ def _write(source: Path, manifest: PackageManifest, client: Client, target: Path
 
     weights = files.model_file(source)
     if client.ir and _ir(source, manifest):
-        models = {name: source / name for name in ("openvino_model.xml", "openvino_model.bin")}
+        models = {name: source / name for name in _IR}
     else:
         # Weights beside a large model keep their name, by which the model refers to them.
         models = {client.file: weights}
         models |= {str(Path(client.file).with_name(data.name)): data for data in weights.parent.glob(f"{weights.name}.*")}
-    beside = {name: source / name for name in manifest.files if "onnx/" not in name and "openvino_model" not in name}
+    beside = {name: source / name for name in manifest.files if "onnx/" not in name and name not in _IR}
     partial = target.with_name(f"partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -214,12 +215,10 @@ def _keep_vector(weights: Path, path: Path) -> None:
     """Write a model with the outputs that octobert reads."""
     import onnx_ir as ir
 
-    from octobert.core.session import read_outputs
     from octobert.graph import operators
 
     model = ir.load(weights)
-    kept = read_outputs([str(value.name) for value in model.graph.outputs])
-    model.graph.outputs[:] = [value for value in model.graph.outputs if value.name in kept]
+    operators.drop_states_(model)
     operators.save(model, path)
 
 
@@ -320,9 +319,7 @@ def _transformers_js(model: Model) -> list[str]:
             'const inputs = run.tokenizer(["He left."], { text_pair: ["He went away."], padding: true, truncation: true });',
             "const answers = (await run.model(inputs)).logits.tolist();",
         ]
-    given = (
-        '"Who built it?", "Gustave Eiffel built it in 1889."' if model.head == ANSWERING else '"It was a pleasant surprise."'
-    )
+    given = f"{_QUESTION}, {_CONTEXT}" if model.head == ANSWERING else '"It was a pleasant surprise."'
     return [*lines, f"const answers = await run({given});"]
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
+from octobert.core.session import read_outputs
 
 # The two operators around a quantized value; together they are called a Q/DQ pair.
 PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -183,6 +184,19 @@ def replace_(graph: ir.Graph, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
         new.metadata_props.update(node.metadata_props)
     result = nodes[-1].outputs[0]
     ir.convenience.replace_nodes_and_values(graph, node, [node], list(nodes), list(node.outputs), [result] * len(node.outputs))
+
+
+def drop_states_(model: ir.Model) -> int:
+    """Leave only the outputs that octobert reads, in place.
+
+    Returns:
+        The number of outputs that were dropped.
+    """
+    graph = model.graph
+    kept = read_outputs([str(value.name) for value in graph.outputs])
+    dropped = len(graph.outputs) - len(kept)
+    graph.outputs[:] = [value for value in graph.outputs if value.name in kept]
+    return dropped
 
 
 def clean_(model: ir.Model) -> None:

@@ -10,7 +10,7 @@ from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.core.session import ExportOptions, StaticShape, read_outputs
+from octobert.core.session import ExportOptions, StaticShape
 from octobert.graph import operators
 from octobert.graph.passes import first_token, norms
 from octobert.pipeline.contract import Context, StepResult, Summary
@@ -47,7 +47,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     capabilities, model = target.CAPABILITIES, ir.load(written)
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
     states = options.token_states and capabilities.shapes != "fixed" and capabilities.pairs
-    dropped = 0 if states else drop_states_(model)
+    dropped = 0 if states else operators.drop_states_(model)
     products = first_token.slice_first_token_(model) if capabilities.first_token else 0
     fast_norms = options.fast_norms and is_for_it_alone(plan, capabilities)
     rewritten = norms.vectorize_norms_(model) if fast_norms else 0
@@ -66,19 +66,6 @@ def run(context: Context[Inputs, Options]) -> Summary:
         "first_token": products,
         "fast_norms": rewritten,
     }
-
-
-def drop_states_(model: ir.Model) -> int:
-    """Leave only the outputs that octobert reads, in place.
-
-    Returns:
-        The number of outputs that were dropped.
-    """
-    graph = model.graph
-    kept = read_outputs([str(value.name) for value in graph.outputs])
-    dropped = len(graph.outputs) - len(kept)
-    graph.outputs[:] = [value for value in graph.outputs if value.name in kept]
-    return dropped
 
 
 def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:
