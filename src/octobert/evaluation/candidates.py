@@ -101,12 +101,7 @@ def float_forms(target: str) -> tuple[str, ...]:
     """Return the names of the float models that a target's package can be timed against here: its baseline first, then that
     model in other precisions."""
     own = baseline_of(target)
-    others = [
-        baseline
-        for baseline in float_baselines().values()
-        if baseline.target == own.target and baseline != own and why_not(baseline, is_checkpoint=False) is None
-    ]
-    return (own.name, *(baseline.name for baseline in others))
+    return (own.name, *(form.name for form in _other_precisions(own) if why_not(form, is_checkpoint=False) is None))
 
 
 def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
@@ -118,12 +113,13 @@ def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
         measured: names of the candidates that were measured.
     """
     own = baseline_of(target, measured)
-    rivals = [
-        name
-        for name, baseline in float_baselines().items()
-        if name in measured and baseline != own and baseline.target == own.target
-    ]
-    return (own.name, *rivals) if own.name in measured else ()
+    forms = (own.name, *(form.name for form in _other_precisions(own) if form.name in measured))
+    return forms if own.name in measured else ()
+
+
+def _other_precisions(baseline: FloatBaseline) -> list[FloatBaseline]:
+    """The same float model on the same target in its other precisions."""
+    return [other for other in float_baselines().values() if other.target == baseline.target and other != baseline]
 
 
 def baselines_of(measured: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[FloatBaseline, ...]:
