@@ -66,7 +66,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
         (folder / "data").mkdir()
         for name, start in (("train-v1.1.json", 0), ("dev-v1.1.json", 100)):
             (folder / "data" / name).write_text(json.dumps(squad(start)), encoding="utf-8")
-        task = {"squad": {"max_length": 40, "doc_stride": 8, "max_query_length": 12}}
+        task = {"squad": {"max_length": 40, "step": 8, "max_query_length": 12}}
         return {"model": str(model), "task": task, "data": str(folder / "data")}
 
     def get(head: str, target: str) -> Path:

@@ -122,9 +122,9 @@ def test_parts_of_a_file_can_be_changed_in_passing(tmp_path, monkeypatch) -> Non
     (tmp_path / "here" / "mine.tsv").write_text("x")
     monkeypatch.chdir(tmp_path / "here")
     (tmp_path / "r.yaml").write_text("model: ./m\ntask: squad\ndata: ./d\n")
-    changes = ["task.squad.doc_stride=9", "data.train=mine.tsv", "targets=[ort-cpu]", "finetune.epochs=1"]
+    changes = ["task.squad.step=9", "data.train=mine.tsv", "targets=[ort-cpu]", "finetune.epochs=1"]
     recipe = loading.load(tmp_path / "r.yaml", changes)
-    assert (recipe.task.name, recipe.task.options) == ("squad", {"doc_stride": 9})
+    assert (recipe.task.name, recipe.task.options) == ("squad", {"step": 9})
     assert (recipe.data.source, recipe.data.train) == (str(tmp_path / "d"), str(tmp_path / "here" / "mine.tsv"))
     assert recipe.finetune.epochs == 1.0
     assert recipe.model == str(tmp_path / "m")
@@ -142,8 +142,8 @@ def test_the_number_of_rows_can_be_changed_without_saying_where_they_are_from(tm
 @pytest.mark.parametrize("changed", ["squad_v2", "squad-v2"])
 def test_names_with_either_dash_are_one_name(tmp_path, written: str, changed: str) -> None:
     (tmp_path / "r.yaml").write_text(f"model: m\ntask: {written}\ndata: d\n")
-    recipe = loading.load(tmp_path / "r.yaml", [f"task.{changed}.doc_stride=9"])
-    assert (recipe.task.name, recipe.task.options) == ("squad-v2", {"doc_stride": 9})
+    recipe = loading.load(tmp_path / "r.yaml", [f"task.{changed}.step=9"])
+    assert (recipe.task.name, recipe.task.options) == ("squad-v2", {"step": 9})
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from octobert.config.loading import parse
 from octobert.core import plugins
-from octobert.core.errors import DataError
+from octobert.core.errors import DataError, RecipeError
 from octobert.data.tokenization import Tokenizer
-from octobert.data.windows import NOWHERE, Window, windows
+from octobert.data.windows import NOWHERE, StepOptions, Window, step_within, windows
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
 QUESTION = "who is 42, and from the one they had?"
@@ -26,7 +27,7 @@ def cut(
 ) -> list[Window]:
     ids = None if question is None else tokenizer.offsets([question])[0].ids
     frame = tokenizer.frame(1 if question is None else 2)
-    return windows(frame, tokenizer.offsets([context])[0], length=length, stride=stride, question=ids)
+    return windows(frame, tokenizer.offsets([context])[0], length=length, step=stride, question=ids)
 
 
 def task(**options: object):
@@ -95,7 +96,7 @@ def test_the_maximum_context_rule_is_that_of_the_original_code(tokenizer, more: 
 
 def test_a_question_that_is_too_long_is_cut_and_said_to_be(tokenizer) -> None:
     short, long = QUESTION, QUESTION * 9
-    encoded = task(max_length=64, max_query_length=12, doc_stride=20).encode(tokenizer, [(long, CONTEXT), ("who?", CONTEXT)])
+    encoded = task(max_length=64, max_query_length=12, step=20).encode(tokenizer, [(long, CONTEXT), ("who?", CONTEXT)])
     ids = tokenizer.offsets([short])[0].ids[:12]
     first = len(tokenizer.frame(2).special[0])
     for window in encoded.rows[0]:
@@ -110,12 +111,64 @@ def test_lengths_that_leave_no_room_for_a_context(tokenizer) -> None:
         ValidationError, match="max_length 20 has no room for a context beside a question of max_query_length 17"
     ):
         task(max_length=20, max_query_length=17)
-    with pytest.raises(ValidationError, match="doc_stride must be less than the 5 tokens of context in a window"):
-        task(max_length=20, max_query_length=12, doc_stride=5)
+    with pytest.raises(ValidationError, match="step must be less than the 5 tokens of context in a window"):
+        task(max_length=20, max_query_length=12, step=5)
+    with pytest.raises(
+        ValidationError, match="overlap must be less than the 5 tokens of context in a window, or windows do not"
+    ):
+        task(max_length=20, max_query_length=12, overlap=5)
+    with pytest.raises(DataError, match=r"overlap: windows would not advance \(got 17, expected less than the 1\d tokens"):
+        task(max_length=24, overlap=17).encode(tokenizer, [(QUESTION, CONTEXT)])
     with pytest.raises(DataError, match=r"windows would not overlap \(got 17, expected less than the 1\d tokens of context"):
-        task(max_length=24, doc_stride=17).encode(tokenizer, [(QUESTION, CONTEXT)])
+        task(max_length=24, step=17).encode(tokenizer, [(QUESTION, CONTEXT)])
     with pytest.raises(DataError, match=r"max_length: a window has no room for a context \(got a window of 384 tokens"):
         task(max_query_length=600).encode(tokenizer, [(QUESTION, CONTEXT)])
+
+
+@pytest.mark.parametrize(("length", "overlap"), [(40, 1), (40, 6), (48, 11), (64, 30), (512, 100)])
+def test_an_overlap_makes_the_windows_of_hugging_face_tokenizers(
+    tokenizer_folder, tokenizer, length: int, overlap: int
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_folder / "tokenizer.json"))
+    pairs = [(QUESTION, CONTEXT * 2), ("who?", CONTEXT * 2), ("who is it", "the one")]
+    encoded = task(max_length=length, overlap=overlap, max_query_length=24).encode(tokenizer, pairs)
+    for own, (question, context) in zip(encoded.rows, pairs, strict=True):
+        found = theirs(
+            question,
+            context,
+            truncation="only_second",
+            max_length=length,
+            stride=overlap,
+            return_overflowing_tokens=True,
+        )
+        assert [window.ids.tolist() for window in own] == found["input_ids"]
+
+
+def test_the_overlap_of_a_text_alone_is_that_of_hugging_face_tokenizers(tokenizer_folder, tokenizer) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer_folder / "tokenizer.json"))
+    found = theirs(CONTEXT, truncation=True, max_length=30, stride=7, return_overflowing_tokens=True)
+    step = step_within(StepOptions(overlap=7), 30 - tokenizer.frame(1).size)
+    assert [window.ids.tolist() for window in cut(tokenizer, 30, step, question=None)] == found["input_ids"]
+
+
+def test_doc_stride_is_refused_with_both_of_its_meanings() -> None:
+    sentence = (
+        r"doc_stride: 128 has two meanings; write step: 128 for windows that start 128 tokens apart, as octobert read it .*"
+        r"or overlap: 128 for windows that share 128 tokens, as in Hugging Face tokenizers \(starts 256 apart, less"
+    )
+    with pytest.raises(ValidationError, match=sentence):
+        task(max_length=384, doc_stride=128)
+    for name in ("squad", "squad-v2", "question-answering", "token-classification"):
+        with pytest.raises(
+            RecipeError, match=rf"task\.{name}\.options: doc_stride: 9 has two meanings; .*starts max_length - 9"
+        ):
+            parse({"model": "m", "data": "d", "task": {name: {"doc_stride": 9}}})
+    with pytest.raises(RecipeError, match="give step or overlap, not both"):
+        parse({"model": "m", "data": "d", "task": {"squad": {"step": 9, "overlap": 9}}})
 
 
 def test_four_special_tokens_count_as_four(tmp_path) -> None:

@@ -28,7 +28,7 @@ TASKS = {
     "docs/guides/sentence-pairs.md": "pairs",
 }
 HEADS = {"squad": "question-answering", "token-classification": "token-classification", "embedding": "embedding"}
-SQUAD = {"squad": {"max_length": 40, "doc_stride": 8, "max_query_length": 8}}
+SQUAD = {"squad": {"max_length": 40, "step": 8, "max_query_length": 8}}
 
 
 def sentence(number: int) -> list[str]:

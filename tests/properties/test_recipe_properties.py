@@ -29,7 +29,7 @@ VALUES = st.recursive(
 RECIPES = st.fixed_dictionaries(
     {
         "model": st.sampled_from(["org/model", "./folder", "package:name/model"]),
-        "task": st.sampled_from(["mrpc", "embedding", {"squad": {"doc_stride": 64}}, {"text-classification": {"text": ["a"]}}]),
+        "task": st.sampled_from(["mrpc", "embedding", {"squad": {"step": 64}}, {"text-classification": {"text": ["a"]}}]),
         "data": st.fixed_dictionaries(
             {"source": st.text(st.characters(categories=["L", "N"]), min_size=1)},
             optional={"calibrate": st.fixed_dictionaries({"samples": st.integers(1, 500)}), "allow_leakage": st.booleans()},

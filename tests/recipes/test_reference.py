@@ -22,7 +22,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "squad-reference.yaml"
 FLOAT_CORRELATION_8, FLOAT_CORRELATION_7 = 0.98, 0.97
 # Correlation of outputs with and without ONNX Runtime's optimizer. It is 0.96 where products saturate.
 OPTIMIZED_CORRELATION = 0.999
-SMALL = ("task.squad.max_length=40", "task.squad.doc_stride=8", "task.squad.max_query_length=8", "measure=false")
+SMALL = ("task.squad.max_length=40", "task.squad.step=8", "task.squad.max_query_length=8", "measure=false")
 
 
 def squad_file(path: Path, paragraphs: int, start: int) -> Path:
@@ -162,7 +162,7 @@ def test_a_part_of_a_recipe_is_changed(change: str, place: tuple[str, ...], valu
         ("sed=3", 'unknown key; did you mean "seed"'),
         ("targets.first=ort-cpu", "this part of the recipe has no keys"),
         ("seed=[", "the value is not valid YAML"),
-        ("task.squad.doc_stride=400", "doc_stride must be less than the 317 tokens of context in a window"),
+        ("task.squad.step=400", "step must be less than the 317 tokens of context in a window"),
     ],
 )
 def test_a_wrong_change_is_an_error(change: str, message: str) -> None:

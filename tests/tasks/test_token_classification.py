@@ -219,7 +219,7 @@ def test_words_that_the_tokenizer_drops_are_outside(wordpiece) -> None:
 
 @pytest.mark.parametrize(("length", "stride"), [(None, None), (16, None), (16, 13), (12, 1), (32, 5)])
 def test_long_sentences_are_tagged_by_the_window_with_most_context(wordpiece, length: int | None, stride: int | None) -> None:
-    one = task(max_length=length, doc_stride=stride)
+    one = task(max_length=length, step=stride)
     tokenizer = wordpiece if length is None else _shorter(wordpiece, length)
     words = tuple(f"{word}{i % 10}" for i, word in enumerate(["the", "catz", "of", "in", "x"] * 40))
     encoded = one.encode(tokenizer, [words, ("the", "of")])
@@ -245,7 +245,7 @@ def _shorter(tokenizer: Tokenizer, length: int) -> Tokenizer:
 
 def test_windows_that_do_not_overlap(wordpiece) -> None:
     with pytest.raises(DataError, match=r"windows would not overlap \(got 62, expected less than the 62 tokens of text"):
-        task(doc_stride=62).encode(wordpiece, [("the",)])
+        task(step=62).encode(wordpiece, [("the",)])
 
 
 def test_targets_are_at_first_pieces_and_nowhere_else(tokenizer) -> None:

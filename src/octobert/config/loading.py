@@ -77,8 +77,8 @@ def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "rec
         RecipeError: A change that cannot be read, or that names a key inside a plain value.
 
     Example:
-        >>> changed({"task": "squad"}, ["task.squad.doc_stride=9"])
-        {'task': {'squad': {'doc_stride': 9}}}
+        >>> changed({"task": "squad"}, ["task.squad.step=9"])
+        {'task': {'squad': {'step': 9}}}
     """
     result = _current(raw, where)
     for change in changes:
@@ -297,11 +297,11 @@ def as_yaml(recipe: Recipe) -> str:
     """The recipe as a user would write it, without default values.
 
     Example:
-        >>> print(as_yaml(parse({"model": "m", "task": {"squad": {"doc_stride": 64}}, "data": "d"})), end="")
+        >>> print(as_yaml(parse({"model": "m", "task": {"squad": {"step": 64}}, "data": "d"})), end="")
         model: m
         task:
           squad:
-            doc_stride: 64
+            step: 64
         data:
           source: d
     """

@@ -10,10 +10,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError
-from octobert.core.frozen import FrozenModel
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
-from octobert.data.windows import NOWHERE, stride_within, windows
+from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _spans, _squad
 from octobert.tasks._common import (
     check_texts,
@@ -28,21 +27,20 @@ from octobert.tasks._spans import Prediction
 from octobert.tasks._task import Fidelity, Metric, Outputs
 
 # Defaults of the reference implementations; each is smaller where the model's own length is.
-MAX_LENGTH, DOC_STRIDE, MAX_QUERY_LENGTH = 384, 128, 64
+MAX_LENGTH, STEP, MAX_QUERY_LENGTH = 384, 128, 64
 _OTHERS = 4
 
 
-class WindowOptions(FrozenModel):
+class WindowOptions(StepOptions):
     """Args:
     max_length: tokens of a window, with the question and the special tokens; by default 384, or the model's limit.
-    doc_stride: tokens from the start of one window to the start of the next; by default 128, or half a window.
+    step: tokens from the start of one window to the start of the next; by default 128, or half a window.
     max_query_length: tokens of the question, which is cut after them; by default 64, or a quarter of a window.
     n_best: number of answers that are considered in each window, and returned for each question.
     max_answer_length: the largest number of tokens of an answer.
     """
 
     max_length: int | None = Field(default=None, ge=8)
-    doc_stride: int | None = Field(default=None, ge=1)
     max_query_length: int | None = Field(default=None, ge=1)
     n_best: int = Field(default=20, ge=1)
     max_answer_length: int = Field(default=30, ge=1)
@@ -57,10 +55,11 @@ class WindowOptions(FrozenModel):
                     f"a window of max_length {self.max_length} has no room for a context beside a question of "
                     f"max_query_length {self.max_query_length}"
                 )
-            if self.doc_stride is not None and self.doc_stride >= room:
-                raise ValueError(
-                    f"doc_stride must be less than the {room} tokens of context in a window, or windows do not overlap"
-                )
+            for name, stated, end in (("step", self.step, "overlap"), ("overlap", self.overlap, "advance")):
+                if stated is not None and stated >= room:
+                    raise ValueError(
+                        f"{name} must be less than the {room} tokens of context in a window, or windows do not {end}"
+                    )
         return self
 
 
@@ -120,21 +119,23 @@ class Answering:
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         frame = tokenizer.frame(2)
-        length, stride, question_length = self._window(tokenizer, frame)
+        length, most = self._window(tokenizer, frame)
+        least = length - frame.size - most
         distinct = list(dict.fromkeys(context for _, context in texts))
         contexts = {c: _spans.visible(c, own) for c, own in zip(distinct, tokenizer.offsets(distinct), strict=True)}
         rows = []
         for (_, context), question in zip(texts, tokenizer.offsets([q.strip() for q, _ in texts]), strict=True):
-            ids = question.ids[:question_length]
-            cut = len(question.ids) > question_length
-            rows.append(windows(frame, contexts[context], length=length, stride=stride, question=ids, truncated=cut))
+            ids, cut = question.ids[:most], len(question.ids) > most
+            room = length - frame.size - len(ids)
+            step = step_within(self.options, room, least=least, usual=STEP, of="context")
+            rows.append(windows(frame, contexts[context], length=length, step=step, question=ids, truncated=cut))
         return EncodedTexts(texts, rows)
 
-    def _window(self, tokenizer: Tokenizer, frame: Frame) -> tuple[int, int, int]:
-        """(tokens of a window, stride, largest number of tokens of a question) for a model.
+    def _window(self, tokenizer: Tokenizer, frame: Frame) -> tuple[int, int]:
+        """(tokens of a window, largest number of tokens of a question) for a model.
 
         Raises:
-            DataError: a window has no room for the context, or windows would not overlap.
+            DataError: a window has no room for the context.
         """
         length = self.options.max_length or min(MAX_LENGTH, tokenizer.max_length)
         most = self.options.max_query_length or min(MAX_QUERY_LENGTH, length // 4)
@@ -144,7 +145,7 @@ class Answering:
             raise DataError(
                 "a window has no room for a context", where="max_length", got=got, fix="raise it, or lower max_query_length"
             )
-        return length, stride_within(room, self.options.doc_stride, usual=DOC_STRIDE, of="context"), most
+        return length, most
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[dict[str, Any]]:
         """{"texts": acceptable answers, "starts": their first characters if the data states them} for each question."""

@@ -12,11 +12,10 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean
-from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
-from octobert.data.windows import NOWHERE, stride_within, windows
+from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
 from octobert.tasks._common import check_texts, first_column, output_error, place_of, probabilities
@@ -30,14 +29,14 @@ OUTSIDE = "O"
 IGNORED = -100
 
 
-class Options(FrozenModel):
+class Options(StepOptions):
     """Args:
     words: the column with lists of words; by default, the first of the usual names that the data has.
     tags: the column with lists of tags; the same default.
     labels: tags in the order of the logits; by default those of the model's config.
     metric: the main metric.
     max_length: tokens of a window; by default the model's limit.
-    doc_stride: tokens from the start of one window to the start of the next, for longer sentences; by default half a window.
+    step: tokens from the start of one window to the start of the next, for longer sentences; by default half a window.
     """
 
     words: str | None = None
@@ -45,7 +44,6 @@ class Options(FrozenModel):
     labels: tuple[str, ...] = ()
     metric: str = "f1"
     max_length: int | None = Field(default=None, ge=8)
-    doc_stride: int | None = Field(default=None, ge=1)
 
     @field_validator("metric")
     @classmethod
@@ -67,7 +65,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Tagging:
         labels=check_labels(options.labels, stated.labels),
         primary=options.metric,
         max_length=options.max_length,
-        stride=options.doc_stride,
+        steps=options,
     )
 
 
@@ -78,6 +76,7 @@ class Tagging:
     Args:
         words, tags: candidate columns; the first that the data has is used.
         labels: tags in the order of the logits.
+        steps: the distance of windows over long sentences.
     """
 
     words: tuple[str, ...]
@@ -85,7 +84,7 @@ class Tagging:
     labels: tuple[str, ...]
     primary: str
     max_length: int | None
-    stride: int | None
+    steps: StepOptions
     head: str = "token-classification"
     per_token: bool = True
 
@@ -125,11 +124,10 @@ class Tagging:
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Token rows of the words, which are tokenized as one text with spaces between them, as in pre-training."""
         frame, length = tokenizer.frame(1), tokenizer.max_length
-        room = length - frame.size
-        stride = stride_within(room, self.stride)
+        step = step_within(self.steps, length - frame.size)
         offsets = tokenizer.offsets([" ".join(words) for words in texts])
         aligned = [_aligned(words, own) for words, own in zip(texts, offsets, strict=True)]
-        return EncodedTexts(texts, [windows(frame, own, length=length, stride=stride) for own in aligned])
+        return EncodedTexts(texts, [windows(frame, own, length=length, step=step) for own in aligned])
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
