@@ -17,7 +17,7 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.results import Report
 from octobert.pipeline import runner
-from octobert.report import summary
+from octobert.report import summary, times
 
 VOCABULARY, TOKENS = 30522, 128
 
@@ -63,12 +63,12 @@ def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
 
 def show(report: Report, larger: Report) -> None:
     """Print the figures as Markdown."""
-    (shape,) = summary.shapes(report.latencies)
+    (shape,) = times.shapes(report.latencies)
     print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
     for line in summary.model_results(report):
         latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)
-        times = f"{latency.percentile_ms(50):.1f} | {latency.percentile_ms(90):.1f}"
-        print(f"| {line.name} | {line.precision} | {times} | {f'{speedup.ratio:.2f}' if speedup else ''} |")
+        medians = f"{latency.percentile_ms(50):.1f} | {latency.percentile_ms(90):.1f}"
+        print(f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio:.2f}' if speedup else ''} |")
     print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
     for run in (report, larger):
         stage = run.stages["observe"]

@@ -15,7 +15,7 @@ from octobert.core.plan import Decision
 from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.sweep import Sweep, Swept, recommendation
-from octobert.report import html, plans, summary, terminal
+from octobert.report import html, plans, summary, terminal, times
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0)
@@ -64,7 +64,7 @@ def sped_up(reference: str, *ratios: tuple[float, float, float]) -> list[Speedup
     ]
 
 
-def timing(*speedups: Speedup) -> summary.Timing:
+def timing(*speedups: Speedup) -> times.Timing:
     """The timing of openvino-cpu."""
     samples = [
         Latency(candidate="openvino-cpu", batch=b, sequence=128, samples_ms=(1.0,) * 5, rows=5, tokens=640) for b in (1, 8)
@@ -72,33 +72,33 @@ def timing(*speedups: Speedup) -> summary.Timing:
     footprint = Footprint(
         candidate="openvino-cpu", load_ms=1, size_bytes=1, peak_memory_bytes=1, precision="f32", threads=2, device="CPU"
     )
-    return summary.timings(samples, [footprint], speedups)[0]
+    return times.timings(samples, [footprint], speedups)[0]
 
 
 def test_the_first_line_names_the_fastest_float_form() -> None:
     slow = sped_up("openvino-f32", (3.1, 3.0, 3.2), (3.79, 3.7, 3.9))
     level = sped_up("openvino-bf16", (1.01, 0.97, 1.05), (0.93, 0.9, 0.96))
-    assert summary.speed(timing(*slow, *level)) == [
+    assert times.speed(timing(*slow, *level)) == [
         "openvino-cpu: speed 3.10 to 3.79 × openvino-f32, 0.93 to 1.01 × openvino-bf16 (the fastest float form here).",
         "openvino-cpu is not faster than openvino-bf16 at any timed shape: 1 × 128 (1.01 [0.97, 1.05], within noise), 8 × 128 "
         "(0.93 [0.90, 0.96], slower).",
     ]
     partly = sped_up("openvino-bf16", (1.3, 1.2, 1.4), (1.01, 0.97, 1.05))
-    assert summary.speed(timing(*slow, *partly))[1] == (
+    assert times.speed(timing(*slow, *partly))[1] == (
         "openvino-cpu is not clearly faster than openvino-bf16 at 8 × 128 (1.01 [0.97, 1.05], within noise)."
     )
 
 
 def test_a_slower_float_form_is_no_rival() -> None:
     fast = sped_up("openvino-f32", (1.3, 1.2, 1.4))
-    assert summary.speed(timing(*fast, *sped_up("openvino-bf16", (2.0, 1.9, 2.1)))) == [
+    assert times.speed(timing(*fast, *sped_up("openvino-bf16", (2.0, 1.9, 2.1)))) == [
         "openvino-cpu: speed 1.30 [1.20, 1.40] × openvino-f32."
     ]
-    assert summary.speed(timing()) == []
+    assert times.speed(timing()) == []
 
 
 def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
-    (shape, *_) = summary.shapes(report.latencies)
+    (shape, *_) = times.shapes(report.latencies)
     compared = next(c for c in report.comparisons if c.candidate == "openvino-cpu")
     rival = compared.model_copy(update={"candidate": "openvino-bf16", "output_error": compared.output_error / 2})
     level = [
@@ -124,10 +124,10 @@ def test_noise_is_said() -> None:
 
     calm, wild = (1.0,) * 30, (1.0,) * 28 + (6.0, 6.0)
     idle = Load(cores=4, others=0.1, stolen=0.0)
-    assert summary.noise([latency(128, *calm), latency("data", *wild)], idle) == []
-    (varies,) = summary.noise([latency(128, *wild)], idle)
+    assert times.noise([latency(128, *calm), latency("data", *wild)], idle) == []
+    (varies,) = times.noise([latency(128, *wild)], idle)
     assert "p99 is up to 6.0 × p50 (ort-f32 at 8 × 128)" in varies
-    (busy,) = summary.noise([latency(128, *calm)], Load(cores=4, others=1.8, stolen=0.05))
+    (busy,) = times.noise([latency(128, *calm)], Load(cores=4, others=1.8, stolen=0.05))
     assert "other programs used 1.8 of 4 cores, and the hypervisor took 5% of the CPU time" in busy
 
 
@@ -165,13 +165,13 @@ def test_every_speedup_has_an_interval(report) -> None:
     assert all(s.low <= s.ratio <= s.high for s in report.speedups)
     one = report.speedups[0]
     text, page = shown(terminal.render(report)), html.page(report)
-    assert summary.speedup_text(one) in text
-    assert summary.speedup_text(one) in page
+    assert times.speedup_text(one) in text
+    assert times.speedup_text(one) in page
 
 
 def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
     stream = io.StringIO()
-    tables = [terminal.quality_table(report), terminal.latency_table(timings_of(report), summary.shapes(report.latencies))]
+    tables = [terminal.quality_table(report), terminal.latency_table(timings_of(report), times.shapes(report.latencies))]
     Console(file=stream, width=80).print(*tables)
     text = stream.getvalue()
     assert "…" not in text
@@ -250,7 +250,7 @@ def test_a_text_wider_than_the_console_is_folded_not_cut() -> None:
     assert "12345" in text
 
 
-def timings_of(report: Report) -> list[summary.Timing]:
+def timings_of(report: Report) -> list[times.Timing]:
     return [model.timing for model in summary.model_results(report)]
 
 

@@ -40,9 +40,9 @@ def command(
     if as_json:
         _show.document(result.model_dump(mode="json"))
         return
-    from octobert.report import summary, terminal
+    from octobert.report import terminal, times
 
-    lines = summary.timings(result.latencies, result.footprints, result.speedups)
-    sentences = [sentence for line in lines for sentence in summary.speed(line)]
-    table = terminal.latency_table(lines, summary.shapes(result.latencies))
-    _show.render(table, *terminal.notes(sentences, summary.noise(result.latencies, result.load)))
+    lines = times.timings(result.latencies, result.footprints, result.speedups)
+    sentences = [sentence for line in lines for sentence in times.speed(line)]
+    table = terminal.latency_table(lines, times.shapes(result.latencies))
+    _show.render(table, *terminal.notes(sentences, times.noise(result.latencies, result.load)))

@@ -7,7 +7,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core.results import Report
-from octobert.report import summary
+from octobert.report import summary, times
 from octobert.report.plans import quantizer_text
 
 
@@ -21,14 +21,14 @@ def page(report: Report) -> str:
     )
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = summary.score_text
-    environment.filters["ms"] = summary.ms
-    environment.filters["speedup"] = summary.speedup_text
-    environment.filters["strongest"] = summary.strongest
+    environment.filters["ms"] = times.ms
+    environment.filters["speedup"] = times.speedup_text
+    environment.filters["strongest"] = times.strongest
     environment.filters["search"] = summary.search_text
     return environment.get_template("page.html").render(
         report=report,
         models=summary.model_results(report),
-        shapes=summary.shapes(report.latencies),
+        shapes=times.shapes(report.latencies),
         metrics=summary.metrics(report),
         main_metrics=summary.main_metrics(report),
         verdicts=summary.verdicts(report),

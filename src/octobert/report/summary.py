@@ -4,62 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
-from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup
+from octobert.core.measurements import Comparison, Footprint, Score
 from octobert.core.results import Report, Search
+from octobert.report import times
 
-# Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.
-_BUSY, _STOLEN = 0.1, 0.02
-# p99 / p50 of equal inputs above which times are called noisy; on an idle machine it is below 1.5.
-_NOISY = 2.0
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
-
-
-@dataclass(frozen=True)
-class TimedShape:
-    """The shape of a timed batch.
-
-    Args:
-        batch: rows.
-        sequence: tokens of each row, or `data` for rows of the evaluation data.
-
-    Example:
-        >>> str(TimedShape(8, 128))
-        '8 × 128'
-    """
-
-    batch: int
-    sequence: int | str
-
-    def __str__(self) -> str:
-        return f"{self.batch} × {self.sequence}"
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The times of one model.
-
-    Args:
-        name: of the model.
-        precision: of the arithmetic; 8 bits come first.
-        threads: of one inference.
-        quantized: not a float baseline.
-        latencies: shape → times.
-        baseline: shape → speedup over the float baseline; empty for float models.
-        fastest: shape → speedup over the fastest float form on the same runtime; empty where that is the baseline.
-        elsewhere: the float baseline and its device, if that is another device; else None.
-    """
-
-    name: str
-    precision: str
-    threads: int
-    quantized: bool
-    latencies: dict[TimedShape, Latency]
-    baseline: dict[TimedShape, Speedup]
-    fastest: dict[TimedShape, Speedup]
-    elsewhere: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +32,7 @@ class ModelResult:
     precision: str
     scores: tuple[Score, ...]
     comparison: Comparison | None
-    timing: Timing
+    timing: times.Timing
     footprint: Footprint
 
 
@@ -96,55 +47,13 @@ def main_metrics(report: Report) -> list[str]:
     return names if len(names) <= _METRICS_IN_MAIN_TABLE else names[:1]
 
 
-def shapes(latencies: Sequence[Latency]) -> list[TimedShape]:
-    """Return the timed shapes, in order."""
-    return list(dict.fromkeys(TimedShape(latency.batch, latency.sequence) for latency in latencies))
-
-
-def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], speedups: Sequence[Speedup]) -> list[Timing]:
-    """Return the times of each model.
-
-    Args:
-        latencies: of all models and shapes.
-        footprints: of all models.
-        speedups: of the quantized models over float models; over the baseline first.
-    """
-    times: dict[str, dict[TimedShape, Latency]] = {}
-    for latency in latencies:
-        times.setdefault(latency.candidate, {})[TimedShape(latency.batch, latency.sequence)] = latency
-    devices = {footprint.candidate: footprint.device for footprint in footprints}
-    result = []
-    for footprint in footprints:
-        name = footprint.candidate
-        over: dict[str, dict[TimedShape, Speedup]] = {}
-        for speedup in speedups:
-            if speedup.candidate == name:
-                over.setdefault(speedup.reference, {})[TimedShape(speedup.batch, speedup.sequence)] = speedup
-        reference = next(iter(over), "")
-        strongest = min(over, key=lambda rival: prod(each.ratio for each in over[rival].values()), default="")
-        device = devices.get(reference, footprint.device)
-        result.append(
-            Timing(
-                name=name,
-                precision=f"int8 + {footprint.precision}" if over else footprint.precision,
-                threads=footprint.threads,
-                quantized=bool(over),
-                latencies=times[name],
-                baseline=over.get(reference, {}),
-                fastest=over[strongest] if strongest != reference else {},
-                elsewhere=None if device == footprint.device else f"{reference} ran on the {device}",
-            )
-        )
-    return result
-
-
 def model_results(report: Report) -> list[ModelResult]:
     """Return the results of each model, float baselines first."""
     compared = {c.candidate: c for c in report.comparisons}
     float16 = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
     all_timings = [
         replace(timing, precision="int8 + f16") if timing.name in float16 else timing
-        for timing in timings(report.latencies, report.footprints, report.speedups)
+        for timing in times.timings(report.latencies, report.footprints, report.speedups)
     ]
     return [
         ModelResult(
@@ -170,16 +79,6 @@ def score_text(score: Score) -> str:
     return f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]"
 
 
-def ms(value: float) -> str:
-    """Format milliseconds with three significant digits or so.
-
-    Example:
-        >>> ms(1.234), ms(12.34), ms(1234.5)
-        ('1.23', '12.3', '1234')
-    """
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
 def probability(p_value: float | None) -> str:
     """Format a p-value.
 
@@ -199,12 +98,12 @@ def verdicts(report: Report) -> list[str]:
 
 
 def _compared(report: Report, model: ModelResult) -> list[str]:
-    sentences = speed(model.timing)
+    sentences = times.speed(model.timing)
     comparison = model.comparison
     if comparison is None:
         return sentences
-    rival = next((c for c in report.comparisons if c.candidate == rival_of(model.timing)), None)
-    gains = any(each.low > 1 for each in strongest(model.timing).values())
+    rival = next((c for c in report.comparisons if c.candidate == times.rival_of(model.timing)), None)
+    gains = any(each.low > 1 for each in times.strongest(model.timing).values())
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
@@ -219,58 +118,6 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     against = "" if parts else f" with {comparison.reference}"
     parts.append(f"{comparison.fidelity_name}{against} {fidelity}")
     return [*sentences, f"{model.name}: {'; '.join(parts)}."]
-
-
-def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
-    """Return the speedups of a model over the fastest float form that was timed on its runtime."""
-    return timing.fastest or timing.baseline
-
-
-def rival_of(timing: Timing) -> str:
-    """Return the name of the fastest float form that was timed on a model's runtime."""
-    return next((each.reference for each in strongest(timing).values()), "")
-
-
-def speed(timing: Timing) -> list[str]:
-    """Return sentences on how fast a quantized model is: compared with its float baseline and with the fastest float form."""
-    if not timing.baseline:
-        return []
-    reference = next(iter(timing.baseline.values())).reference
-    device = f" ({timing.elsewhere})" if timing.elsewhere else ""
-    figures = [f"{_span(timing.baseline)} × {reference}{device}"]
-    if timing.fastest:
-        figures.append(f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)")
-    sentences = [f"{timing.name}: speed {', '.join(figures)}."]
-    over = strongest(timing)
-    if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.low <= 1]:
-        where = "any timed shape: " if len(slow) == len(over) else ""
-        verdict = "not faster" if any(each.high < 1 for each in over.values()) else "not clearly faster"
-        sentences.append(f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}.")
-    return sentences
-
-
-def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
-    """The ratios of all shapes; the ratio with its interval where there is one shape."""
-    ratios = [each.ratio for each in speedups.values()]
-    if len(ratios) == 1:
-        return speedup_text(next(iter(speedups.values())))
-    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def _lost(speedup: Speedup) -> str:
-    why = "slower" if speedup.high < 1 else "within noise"
-    return f"{speedup_text(speedup)}, {why}"
-
-
-def speedup_text(speedup: Speedup) -> str:
-    """Format a speedup with its confidence interval.
-
-    Example:
-        >>> speedup_text(Speedup(candidate="a", reference="b", batch=1, sequence=128, ratio=3.791, low=3.702, high=3.851))
-        '3.79 [3.70, 3.85]'
-    """
-    return f"{speedup.ratio:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:
@@ -293,26 +140,6 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
         sentences.append(
             f"The float model {name} gives the same answer to every row, so {comparison.fidelity_name} "
             f"{comparison.fidelity:.2%} says nothing."
-        )
-    return sentences
-
-
-def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
-    """Return sentences on what makes times unreliable: a busy machine, and times that vary."""
-    sentences = []
-    if load is not None and (load.others > _BUSY * load.cores or load.stolen > _STOLEN):
-        stolen = f", and the hypervisor took {load.stolen:.0%} of the CPU time" if load.stolen > _STOLEN else ""
-        sentences.append(
-            f"The machine was busy during the timing: other programs used {load.others:.1f} of {load.cores} cores{stolen}. "
-            "Compare models with each other, and repeat absolute times on an idle machine."
-        )
-    # Rows of the data differ in length, so their times differ on an idle machine too.
-    spread = {each: each.percentile_ms(99) / each.percentile_ms(50) for each in latencies if each.sequence != "data"}
-    worst = max(spread, key=spread.__getitem__, default=None)
-    if worst is not None and spread[worst] > _NOISY:
-        sentences.append(
-            f"The times vary: p99 is up to {spread[worst]:.1f} × p50 ({worst.candidate} at "
-            f"{TimedShape(worst.batch, worst.sequence)}). Speedups compare medians; their intervals include this."
         )
     return sentences
 
@@ -399,7 +226,7 @@ def warnings(report: Report) -> list[str]:
         sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
     quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
     sentences += dict.fromkeys(each for comparison in quantized for each in chance(report.scores, comparison))
-    sentences += noise(report.latencies, report.load)
+    sentences += times.noise(report.latencies, report.load)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"
         sentences.append(f"{name} {what}: {reason}.")

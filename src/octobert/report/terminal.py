@@ -10,7 +10,7 @@ from rich.text import Text
 from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search
 from octobert.core.settings import Tuned
-from octobert.report import summary
+from octobert.report import summary, times
 from octobert.report.tables import Column, FittedTable
 
 
@@ -21,9 +21,7 @@ def render(report: Report) -> RenderableType:
         return Group(Text("Nothing was measured (measure: false)."), *found)
     timings = [model.timing for model in summary.model_results(report)]
     more = [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
-    return Group(
-        quality_table(report), *more, latency_table(timings, summary.shapes(report.latencies), precision=False), *found
-    )
+    return Group(quality_table(report), *more, latency_table(timings, times.shapes(report.latencies), precision=False), *found)
 
 
 def _breakable(figure: str) -> str:
@@ -86,7 +84,7 @@ def score_table(report: Report) -> FittedTable:
 
 
 def latency_table(
-    timings: Sequence[summary.Timing], shapes: Sequence[summary.TimedShape], *, precision: bool = True
+    timings: Sequence[times.Timing], shapes: Sequence[times.TimedShape], *, precision: bool = True
 ) -> FittedTable:
     """Return p50, p90 and p99 in ms, rows per second, and the speedup over float models, shape by shape.
 
@@ -106,13 +104,13 @@ def latency_table(
         table.add_row(str(shape), style="bold")
         for timing in timings:
             latency = timing.latencies[shape]
-            speedups = [timing.baseline.get(shape), summary.strongest(timing).get(shape)][: len(over)]
+            speedups = [timing.baseline.get(shape), times.strongest(timing).get(shape)][: len(over)]
             table.add_row(
                 f"  {timing.name}",
                 *((timing.precision,) if precision else ()),
-                *(summary.ms(latency.percentile_ms(p)) for p in (50, 90, 99)),
+                *(times.ms(latency.percentile_ms(p)) for p in (50, 90, 99)),
                 f"{latency.rows_per_second:.0f}",
-                *(_breakable(summary.speedup_text(each)) if each else "" for each in speedups),
+                *(_breakable(times.speedup_text(each)) if each else "" for each in speedups),
                 style="bold" if timing.quantized else "",
             )
         table.add_section()
@@ -137,7 +135,7 @@ def tuned_table(result: Tuned) -> FittedTable:
     decision = "the default setting stays: no other is significantly faster"
     if result.ratio < 1.0:
         decision = f"stored: {result.ratio:.3f} × default time (95 % confidence interval {result.low:.3f} to {result.high:.3f})"
-    title = f"Tuned for {result.goal} on {result.rows} rows (default: {summary.ms(result.default_ms)} ms); {decision}"
+    title = f"Tuned for {result.goal} on {result.rows} rows (default: {times.ms(result.default_ms)} ms); {decision}"
     table = table_of(title, (), ("× default time", "streams", "threads", "tokens per batch"))
     table.add_column("runtime options")
     for tried in sorted(result.tried, key=lambda t: t.ratio or float("inf")):

@@ -1,0 +1,183 @@
+"""Times of models as rows and sentences: latencies, speedups over float models, and what made them unreliable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from octobert.core.measurements import Footprint, Latency, Load, Speedup
+
+# Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.
+_BUSY, _STOLEN = 0.1, 0.02
+# p99 / p50 of equal inputs above which times are called noisy; on an idle machine it is below 1.5.
+_NOISY = 2.0
+
+
+@dataclass(frozen=True)
+class TimedShape:
+    """The shape of a timed batch.
+
+    Args:
+        batch: rows.
+        sequence: tokens of each row, or `data` for rows of the evaluation data.
+
+    Example:
+        >>> str(TimedShape(8, 128))
+        '8 × 128'
+    """
+
+    batch: int
+    sequence: int | str
+
+    def __str__(self) -> str:
+        return f"{self.batch} × {self.sequence}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one model.
+
+    Args:
+        name: of the model.
+        precision: of the arithmetic; 8 bits come first.
+        threads: of one inference.
+        quantized: not a float baseline.
+        latencies: shape → times.
+        baseline: shape → speedup over the float baseline; empty for float models.
+        fastest: shape → speedup over the fastest float form on the same runtime; empty where that is the baseline.
+        elsewhere: the float baseline and its device, if that is another device; else None.
+    """
+
+    name: str
+    precision: str
+    threads: int
+    quantized: bool
+    latencies: dict[TimedShape, Latency]
+    baseline: dict[TimedShape, Speedup]
+    fastest: dict[TimedShape, Speedup]
+    elsewhere: str | None = None
+
+
+def shapes(latencies: Sequence[Latency]) -> list[TimedShape]:
+    """Return the timed shapes, in order."""
+    return list(dict.fromkeys(TimedShape(latency.batch, latency.sequence) for latency in latencies))
+
+
+def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], speedups: Sequence[Speedup]) -> list[Timing]:
+    """Return the times of each model.
+
+    Args:
+        latencies: of all models and shapes.
+        footprints: of all models.
+        speedups: of the quantized models over float models; over the baseline first.
+    """
+    times: dict[str, dict[TimedShape, Latency]] = {}
+    for latency in latencies:
+        times.setdefault(latency.candidate, {})[TimedShape(latency.batch, latency.sequence)] = latency
+    devices = {footprint.candidate: footprint.device for footprint in footprints}
+    result = []
+    for footprint in footprints:
+        name = footprint.candidate
+        over: dict[str, dict[TimedShape, Speedup]] = {}
+        for speedup in speedups:
+            if speedup.candidate == name:
+                over.setdefault(speedup.reference, {})[TimedShape(speedup.batch, speedup.sequence)] = speedup
+        reference = next(iter(over), "")
+        strongest = min(over, key=lambda rival: prod(each.ratio for each in over[rival].values()), default="")
+        device = devices.get(reference, footprint.device)
+        result.append(
+            Timing(
+                name=name,
+                precision=f"int8 + {footprint.precision}" if over else footprint.precision,
+                threads=footprint.threads,
+                quantized=bool(over),
+                latencies=times[name],
+                baseline=over.get(reference, {}),
+                fastest=over[strongest] if strongest != reference else {},
+                elsewhere=None if device == footprint.device else f"{reference} ran on the {device}",
+            )
+        )
+    return result
+
+
+def ms(value: float) -> str:
+    """Format milliseconds with three significant digits or so.
+
+    Example:
+        >>> ms(1.234), ms(12.34), ms(1234.5)
+        ('1.23', '12.3', '1234')
+    """
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
+    """Return the speedups of a model over the fastest float form that was timed on its runtime."""
+    return timing.fastest or timing.baseline
+
+
+def rival_of(timing: Timing) -> str:
+    """Return the name of the fastest float form that was timed on a model's runtime."""
+    return next((each.reference for each in strongest(timing).values()), "")
+
+
+def speed(timing: Timing) -> list[str]:
+    """Return sentences on how fast a quantized model is: compared with its float baseline and with the fastest float form."""
+    if not timing.baseline:
+        return []
+    reference = next(iter(timing.baseline.values())).reference
+    device = f" ({timing.elsewhere})" if timing.elsewhere else ""
+    figures = [f"{_span(timing.baseline)} × {reference}{device}"]
+    if timing.fastest:
+        figures.append(f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)")
+    sentences = [f"{timing.name}: speed {', '.join(figures)}."]
+    over = strongest(timing)
+    if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.low <= 1]:
+        where = "any timed shape: " if len(slow) == len(over) else ""
+        verdict = "not faster" if any(each.high < 1 for each in over.values()) else "not clearly faster"
+        sentences.append(f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}.")
+    return sentences
+
+
+def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
+    """The ratios of all shapes; the ratio with its interval where there is one shape."""
+    ratios = [each.ratio for each in speedups.values()]
+    if len(ratios) == 1:
+        return speedup_text(next(iter(speedups.values())))
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _lost(speedup: Speedup) -> str:
+    why = "slower" if speedup.high < 1 else "within noise"
+    return f"{speedup_text(speedup)}, {why}"
+
+
+def speedup_text(speedup: Speedup) -> str:
+    """Format a speedup with its confidence interval.
+
+    Example:
+        >>> speedup_text(Speedup(candidate="a", reference="b", batch=1, sequence=128, ratio=3.791, low=3.702, high=3.851))
+        '3.79 [3.70, 3.85]'
+    """
+    return f"{speedup.ratio:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+
+
+def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
+    """Return sentences on what makes times unreliable: a busy machine, and times that vary."""
+    sentences = []
+    if load is not None and (load.others > _BUSY * load.cores or load.stolen > _STOLEN):
+        stolen = f", and the hypervisor took {load.stolen:.0%} of the CPU time" if load.stolen > _STOLEN else ""
+        sentences.append(
+            f"The machine was busy during the timing: other programs used {load.others:.1f} of {load.cores} cores{stolen}. "
+            "Compare models with each other, and repeat absolute times on an idle machine."
+        )
+    # Rows of the data differ in length, so their times differ on an idle machine too.
+    spread = {each: each.percentile_ms(99) / each.percentile_ms(50) for each in latencies if each.sequence != "data"}
+    worst = max(spread, key=spread.__getitem__, default=None)
+    if worst is not None and spread[worst] > _NOISY:
+        sentences.append(
+            f"The times vary: p99 is up to {spread[worst]:.1f} × p50 ({worst.candidate} at "
+            f"{TimedShape(worst.batch, worst.sequence)}). Speedups compare medians; their intervals include this."
+        )
+    return sentences
