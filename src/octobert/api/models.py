@@ -200,7 +200,7 @@ def verify(package: PathLike) -> Verified:
     """Compare the content of every file of a package with the sha256 in its manifest.
 
     Args:
-        package: A package, `OUT/<target>`.
+        package: A package, `OUT/<target>`, or its zip file.
 
     Returns:
         The files, and those that were added after it was packaged.
@@ -208,9 +208,10 @@ def verify(package: PathLike) -> Verified:
     Raises:
         ModelError: Files are missing or have another content, all named; or the folder is not a package.
     """
-    from octobert.inference import package_files
+    from octobert.inference import package_files, package_zip
 
-    return package_files.verify(path_of(package, "package"))
+    path = path_of(package, "package")
+    return package_zip.verify(path) if path.suffix == package_zip.SUFFIX and path.is_file() else package_files.verify(path)
 
 
 def inspect(

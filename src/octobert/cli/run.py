@@ -35,6 +35,7 @@ def command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure less, in a fraction of the time. The models are the same.")
     ] = False,
+    zip_: Annotated[bool, typer.Option("--zip", help="Also write each package as one zip file, OUT/TARGET.zip.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
@@ -42,7 +43,7 @@ def command(
     import octobert
 
     # What lets a recipe run code is given here and not in its file.
-    flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick}
+    flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
     given = [f"{name}=true" for name, flag in flags.items() if flag]
     checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *given])
     run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
@@ -77,9 +78,11 @@ def _print_models(report: Report, out: Path) -> None:
     for target in report.plans:
         if target in report.absent:
             _show.line(f"Model    {out / target}   cannot run here: {report.absent[target]}")
-            continue
-        _show.line(f"Model    {out / target}")
-        if row is not None:
+        else:
+            _show.line(f"Model    {out / target}")
+        if report.recipe.get("zip"):
+            _show.line(f"Zip      {out / target}.zip")
+        if row is not None and target not in report.absent:
             _show.line(f"   try   {_next.predict_command(out / target, report.task.head, row)}")
 
 

@@ -14,7 +14,7 @@ EXAMPLES = ("octobert verify out",)
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="A package, OUT/TARGET, or an output directory with packages.")],
+    directory: Annotated[Path, typer.Argument(help="A package (folder or zip file), or an output directory with packages.")],
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Compare the content of every file of a package with the sha256 in octobert.json."""

@@ -181,6 +181,7 @@ class Recipe(FrozenModel):
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
         token_states: For embeddings: write the states of all tokens as a second output, which other programs pool themselves.
             Without it a model that reads the first token only computes only that in its last layer.
+        zip: Also write each package as one zip file, OUT/TARGET.zip.
         measure: Evaluate and time every model. Otherwise models are only written.
         quick: Measure less, in less than half of the time: at most 128 evaluation rows, few rounds of timing at the smallest
             batch size, and only the float models on the runtimes of the targets. The written models are the same.
@@ -208,6 +209,7 @@ class Recipe(FrozenModel):
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
     token_states: bool = True
+    zip: bool = False
     measure: bool = True
     quick: bool = False
     baselines: tuple[str, ...] | None = None

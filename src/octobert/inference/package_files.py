@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from octobert.core.tabular import Row, Tabular
 
 # Files that one message names.
 _NAMED = 10
+_AGAIN = "copy the package again, or package the model again"
 
 
 class Verified(Tabular):
@@ -46,13 +49,29 @@ def read_manifest(folder: Path) -> PackageManifest:
     if not path.is_file():
         inner = sorted(p.parent.name for p in folder.glob(f"*/{PACKAGE_FILE}")) if folder.is_dir() else []
         fix = f"give the folder of one target: {', '.join(str(folder / name) for name in inner)}" if inner else "check the path"
+        if zipfile.is_zipfile(folder):
+            fix = f"unpack it first: unzip {shlex.quote(str(folder))}"
         raise ModelError("not a package", where=str(folder), expected=PACKAGE_FILE, fix=fix)
     try:
-        return PackageManifest.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        got = first_problem(error) if isinstance(error, ValueError) else error.strerror
-        fix = "copy the package again, or package the model again"
-        raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix=fix) from error
+        return manifest_of(path.read_bytes(), path)
+    except OSError as error:
+        raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=error.strerror, fix=_AGAIN) from error
+
+
+def manifest_of(content: bytes, path: Path) -> PackageManifest:
+    """The manifest that these bytes are.
+
+    Args:
+        path: of the file, for the error message.
+
+    Raises:
+        ModelError: they are none.
+    """
+    try:
+        return PackageManifest.model_validate_json(content)
+    except ValueError as error:
+        got = first_problem(error)
+        raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix=_AGAIN) from error
 
 
 def verify(folder: Path) -> Verified:
@@ -67,7 +86,7 @@ def verify(folder: Path) -> Verified:
     present = {path.relative_to(folder).as_posix() for path in files_in(folder)}
     states = {name: _state(folder / name, digest) for name, digest in manifest.files.items()}
     if wrong := [f"{name} {state}" for name, state in states.items() if state]:
-        raise _other_files(folder, wrong)
+        raise other_files(folder, wrong)
     added = sorted(present - {*manifest.files, PACKAGE_FILE})
     return Verified(package=str(folder), files=manifest.files, added=tuple(added))
 
@@ -92,7 +111,7 @@ def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> No
     if not model_file.is_file() and not wrong:
         wrong.append(f"{model_file.relative_to(folder).as_posix()} is missing")
     if wrong:
-        raise _other_files(folder, wrong)
+        raise other_files(folder, wrong)
 
 
 def _state(path: Path, digest: str) -> str:
@@ -105,8 +124,8 @@ def _state(path: Path, digest: str) -> str:
         return f"cannot be read ({error.strerror})"
 
 
-def _other_files(folder: Path, wrong: Iterable[str]) -> ModelError:
+def other_files(package: Path, wrong: Iterable[str]) -> ModelError:
+    """The error that names files of a package which are not as they were packaged."""
     shown = list(wrong)
     got = ", ".join(shown[:_NAMED]) + (f", and {len(shown) - _NAMED} more" if len(shown) > _NAMED else "")
-    fix = "copy the package again, or package the model again"
-    return ModelError("the package is not as octobert wrote it", where=str(folder), got=got, fix=fix)
+    return ModelError("the package is not as octobert wrote it", where=str(package), got=got, fix=_AGAIN)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path, PurePosixPath
 
-from octobert.core.files import digest_or_none, files_in, is_folder, link_or_copy, remove
+from octobert.core.files import digest_or_none, files_in, is_file, is_folder, link_or_copy, remove
 from octobert.core.results import PACKAGE_FILE
 from octobert.inference import tuned_file
 
@@ -25,7 +25,9 @@ def found(path: Path, names: Iterable[str]) -> dict[str, str | None]:
 
 
 def is_untouched(folder: Path, recorded: Mapping[str, str]) -> bool:
-    """Whether a folder holds nothing but files that are as they were published."""
+    """Whether a folder holds nothing but files that are as they were published; or whether a file is."""
+    if ITSELF in recorded:
+        return is_file(folder) and digest_or_none(folder) == recorded[ITSELF]
     if not is_folder(folder):
         return False
     try:

@@ -6,7 +6,7 @@
              package/T ─ report ─ evaluate/C, benchmark, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
 
 T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps that
-measure run only with `measure: true`.
+measure run only with `measure: true`. With `zip: true` each package is followed by archive/T.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Step, StepResult, step
 from octobert.pipeline.facts import CAPTURE, DATA, OBSERVE, RunFacts, facts_of
 from octobert.pipeline.stages import (
+    archive,
     benchmark,
     calibrate,
     capture,
@@ -355,9 +356,9 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
 
 
 def _packages(facts: RunFacts) -> list[Step]:
-    """A package for every target."""
+    """A package for every target; also as a zip file where the recipe asks for it."""
     reported = StepResult(step="report")
-    return [
+    steps = [
         step(
             f"package/{target}",
             package.run,
@@ -366,3 +367,7 @@ def _packages(facts: RunFacts) -> list[Step]:
         )
         for target in facts.recipe.targets
     ]
+    for target in facts.recipe.targets if facts.recipe.zip else ():
+        packaged = archive.Inputs(package=StepResult(step=f"package/{target}"))
+        steps.append(step(f"archive/{target}", archive.run, packaged, archive.Options(target=target)))
+    return steps

@@ -38,6 +38,7 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import PACKAGE_FILE, TRAINED
+from octobert.inference import package_zip
 from octobert.pipeline import carrying
 from octobert.pipeline.carrying import ITSELF, MARK
 from octobert.pipeline.contract import Step
@@ -51,11 +52,11 @@ _STAGE, _RECORD, _NEW, _OLD = "publishing", "published.json", "new", "old"
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder to publish.
+    """A folder to publish, or a file.
 
     Args:
         path: where it is in the store.
-        files: those to publish: relative path → sha256.
+        files: those to publish: relative path → sha256. A file has one relative path, which is empty.
     """
 
     path: Path
@@ -68,7 +69,7 @@ class Publication(FrozenModel):
     Args:
         files: name in OUT → relative path → sha256. A file has one relative path, which is empty.
         replaced: names that are new or different, in order.
-        dropped: packages of an earlier run that is not this run's any more.
+        dropped: packages and zip files of an earlier run that are not this run's any more.
     """
 
     files: Mapping[str, dict[str, str]] = Field(default_factory=dict)
@@ -106,13 +107,19 @@ def check_output(steps: Sequence[Step], out: Path) -> None:
                 )
             if (out / name).is_dir():
                 files_in(out / name)
-        for page in PAGES:
+        zips = [f"{step.name.partition('/')[2]}{package_zip.SUFFIX}" for step in steps if step.stage == "archive"]
+        for page in (*PAGES, *zips):
             if (out / page).is_dir():
                 fix = "move it away, or choose another --out"
-                raise StorageError("the report would replace a folder", where=str(out / page), fix=fix)
-        for name in read_in(out, steps) & {".", HIDDEN, *marks}:
+                raise StorageError("a file would replace a folder", where=str(out / page), fix=fix)
+        for name in read_in(out, steps) & {".", HIDDEN, *marks, *zips}:
             where = str(out / name)
             raise StorageError("the run would change the files that it reads", where=where, fix="choose another --out")
+
+
+def _is_zip(name: str) -> bool:
+    """Whether a name in OUT is that of a package as a zip file."""
+    return name.endswith(package_zip.SUFFIX)
 
 
 def read_in(out: Path, steps: Sequence[Step]) -> set[str]:
@@ -133,7 +140,7 @@ def publish(
     """Publish the results of a run.
 
     Args:
-        folders: name in OUT → folder.
+        folders: name in OUT → folder, or file.
         pages: name in OUT → text of a file.
         hold: of OUT.
         needed: packages of other targets, which an earlier run published, are removed unless the user changed them or they are
@@ -145,7 +152,7 @@ def publish(
     last = _read(out / HIDDEN / _RECORD) or Publication()
     fresh = {name: dict(folder.files) for name, folder in folders.items()}
     fresh |= {name: {ITSELF: text_digest(text)} for name, text in pages.items()}
-    others = [name for name in last.files if name not in fresh and PACKAGE_FILE in last.files[name]]
+    others = [name for name, files in last.files.items() if name not in fresh and (PACKAGE_FILE in files or _is_zip(name))]
     stale = [] if needed is None else [name for name in others if name not in needed]
     dropped = [name for name in stale if carrying.is_untouched(out / name, last.files[name])]
     left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
@@ -209,7 +216,8 @@ def _prepare(stage: Path, publication: Publication, folders: Mapping[str, Folder
         for file in folders[name].files:
             (new / file).parent.mkdir(parents=True, exist_ok=True)
             copy(folders[name].path / file, new / file)
-        (new / MARK).touch()
+        if ITSELF not in folders[name].files:
+            (new / MARK).touch()
     sync_all(stage)
 
 

@@ -28,7 +28,9 @@ from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
+from octobert.inference import package_zip
 from octobert.pipeline import keys
+from octobert.pipeline.carrying import ITSELF
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.lock import Hold, locked
@@ -105,6 +107,9 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
 
         report = results["report"].read(report_stage.REPORT, Report)
         folders = {target: _folder(results[f"package/{target}"]) for target in recipe.targets}
+        if recipe.zip:
+            zips = {f"{target}{package_zip.SUFFIX}": results[f"archive/{target}"] for target in recipe.targets}
+            folders |= {name: _file(result, name) for name, result in zips.items()}
         trained = next((name for name in ("qat", "finetune") if name in results), None)
         if trained is not None:
             folders[CHECKPOINT] = _folder(results[trained], CHECKPOINT)
@@ -166,6 +171,11 @@ def _folder(result: StepResult, inner: str = "") -> Folder:
     files = {PurePosixPath(name): digest for name, digest in manifest_of(result).files.items()}
     own = {name.relative_to(inner).as_posix(): digest for name, digest in files.items() if name.is_relative_to(inner)}
     return Folder(result.path(inner), own)
+
+
+def _file(result: StepResult, name: str) -> Folder:
+    """One file of a result, to be published by itself."""
+    return Folder(result.path(name), {ITSELF: manifest_of(result).files[name]})
 
 
 def key_of(step: Step, made: Mapping[str, Artifact]) -> str:

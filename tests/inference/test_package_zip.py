@@ -1,0 +1,79 @@
+"""A package as one zip file: equal bytes from equal files, and compared with its own manifest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import octobert
+from octobert.core.errors import ModelError
+from octobert.core.files import file_digest
+from octobert.inference import package_files, package_zip
+
+
+@pytest.fixture(scope="module")
+def package(finished) -> Path:
+    return finished[1] / "ort-cpu"
+
+
+@pytest.fixture
+def archive(package: Path, tmp_path: Path) -> Path:
+    names = [*package_files.read_manifest(package).files, "octobert.json"]
+    package_zip.write(package, names, tmp_path / "ort-cpu.zip", "ort-cpu")
+    return tmp_path / "ort-cpu.zip"
+
+
+def test_equal_packages_give_equal_bytes_and_the_unpacked_one_opens(package: Path, archive: Path, tmp_path: Path) -> None:
+    shutil.copytree(package, tmp_path / "copy")
+    names = [*package_files.read_manifest(package).files, "octobert.json"]
+    for name in names:
+        os.utime(tmp_path / "copy" / name, (0, 10**9))
+    package_zip.write(tmp_path / "copy", reversed(names), tmp_path / "other.zip", "ort-cpu")
+    assert file_digest(archive) == file_digest(tmp_path / "other.zip")
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
+    assert octobert.verify(tmp_path / "unpacked" / "ort-cpu").files == octobert.verify(archive).files
+    assert octobert.verify(archive).added == ()
+
+
+def changed(archive: Path, name: str, content: bytes | None) -> Path:
+    """The zip file with another content of a file, or without it."""
+    path = archive.with_name("changed.zip")
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(path, "w") as new:
+        for info in old.infolist():
+            if info.filename != name:
+                new.writestr(info, old.read(info))
+        if content is not None:
+            new.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("ort-cpu/config.json", b"{}", r"the package is not as octobert wrote it \(got config.json has another content\)"),
+        ("ort-cpu/tokenizer.json", None, r"the package is not as octobert wrote it \(got tokenizer.json is missing\)"),
+        ("ort-cpu/octobert.json", None, r"not a zip file of a package \(got 0 files of that name, expected octobert.json\)"),
+        ("ort-cpu/octobert.json", b"[]", r"octobert.json cannot be read"),
+        ("other/octobert.json", b"{}", r"not a zip file of a package \(got 2 files of that name"),
+    ],
+)
+def test_a_zip_file_that_is_not_as_it_was_written(archive: Path, name: str, content: bytes | None, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        octobert.verify(changed(archive, name, content))
+
+
+def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_listed(archive: Path) -> None:
+    assert octobert.verify(changed(archive, "../evil.txt", b"x")).added == ("../evil.txt",)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match=r"the zip file cannot be read .*copy it again, or package the model again"):
+        octobert.verify(archive)
+
+
+def test_a_zip_file_is_not_opened_as_it_is(archive: Path) -> None:
+    with pytest.raises(ModelError, match=r"not a package .*; unpack it first: unzip .*ort-cpu\.zip\.$"):
+        octobert.load(archive)
