@@ -16,7 +16,7 @@ from octobert.core import files
 from octobert.core.errors import StorageError
 from octobert.core.files import digests_of, text_digest
 from octobert.core.frozen import FrozenModel
-from octobert.core.inputs import UserFile
+from octobert.core.user_code import UserCode
 from octobert.pipeline import publishing
 from octobert.pipeline.contract import Step
 from octobert.pipeline.lock import locked
@@ -337,7 +337,7 @@ def test_a_zip_file_is_published_with_its_package_and_goes_with_it(tmp_path) -> 
 class Options(FrozenModel):
     """Of a stage that reads a file."""
 
-    file: UserFile
+    file: UserCode
 
 
 class Nothing(FrozenModel):
@@ -346,7 +346,7 @@ class Nothing(FrozenModel):
 
 def step(name: str, path: Path) -> Step:
     """A step that reads a file."""
-    options = Options(file=UserFile(path=path, digest="", stamp=""))
+    options = Options(file=UserCode(kind="train", path=path, function="train", where="", digest="", stamp=""))
     return Step(name, name.partition("/")[0], Nothing(), options)
 
 

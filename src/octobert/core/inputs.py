@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from octobert.core.files import file_digest, file_stamp
-from octobert.core.frozen import FrozenModel
 
 
 @runtime_checkable
@@ -48,25 +47,3 @@ def unchanged(files: UserFiles) -> bool:
         return files.summary(file_stamp) == files.stamp or files.summary(file_digest) == files.digest
     except OSError:
         return False
-
-
-class UserFile(FrozenModel):
-    """One file."""
-
-    path: Path
-    digest: str
-    stamp: str
-
-    @property
-    def places(self) -> tuple[Path, ...]:
-        """See `UserFiles`."""
-        return (self.path,)
-
-    def summary(self, of: Callable[[Path], str]) -> str:
-        """See `UserFiles`."""
-        return of(self.path)
-
-    @staticmethod
-    def at(path: Path) -> UserFile:
-        """A file as it is now."""
-        return UserFile(path=path, stamp=file_stamp(path), digest=file_digest(path))

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.recipe import Choice, Recipe, RowSelection
 from octobert.config.training import Finetune
+from octobert.core import user_code
 from octobert.core.errors import RecipeError
-from octobert.core.inputs import UserFile
+from octobert.core.user_code import UserCode
 from octobert.evaluation import candidates
 from octobert.models import source
 from octobert.models.source import ModelSource
@@ -58,7 +58,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
     facts = facts_of(recipe, tune=recipe.accuracy is not None)
     steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts), *_measure(facts)]
     steps.append(_report(facts, steps))
-    return [*steps, *_packages(facts)]
+    return _checked([*steps, *_packages(facts)])
 
 
 def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
@@ -84,7 +84,18 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         ),
     )
     needed = [each for each in _model(facts) if each.stage in ("capture", "transform", "observe")]
-    return [_data(facts), *_finetune(facts), *needed, compared]
+    return _checked([_data(facts), *_finetune(facts), *needed, compared])
+
+
+def _checked(steps: list[Step]) -> list[Step]:
+    """Steps whose code of the user can be imported and called.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    codes = {code.digest: code for each in steps for code in each.reads if isinstance(code, UserCode)}
+    user_code.check(list(codes.values()))
+    return steps
 
 
 def _without_qat(recipe: Recipe) -> Recipe:
@@ -101,7 +112,7 @@ def finetune_steps(recipe: Recipe) -> list[Step]:
     if recipe.finetune is None:
         raise RecipeError("the recipe trains nothing", where="finetune", fix="give it settings, such as finetune: {epochs: 3}")
     facts = replace(facts_of(recipe, tune=False), allow_pickle=False)
-    return [_data(facts), *_finetune(facts), _capture(facts), _evaluate(facts, candidates.CHECKPOINT.name)]
+    return _checked([_data(facts), *_finetune(facts), _capture(facts), _evaluate(facts, candidates.CHECKPOINT.name)])
 
 
 def _data(facts: RunFacts) -> Step:
@@ -141,11 +152,10 @@ def _finetune(facts: RunFacts) -> list[Step]:
     recipe, settings = facts.recipe, facts.recipe.finetune
     if settings is None:
         return []
-    teacher, code_file = _teacher(recipe, settings), _code_file(settings)
     options = finetune.Options(
         model=facts.model,
-        teacher=teacher,
-        code_file=code_file,
+        teacher=_teacher(recipe, settings),
+        code=_code("finetune", settings),
         allow_pickle=recipe.allow_pickle,
         training=recipe.training,
         task=facts.task,
@@ -162,18 +172,9 @@ def _teacher(recipe: Recipe, settings: Finetune) -> ModelSource | None:
     return source.resolve(settings.distill.teacher, allow_pickle=recipe.allow_pickle)
 
 
-def _code_file(settings: Finetune) -> UserFile | None:
-    """The file of the user's training function.
-
-    Raises:
-        RecipeError: the file does not exist.
-    """
-    if settings.code is None:
-        return None
-    file = Path(settings.code.rpartition(":")[0])
-    if not file.is_file():
-        raise RecipeError("the Python file does not exist", where="code", got=settings.code, expected="file.py:function")
-    return UserFile.at(file)
+def _code(stage: str, settings: Finetune) -> UserCode | None:
+    """The user's training function."""
+    return None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code")
 
 
 def _capture(facts: RunFacts) -> Step:
@@ -219,7 +220,7 @@ def _model(facts: RunFacts) -> list[Step]:
     options = qat.Options(
         model=facts.model,
         teacher=_teacher(recipe, recipe.qat),
-        code_file=_code_file(recipe.qat),
+        code=_code("qat", recipe.qat),
         allow_pickle=recipe.allow_pickle,
         training=recipe.training,
         task=facts.task,

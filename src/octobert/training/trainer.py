@@ -6,16 +6,14 @@ training, every process runs the same function.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octobert.core import environment
-from octobert.core.errors import DataError, ModelError, RecipeError
+from octobert.core import environment, user_code
+from octobert.core.errors import DataError, ModelError
 from octobert.models.checkpoint import inputs_of
 from octobert.training.checkpoints import check_same_training, last_checkpoint, non_finite_weight
 from octobert.training.distributed import is_first, world_size
@@ -23,9 +21,6 @@ from octobert.training.job import Job, collate
 
 if TYPE_CHECKING:
     import transformers
-
-# The module name of the user's file; classes in it can be pickled only under a name that is importable.
-_USER_MODULE = "octobert_training"
 
 
 def train(job: Job) -> dict[str, float]:
@@ -38,7 +33,7 @@ def train(job: Job) -> dict[str, float]:
     Raises:
         DataError: there are fewer rows than processes.
         ModelError: accelerate is missing, the loss is not a number, or `scratch` holds checkpoints of another training.
-        RecipeError: the training function of the user does not exist.
+        RecipeError: the training function of the user does not exist, or failed.
     """
     rows = len(job.rows.encoded)
     if rows < world_size():
@@ -123,7 +118,7 @@ def _train_with_code(job: Job) -> dict[str, float]:
     """Train with a function of the user, which the recipe has allowed."""
     import torch
 
-    train_model = _user_function(str(job.settings.code))
+    train_model = user_code.load(user_code.at(str(job.settings.code), "train", where="code"))
     torch.manual_seed(job.seed)
     job.model.train()
     train_model(job)
@@ -133,18 +128,3 @@ def _train_with_code(job: Job) -> dict[str, float]:
             "after training by code, weights are not numbers", where=weight, fix="lower the learning rate of the code"
         )
     return {}
-
-
-def _user_function(code: str) -> Any:
-    """The function that `file.py:function` names."""
-    file, _, name = code.rpartition(":")
-    spec = importlib.util.spec_from_file_location(_USER_MODULE, file) if Path(file).is_file() else None
-    if spec is None or spec.loader is None:
-        raise RecipeError("the Python file does not exist", where="code", got=code, expected="file.py:function")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_USER_MODULE] = module
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise RecipeError(f'the file has no function "{name}"', where="code", got=file, expected="def train(job): …")
-    return function

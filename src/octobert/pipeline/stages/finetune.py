@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from octobert.config.training import Finetune, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
-from octobert.core.inputs import UserFile
 from octobert.core.results import TRAINED
+from octobert.core.user_code import UserCode
 from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
 from octobert.models.modules import copy_modules
@@ -41,7 +41,7 @@ class TrainingOptions(FrozenModel):
 
     Args:
         teacher: to be distilled from, where it is not the base model itself.
-        code_file: of the user's training function.
+        code: the user's training function.
         training: how it is carried out, which changes nothing that is learned.
     """
 
@@ -49,7 +49,7 @@ class TrainingOptions(FrozenModel):
 
     model: ModelSource
     teacher: ModelSource | None
-    code_file: UserFile | None
+    code: UserCode | None
     allow_pickle: bool
     training: Training
     task: TaskSpec

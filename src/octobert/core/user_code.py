@@ -1,0 +1,241 @@
+"""Code of the user: a function in a Python file, named as `file.py:function`.
+
+Every key of a recipe that names code goes through here; the recipe refuses such keys without `allow_code`. `at` takes the
+digest of the file for the keys of steps. `check` imports the files in a process of its own before anything runs. `load` returns
+the function; what it raises becomes one sentence, and its traceback goes to `events.jsonl` with the error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from octobert.core import processes
+from octobert.core.errors import OctobertError, RecipeError, did_you_mean
+from octobert.core.files import canonical_digest, file_digest, file_stamp, is_disk_error
+from octobert.core.frozen import FrozenModel
+
+Kind = Literal["train", "rows", "preprocess", "postprocess", "metric", "model"]
+# What each kind of function takes and returns; its parameters are given by position.
+SIGNATURES: dict[Kind, str] = {
+    "train": "def train(job): …",
+    "rows": "def rows(split): … returning mappings",
+    "preprocess": "def preprocess(row): … returning a dict, or None to leave the row out",
+    "postprocess": "def postprocess(outputs): … returning one prediction for each row",
+    "metric": "def metric(predictions, references): … returning a number, or a dict of numbers",
+    "model": "def model(): … returning a PyTorch model or the path of an .onnx file",
+}
+_LONGEST = 300
+
+
+class UserCode(FrozenModel):
+    """One function of the user.
+
+    Args:
+        kind: what it is for.
+        path: the Python file.
+        function: its name in the file.
+        where: the recipe key that names it.
+        digest: of the file's content and the function's name.
+        stamp: what the file system said of the file before the digest was taken.
+    """
+
+    kind: Kind
+    path: Path
+    function: str
+    where: str
+    digest: str
+    stamp: str
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """See `UserFiles`."""
+        return (self.path,)
+
+    @property
+    def text(self) -> str:
+        """As a recipe names it."""
+        return f"{self.path}:{self.function}"
+
+    def summary(self, of: Callable[[Path], str]) -> str:
+        """See `UserFiles`."""
+        return canonical_digest([of(self.path), self.function])
+
+
+def names_code(text: str | None) -> bool:
+    """Whether a value of a recipe names code.
+
+    Example:
+        >>> names_code("rows.py:rows"), names_code("metric.py"), names_code("data.csv")
+        (True, True, False)
+    """
+    return text is not None and re.search(r"\.py(:|$)", text) is not None
+
+
+def at(text: str, kind: Kind, *, where: str) -> UserCode:
+    """The function that `file.py:function` names, with the file as it is now. Nothing is imported.
+
+    Args:
+        text: from the recipe.
+        kind: what the function is for.
+        where: the recipe key.
+
+    Raises:
+        RecipeError: the text has another form, or the file does not exist.
+    """
+    file, _, function = text.rpartition(":")
+    if not file or not function.isidentifier():
+        expected = f"{Path(text.rstrip(':')).name}:FUNCTION" if text.rstrip(":").endswith(".py") else "file.py:function"
+        raise RecipeError("the function is not named", where=where, got=text, expected=expected)
+    path = Path(file)
+    if not path.is_file():
+        raise RecipeError("the Python file does not exist", where=where, got=text, expected="file.py:function")
+    code = UserCode(kind=kind, path=path.absolute(), function=function, where=where, digest="", stamp="")
+    return code.model_copy(update={"stamp": code.summary(file_stamp), "digest": code.summary(file_digest)})
+
+
+def load(code: UserCode) -> Callable[..., Any]:
+    """Import the file and return the function. What the function raises is raised as a sentence.
+
+    Raises:
+        RecipeError: the file cannot be imported, has no such function, or the function takes other arguments.
+    """
+    module = _module(code)
+    function = getattr(module, code.function, None)
+    if function is None:
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        fix = did_you_mean(code.function, names) if names else f"add {SIGNATURES[code.kind]}"
+        raise RecipeError(f'the file has no function "{code.function}"', where=code.where, got=str(code.path), fix=fix)
+    _check_signature(code, function)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        # `sys.exit` in a function would end the stage without a reason.
+        except (Exception, SystemExit) as error:
+            if isinstance(error, OctobertError) or is_disk_error(error):
+                raise
+            raise _failure(f"the function {code.function} failed", code, error) from error
+
+    return call
+
+
+def _module(code: UserCode) -> ModuleType:
+    """The imported file. It is imported once for each content, also where several keys name it."""
+    # Classes in the file can be pickled only under a name that is importable.
+    name = f"octobert_user_{canonical_digest([str(code.path), file_digest(code.path)])[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, code.path)
+    if spec is None or spec.loader is None:
+        raise RecipeError("the file is not a Python file", where=code.where, got=str(code.path), expected="file.py:function")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _failure("the file cannot be imported", code, error) from error
+    return module
+
+
+def _failure(what: str, code: UserCode, error: BaseException) -> RecipeError:
+    """What a file or a function of the user raised, with the last line of the file that was reached."""
+    frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(code.path)]
+    own_syntax = isinstance(error, SyntaxError) and error.filename == str(code.path)
+    line = error.lineno if own_syntax and isinstance(error, SyntaxError) else frames[-1] if frames else None
+    where = f"{code.where}: {code.path}" + (f", line {line}" if line else "")
+    message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    fix = None
+    if isinstance(error, ModuleNotFoundError):
+        beside = (code.path.parent / f"{error.name}.py").is_file()
+        own = "put it into the same file: octobert imports one file, and its key depends on that file alone"
+        fix = own if beside else f"install {error.name} in the environment of octobert"
+    got = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return RecipeError(what, where=where, got=got[:_LONGEST], fix=fix)
+
+
+def _check_signature(code: UserCode, function: Any) -> None:
+    """Refuse what cannot be called with the arguments of its kind.
+
+    Raises:
+        RecipeError: with the signature that it needs.
+    """
+    expected = SIGNATURES[code.kind]
+    if not callable(function):
+        got = f"{code.function} is a {type(function).__name__}"
+        raise RecipeError("the name is not that of a function", where=code.where, got=got, expected=expected)
+    if inspect.iscoroutinefunction(function):
+        what = "the function is asynchronous"
+        raise RecipeError(what, where=_place(code, function), got=f"async def {code.function}", expected=expected)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Functions of compiled modules may have none.
+        return
+    given = [name.strip() for name in expected.partition("(")[2].partition(")")[0].split(",") if name.strip()]
+    try:
+        signature.bind(*given)
+    except TypeError:
+        got = f"{code.function}{signature}"
+        raise RecipeError(
+            "the function takes other arguments", where=_place(code, function), got=got, expected=expected
+        ) from None
+
+
+def _place(code: UserCode, function: Any) -> str:
+    """The recipe key, the file and the line of a function."""
+    lines = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.where}: {code.path}" + (f", line {lines.co_firstlineno}" if lines else "")
+
+
+def check(codes: Sequence[UserCode]) -> None:
+    """Import files of the user in a process of its own, and check their functions. No function is called.
+
+    Raises:
+        RecipeError: the first that `load` would raise.
+    """
+    if not codes:
+        return
+    request = json.dumps([code.model_dump(mode="json") for code in codes])
+    with tempfile.TemporaryFile() as log, processes.start(__name__, request, stderr=log) as child:
+        # The files may print anything; the answer is on a line of its own.
+        output, _ = child.communicate()
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip().splitlines()
+    answers = [line for line in output.splitlines() if line.startswith(_ANSWER.encode())]
+    if not answers:
+        got = f"exit code {child.returncode}; {said[-1] if said else 'no message'}"
+        raise RecipeError(
+            "importing the file ended the process", where=codes[0].where, got=got, fix="import it in Python first"
+        )
+    answer = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
+    if answer is not None:
+        error = OctobertError.from_json(answer["error"])
+        error.traceback = answer["traceback"]
+        raise error
+
+
+_ANSWER = "octobert-user-code "
+
+
+def main() -> int:
+    """The process of `check`."""
+    answer = None
+    try:
+        for code in json.loads(sys.argv[1]):
+            load(UserCode.model_validate(code))
+    except OctobertError as error:
+        answer = {"error": error.to_json(), "traceback": traceback.format_exc()}
+    sys.stdout.write(f"\n{_ANSWER}{json.dumps(answer)}\n")
+    sys.stdout.flush()
+    return 0
