@@ -96,7 +96,7 @@ def package(captured, checkpoint, tmp_path_factory) -> Path:
 
 
 def profiled(runtime, path: Path) -> Profile:
-    return runtime.profile(path, FEEDS, threads=1, warmup=1, runs=3, family="bert")
+    return runtime.profile(path, FEEDS, SessionOptions(threads=1), warmup=1, runs=3, family="bert")
 
 
 def fallen_back(runtime, path: Path, profile: Profile):
@@ -396,7 +396,7 @@ def test_errors_are_sentences(package, tmp_path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"x")
     for runtime in (ort, *([openvino] if plugins.load("targets", "openvino-cpu").probe().available else [])):
         with pytest.raises(TargetError, match=r"cannot (open|compile) and run the model"):
-            runtime.profile(tmp_path / "broken.onnx", FEEDS, threads=1, warmup=1, runs=1, family=None)
+            runtime.profile(tmp_path / "broken.onnx", FEEDS, SessionOptions(threads=1), warmup=1, runs=1, family=None)
 
 
 def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
@@ -405,4 +405,4 @@ def test_models_that_are_no_encoders_are_refused(tmp_path) -> None:
     graph = helper.make_graph([node], "g", [value("pixels", TensorProto.FLOAT, [1])], [value("y", TensorProto.FLOAT, [1])])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r"the model has inputs that encoders do not have \(got pixels, expected input_ids, "):
-        ort.profile(tmp_path / "m.onnx", FEEDS, threads=1, warmup=1, runs=1, family=None)
+        ort.profile(tmp_path / "m.onnx", FEEDS, SessionOptions(threads=1), warmup=1, runs=1, family=None)

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core.errors import OldNameWarning
 from octobert.core.frozen import FrozenModel
-from octobert.core.session import StaticShape
+from octobert.core.session import SessionEntries, StaticShape
 
 SPLITS = ("train", "validation", "test")
 # Evaluate the validation split, or the test split of data that has no validation split.
@@ -162,7 +162,8 @@ class Recipe(FrozenModel):
         model: Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer.
         revision: Revision of the model on the Hub.
         allow_pickle: Accept pickle weights. Loading them can run code. Not in a recipe file.
-        allow_code: Run the Python function that `finetune.code` or `qat.code` names. Not in a recipe file.
+        allow_code: Run the Python function that `finetune.code` or `qat.code` names, and let `session` name files that a
+            runtime loads or writes. Not in a recipe file.
         task: The task: a name, or a name with options.
         data: Where the rows come from.
         finetune: Training in float, before everything else.
@@ -179,6 +180,9 @@ class Recipe(FrozenModel):
             changes.
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
+        session: Target → how its models are opened: `options` of the runtime and of its `provider`. They are used in the whole
+            run, for the float baseline on the same target too, and recorded in the package. They take the place of tuned
+            settings.
         token_states: For embeddings: write the states of all tokens as a second output, which other programs pool themselves.
             Without it a model that reads the first token only computes only that in its last layer.
         zip: Also write each package as one zip file, OUT/TARGET.zip.
@@ -208,6 +212,7 @@ class Recipe(FrozenModel):
     strict: bool = True
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
+    session: dict[str, SessionEntries] = Field(default_factory=dict)
     token_states: bool = True
     zip: bool = False
     measure: bool = True
@@ -247,6 +252,18 @@ class Recipe(FrozenModel):
                 raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
         if self.finetune is not None and self.finetune.distill is not None and self.finetune.distill.teacher is None:
             raise ValueError("finetune.distill needs a teacher")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_session(self) -> Recipe:
+        for target, entries in self.session.items():
+            if target not in self.targets:
+                raise ValueError(f"session.{target}: the recipe has no such target; it has {', '.join(self.targets)}")
+            if entries.on_files and not self.allow_code:
+                raise ValueError(
+                    f"session.{target}.{entries.on_files[0]} may make the runtime load or write files; allow it with "
+                    "--allow-code (in Python: allow_code=True)"
+                )
         return self
 
     @field_validator("targets", "baselines")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
@@ -13,6 +13,7 @@ from octobert.core.measurements import Comparison, Footprint, Latency, Load, Sco
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
 from octobert.core.ranges import Provenance, Ranges
+from octobert.core.session import SessionEntries
 from octobert.core.tabular import Row, Tabular
 
 PACKAGE_FILE = "octobert.json"
@@ -399,6 +400,7 @@ class PackageManifest(FrozenModel):
         octobert: version of octobert that wrote it.
         files: relative path → sha256.
         sizes: relative path → bytes; packages of octobert 0.1 have none.
+        session: how it is opened, without entries that name files of the machine where it was made.
     """
 
     octobert: str | None
@@ -416,6 +418,15 @@ class PackageManifest(FrozenModel):
     environment: Environment
     files: dict[PackagePath, str]
     sizes: dict[PackagePath, int] = Field(default_factory=dict)
+    session: SessionEntries = SessionEntries()
+
+    @field_validator("session")
+    @classmethod
+    def _may_be_used(cls, session: SessionEntries) -> SessionEntries:
+        # A package may come from anybody.
+        if session.on_files:
+            raise ValueError(f"{session.on_files[0]} may make the runtime load or write files, and is not used")
+        return session
 
     def __repr__(self) -> str:
         return f"<PackageManifest: {self.target}, {self.task.name}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -55,6 +56,54 @@ class ExportOptions(FrozenModel):
     float_parts: FloatType = "float32"
 
 
+# Words and numbers, up to the memory of a device: nothing that could name a file, a library or an address in memory.
+_PLAIN_VALUE = re.compile(r"[A-Za-z_ +-][A-Za-z0-9_ +-]{0,39}|-?[0-9]{1,12}(\.[0-9]{1,9})?|[0-9 ,;|-]{1,200}")
+_LARGEST_PLAIN = 10**12
+# Parts of names of options that make a runtime load or write files, or that hold addresses.
+_NOT_PLAIN_NAME = re.compile(
+    r"path|file|dir|folder|lib|plugin|package|prefix|profil|config|xclbin|dump|external|alloc_|_free|user_compute",
+    re.IGNORECASE,
+)
+
+
+class SessionEntries(FrozenModel):
+    """How the models of a target are opened: what a recipe's `session` says of it.
+
+    Args:
+        options: Fields of ONNX Runtime's SessionOptions, its config entries (names with dots), and `io_binding`; or properties
+            of OpenVINO.
+        provider: Options of ONNX Runtime's execution provider.
+    """
+
+    options: dict[str, RuntimeOption] = Field(default_factory=dict)
+    provider: dict[str, RuntimeOption] = Field(default_factory=dict)
+
+    @property
+    def on_files(self) -> tuple[str, ...]:
+        """The entries that may make a runtime load or write files, such as a library of a provider.
+
+        Example:
+            >>> SessionEntries(options={"intra_op_num_threads": 2}, provider={"backend_path": "libQnnHtp.so"}).on_files
+            ('provider.backend_path',)
+        """
+        groups = (("options", self.options), ("provider", self.provider))
+        return tuple(
+            f"{group}.{name}" for group, entries in groups for name, value in entries.items() if not _plain(name, value)
+        )
+
+    def portable(self) -> SessionEntries:
+        """Return the entries that may be used with a package of any origin: those that are not `on_files`."""
+        return SessionEntries(
+            options={name: value for name, value in self.options.items() if _plain(name, value)},
+            provider={name: value for name, value in self.provider.items() if _plain(name, value)},
+        )
+
+
+def _plain(name: str, value: RuntimeOption) -> bool:
+    is_plain = abs(value) < _LARGEST_PLAIN if isinstance(value, int) else _PLAIN_VALUE.fullmatch(value) is not None
+    return is_plain and not _NOT_PLAIN_NAME.search(name)
+
+
 class SessionOptions(FrozenModel):
     """How to open a model.
 
@@ -67,6 +116,7 @@ class SessionOptions(FrozenModel):
         allow_fallback: run operators on the CPU that the target's device does not support, instead of raising an error.
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
         compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
+        entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
     """
 
     threads: int = 0
@@ -77,6 +127,7 @@ class SessionOptions(FrozenModel):
     allow_fallback: bool = False
     runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
     compile: bool | None = None
+    entries: SessionEntries = SessionEntries()
 
 
 class Session(Protocol):

@@ -16,7 +16,7 @@ from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
-from octobert.core.session import Session, SessionOptions
+from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.models import checkpoint
 from octobert.targets import runtimes
 
@@ -178,6 +178,7 @@ class Candidate(FrozenModel):
         label: its name in results, where `name` alone would be ambiguous.
         content: digest of the model, if it is known.
         options: how to open it; None for the target's defaults.
+        entries: what the recipe sets for its target.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Candidate(FrozenModel):
     label: str | None = None
     content: str | None = None
     options: SessionOptions | None = None
+    entries: SessionEntries = SessionEntries()
 
     @property
     def title(self) -> str:
@@ -240,6 +242,7 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
         raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
     precision = None if baseline is None else baseline.precision
     options = candidate.options or SessionOptions(threads=threads, precision=precision)
+    options = options.model_copy(update={"entries": candidate.entries})
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession
 
@@ -247,12 +250,15 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
     return targets.load(candidate.target).open_session(path, options)
 
 
-def open_float(target: str, path: Path, head: str) -> Session:
+def open_float(target: str, path: Path, head: str, entries: SessionEntries = SessionEntries()) -> Session:
     """Open the float graph as the baseline of a target, on the target's device where that runs float.
 
     Args:
         target: plugin name.
         path: the float ONNX file.
         head: of the model.
+        entries: what the recipe sets for the target.
     """
-    return open_candidate(Candidate(name=baseline_of(target).name, path=str(path), head=head), 0)
+    baseline = baseline_of(target)
+    entries = entries if baseline.target == target else SessionEntries()
+    return open_candidate(Candidate(name=baseline.name, path=str(path), head=head, entries=entries), 0)

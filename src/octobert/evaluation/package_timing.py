@@ -14,6 +14,7 @@ from octobert.core.environment import Environment
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
 from octobert.core.model_config import read_config
 from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.session import SessionEntries
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
 from octobert.core.tabular import Row, Tabular
 from octobert.data import readers
@@ -115,7 +116,9 @@ def _with_float_models(folders: Sequence[Path]) -> tuple[list[Candidate], dict[s
         models |= {model.title: model for model in floats}
         label = manifest.target if manifest.target not in models else str(folder)
         file = targets.load(manifest.target).model_file(folder)
-        models[label] = Candidate(name=manifest.target, path=str(file), head=manifest.task.head, label=label)
+        models[label] = Candidate(
+            name=manifest.target, path=str(file), head=manifest.task.head, label=label, entries=manifest.session
+        )
         rivals[label] = tuple(model.title for model in floats)
     return list(models.values()), rivals
 
@@ -123,10 +126,13 @@ def _with_float_models(folders: Sequence[Path]) -> tuple[list[Candidate], dict[s
 def _float_model(name: str, folder: Path, manifest: PackageManifest, models: Mapping[str, Candidate]) -> Candidate:
     """The float model of a package as a candidate: that of an earlier package if it is the same model."""
     content = manifest.files["onnx/model.onnx"]
-    same = next((model for model in models.values() if (model.name, model.content) == (name, content)), None)
+    baseline = candidates.float_baselines()[name]
+    entries = manifest.session if baseline.target == manifest.target else SessionEntries()
+    known = (name, content, entries)
+    same = next((model for model in models.values() if (model.name, model.content, model.entries) == known), None)
     label = name if name not in models else f"{folder}: {name}"
     path = str(folder / "onnx" / "model.onnx")
-    return same or Candidate(name=name, path=path, head=manifest.task.head, label=label, content=content)
+    return same or Candidate(name=name, path=path, head=manifest.task.head, label=label, content=content, entries=entries)
 
 
 def tune_package(
@@ -155,7 +161,8 @@ def tune_package(
     """
     manifest = read_manifest(folder)
     target = targets.load(manifest.target)
-    model = Candidate(name=manifest.target, path=str(target.model_file(folder)), head=manifest.task.head)
+    path = str(target.model_file(folder))
+    model = Candidate(name=manifest.target, path=path, head=manifest.task.head, entries=manifest.session)
     rows, tokenizer = _rows_of(folder, data)
     # What prevents storing the results is an error before the search, not after it.
     tuned_file.read_tuned(folder, target.RUNTIME_OPTIONS)

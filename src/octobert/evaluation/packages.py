@@ -65,7 +65,9 @@ def judge(
     tokenizer = tokenization.Tokenizer(folder, task.max_length)
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     name, reference = predictor.target, candidates.baseline_of(predictor.target).name
-    float_session = candidates.open_float(predictor.target, folder / "onnx" / "model.onnx", task.head)
+    float_session = candidates.open_float(
+        predictor.target, folder / "onnx" / "model.onnx", task.head, predictor.manifest.session
+    )
     count = len(encoded.flat)
     ours = predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {name}", done, count))
     theirs = run_rows(

@@ -100,7 +100,12 @@ class Predictor:
         else:
             package_files.check_sizes(self.folder, self.manifest, target.model_file(self.folder))
         self.setting = _setting(self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
-        options = self.setting.options(cache=str(cache) if cache else None, log=runtime_log, allow_fallback=allow_fallback)
+        options = self.setting.options(
+            cache=str(cache) if cache else None,
+            log=runtime_log,
+            allow_fallback=allow_fallback,
+            entries=self.manifest.session,
+        )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
         self._engine = PerProcess(partial(_engine, self.folder, self.manifest, goal, self.setting, options))
 

@@ -12,6 +12,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Latency
 from octobert.core.model_config import read_config
 from octobert.core.profile import Fallback, Inspection, Operator, Product, Profile
+from octobert.core.session import SessionEntries, SessionOptions
 from octobert.data.tokenization import longest
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.candidates import Candidate
@@ -37,6 +38,7 @@ class Opened(FrozenModel):
         head: of the model.
         vocabulary: token ids are below it.
         longest: the model's limit in tokens, if it is known.
+        entries: what its recipe sets for sessions.
     """
 
     path: str
@@ -46,6 +48,7 @@ class Opened(FrozenModel):
     head: str = ""
     vocabulary: int = _FEW_IDS
     longest: int | None = None
+    entries: SessionEntries = SessionEntries()
 
 
 def opened(path: Path, target: str | None = None) -> Opened:
@@ -78,6 +81,7 @@ def opened(path: Path, target: str | None = None) -> Opened:
         head=manifest.task.head,
         vocabulary=read_config(path).get("vocab_size") or _FEW_IDS,
         longest=longest(path),
+        entries=manifest.session,
     )
 
 
@@ -128,8 +132,8 @@ def inspect(
     workload = latency.random_workload(batch, tokens, model.vocabulary, seed=0)
 
     def profile(path: str) -> Profile:
-        feeds = workload.rounds[0]
-        return profiler.profile(Path(path), feeds, threads=threads, warmup=WARMUP, runs=repeats, family=model.family)
+        options = SessionOptions(threads=threads, entries=model.entries)
+        return profiler.profile(Path(path), workload.rounds[0], options, warmup=WARMUP, runs=repeats, family=model.family)
 
     ours = profile(model.path)
     theirs = profile(model.floating) if model.floating else None
@@ -203,8 +207,9 @@ def _timed(
     model: Opened, workload: latency.Workload, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
 ) -> tuple[tuple[Latency, ...], int]:
     """Time the model and its float model on the target's own sessions: (latencies, threads of one inference)."""
-    compared = [Candidate(name=model.target, path=model.path, head=model.head)]
+    compared = [Candidate(name=model.target, path=model.path, head=model.head, entries=model.entries)]
     if model.floating:
-        compared.append(Candidate(name=candidates.baseline_of(model.target).name, path=model.floating, head=model.head))
+        name = candidates.baseline_of(model.target).name
+        compared.append(Candidate(name=name, path=model.floating, head=model.head, entries=model.entries))
     timed = latency.measure(compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress)
     return timed.latencies, timed.footprints[0].threads

@@ -11,7 +11,7 @@ from octobert.core import environment
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.files import canonical_digest
 from octobert.core.results import Stated
-from octobert.core.session import StaticShape
+from octobert.core.session import SessionEntries, StaticShape
 from octobert.data import readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
@@ -84,6 +84,12 @@ class RunFacts:
         if options.reduce_range == "auto":
             options = options.model_copy(update={"reduce_range": saturates(capabilities, self.here.features)})
         return Choice(name=choice.name, options=options.model_dump(mode="json"))
+
+    def entries(self, candidate: str) -> SessionEntries:
+        """What the recipe sets for sessions of a candidate: a target, or a float baseline on it."""
+        baseline = candidates.float_baselines().get(candidate)
+        target = candidate if baseline is None else baseline.target
+        return self.recipe.session.get(target, SessionEntries())
 
     def shape(self, capabilities: Capabilities) -> StaticShape | None:
         """The shape that a target's model is made for; None where it is free."""

@@ -77,6 +77,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         sweep.Inputs(capture=CAPTURE, data=DATA, float_graph=facts.float_graph, observe=OBSERVE),
         sweep.Options(
             target=target,
+            entries=facts.entries(target),
             method=facts.method(target),
             calibrators=tuple(calibrators),
             task=facts.task,
@@ -266,7 +267,12 @@ def _targets(facts: RunFacts) -> list[Step]:
             )
         if recipe.accuracy is not None:
             options = search.Options(
-                accuracy=recipe.accuracy, target=target, machine=facts.machine, task=facts.task, seed=recipe.seed
+                accuracy=recipe.accuracy,
+                target=target,
+                entries=facts.entries(target),
+                machine=facts.machine,
+                task=facts.task,
+                seed=recipe.seed,
             )
             measured = StepResult(step=f"sensitivity/{target}")
             searched = search.Inputs(**rows, quantize=planned.result, sensitivity=measured)
@@ -301,6 +307,7 @@ def _measure(facts: RunFacts) -> list[Step]:
     exports = {target: StepResult(step=f"export/{target}") for target in recipe.targets}
     timed = benchmark.Options(
         candidates=facts.candidates,
+        session={name: facts.entries(name) for name in facts.candidates},
         benchmark=facts.benchmark,
         model=facts.model,
         allow_pickle=facts.allow_pickle,
@@ -317,6 +324,7 @@ def _evaluate(facts: RunFacts, candidate: str) -> Step:
     # Figures belong to a machine and its runtimes; on another one they are measured again.
     options = evaluate.Options(
         candidate=candidate,
+        entries=facts.entries(candidate),
         model=facts.model,
         allow_pickle=facts.allow_pickle,
         machine=facts.machine,
@@ -364,7 +372,7 @@ def _packages(facts: RunFacts) -> list[Step]:
             f"package/{target}",
             package.run,
             package.Inputs(capture=CAPTURE, ranges=facts.ranges, export=StepResult(step=f"export/{target}"), report=reported),
-            package.Options(target=target),
+            package.Options(target=target, entries=facts.entries(target)),
         )
         for target in facts.recipe.targets
     ]

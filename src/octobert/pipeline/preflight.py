@@ -9,12 +9,15 @@ from octobert.config.loading import options_of
 from octobert.config.recipe import Accuracy, Benchmark, Recipe
 from octobert.config.training import Finetune
 from octobert.core import environment
+from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
+from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
 from octobert.evaluation.latency import check_lengths
 from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
+from octobert.targets import runtimes
 from octobert.tasks import Task
 
 
@@ -30,6 +33,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
         if not probe.available and (recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere):
             fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
+        if name in recipe.session and probe.available:
+            _check_entries(module.CAPABILITIES, recipe.session[name])
     if model.is_checkpoint:
         # Asking for the family refuses model types that are not supported.
         _ = model.family
@@ -65,6 +70,15 @@ def absent_targets(recipe: Recipe) -> dict[str, str]:
     return {
         name: "; ".join(filter(None, (probe.missing, probe.install))) for name, probe in probes.items() if not probe.available
     }
+
+
+def _check_entries(capabilities: Capabilities, entries: SessionEntries) -> None:
+    """Refuse what a target's runtime does not take."""
+    try:
+        runtimes.load(capabilities.runtime).check_entries(entries, capabilities.device)
+    except RecipeError as error:
+        error.where = f"session.{capabilities.name}{str(error.where).removeprefix('session')}"
+        raise
 
 
 def _check_training(name: str, settings: Finetune, model: ModelSource, task: Task) -> None:

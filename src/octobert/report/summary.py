@@ -148,6 +148,10 @@ def _exported(report: Report, target: str) -> list[str]:
     """What the export of a target has changed for speed."""
     stage = report.stages.get(f"export/{target}")
     done, sentences = stage.summary if stage is not None else {}, []
+    opened = report.recipe.get("session", {}).get(target)
+    if opened is not None:
+        given = ", ".join(f"{name} {value}" for entries in opened.values() for name, value in entries.items())
+        sentences.append(f"{target}: every session was opened with the options of the recipe: {given}.")
     if done.get("first_token"):
         sentences.append(
             f"{target}: the head reads only the first token, so the last layer computes only that token "

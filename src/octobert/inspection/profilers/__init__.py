@@ -7,19 +7,21 @@ from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.profile import Product, Profile
-from octobert.core.session import Feeds
+from octobert.core.session import Feeds, SessionOptions
 
 
 class Profiler(Protocol):
     """The functions of a profiler's module."""
 
-    def profile(self, path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
+    def profile(
+        self, path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
+    ) -> Profile:
         """Run a model under the runtime's own profiler.
 
         Args:
             path: the model file.
             feeds: one batch; arrays of shape [batch, sequence] by name.
-            threads: threads of one inference; 0 lets the runtime choose.
+            options: how to open the model: threads, and entries of its recipe.
             warmup: runs before the profiled ones.
             runs: profiled runs.
             family: plugin name of the encoder family, or None if it is not known.

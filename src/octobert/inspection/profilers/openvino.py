@@ -29,11 +29,11 @@ _ROUNDINGS = 10
 _MOVES = frozenset(("Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze"))
 
 
-def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
+def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None) -> Profile:
     """Run a model and read its execution graph; see `Profiler.profile`."""
     import openvino
 
-    settings = {**_openvino.settings_of(SessionOptions(threads=threads)), "PERF_COUNT": True}
+    settings = {**_openvino.settings_of(options), "PERF_COUNT": True}
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)

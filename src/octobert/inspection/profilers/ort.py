@@ -16,9 +16,10 @@ from typing import Any
 from octobert.core.errors import ModelError, TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Product, Profile, split
-from octobert.core.session import Feeds
+from octobert.core.session import Feeds, SessionOptions
 from octobert.inspection import places
 from octobert.inspection.profilers import reason_in_file
+from octobert.targets.runtimes import ort as _ort
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
 _INTEGER_PRODUCTS = frozenset(
@@ -36,7 +37,7 @@ _TYPES = {"float": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "int8", 
 _MOVES = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Gather", "Slice", "Split"))
 
 
-def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, family: str | None) -> Profile:
+def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None) -> Profile:
     """Run a model under the profiler; see `Profiler.profile`."""
     import onnx
     import onnxruntime as ort
@@ -44,7 +45,8 @@ def profile(path: Path, feeds: Feeds, *, threads: int, warmup: int, runs: int, f
     with tempfile.TemporaryDirectory() as folder:
         settings = ort.SessionOptions()
         settings.log_severity_level = 3
-        settings.intra_op_num_threads = threads
+        settings.intra_op_num_threads = options.threads
+        _ort.set_entries_(settings, options.entries)
         settings.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
         try:

@@ -11,6 +11,7 @@ from octobert.config.recipe import Benchmark
 from octobert.core import environment
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates, latency
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -45,10 +46,12 @@ class Options(FrozenModel):
     """The candidates, and what is timed.
 
     Args:
+        session: candidate → what the recipe sets for its target.
         machine: digest of the machine and its runtimes, which timings belong to.
     """
 
     candidates: tuple[str, ...]
+    session: dict[str, SessionEntries]
     benchmark: Benchmark
     model: ModelSource
     allow_pickle: bool
@@ -67,6 +70,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
             path=str(file_of(name, options.model, inputs.capture, inputs.trained, inputs.exports.get(name))),
             head=task.head,
             allow_pickle=options.allow_pickle,
+            entries=options.session.get(name, SessionEntries()),
         )
         for name in options.candidates
     ]

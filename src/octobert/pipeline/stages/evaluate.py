@@ -12,6 +12,7 @@ import numpy as np
 from octobert import targets
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
+from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
@@ -41,10 +42,12 @@ class Options(FrozenModel):
     """The candidate: a float baseline or a target.
 
     Args:
+        entries: what the recipe sets for its target.
         machine: digest of the machine and its runtimes, which scores belong to.
     """
 
     candidate: str
+    entries: SessionEntries = SessionEntries()
     model: ModelSource
     allow_pickle: bool
     machine: str
@@ -60,7 +63,13 @@ def run(context: Context[Inputs, Options]) -> Summary:
     encoded, gold = _rows.evaluation_rows(inputs.data, task, tokenizer)
     rows = encoded.flat
     path = file_of(options.candidate, options.model, inputs.capture, inputs.trained, inputs.export)
-    candidate = candidates.Candidate(name=options.candidate, path=str(path), head=task.head, allow_pickle=options.allow_pickle)
+    candidate = candidates.Candidate(
+        name=options.candidate,
+        path=str(path),
+        head=task.head,
+        allow_pickle=options.allow_pickle,
+        entries=options.entries,
+    )
     session = candidates.open_candidate(candidate, 0)
     outputs = run_rows(
         session,

@@ -14,7 +14,7 @@ from octobert.core.files import digests_of, link_or_copy
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
-from octobert.core.session import STATES
+from octobert.core.session import STATES, SessionEntries
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation import candidates
 from octobert.models import sentence_transformers
@@ -36,9 +36,10 @@ class Inputs(FrozenModel):
 
 
 class Options(FrozenModel):
-    """The target."""
+    """The target, and what the recipe sets for its sessions."""
 
     target: str
+    entries: SessionEntries
 
 
 def run(context: Context[Inputs, Options]) -> Summary:
@@ -68,6 +69,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         model=measured.model,
         model_digest=measured.model_digest,
         plan=measured.plans[target],
+        session=context.options.entries.portable(),
         ranges=inputs.ranges.read(_artifacts.RANGES, Ranges),
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),

@@ -23,7 +23,7 @@ from octobert.core.files import atomic_write, link_or_copy, read_sealed, sealed,
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
-from octobert.core.session import Session, SessionOptions
+from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.criterion import AccuracyJudge, TuningPart
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -51,11 +51,13 @@ class Options(FrozenModel):
     """The criterion, and the target that it must be met on.
 
     Args:
+        entries: what the recipe sets for its sessions.
         machine: digest of the machine and its runtimes, which the timings belong to.
     """
 
     accuracy: Accuracy
     target: str
+    entries: SessionEntries
     machine: str
     task: TaskSpec
     seed: int
@@ -136,7 +138,9 @@ def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
         task,
         [TuningPart([tuple(text) for text in part["inputs"]], part["gold"]) for part in stored],
         _rows.tokenizer_of(inputs.capture, task),
-        open_float=lambda: candidates.open_float(options.target, inputs.capture.path(_artifacts.FLOAT), task.head),
+        open_float=lambda: candidates.open_float(
+            options.target, inputs.capture.path(_artifacts.FLOAT), task.head, options.entries
+        ),
         cache=context.scratch / _FLOAT,
         seed=options.seed,
     )
@@ -147,7 +151,7 @@ def _opened(context: Context[Inputs, Options], plan: QuantPlan, changes: Mapping
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / _artifacts.QUANTIZED
         _plans.write_quantized(context.inputs.float_graph.path(_artifacts.FLOAT), plan, changes, path)
-        return targets.load(context.options.target).open_session(path, SessionOptions())
+        return targets.load(context.options.target).open_session(path, SessionOptions(entries=context.options.entries))
 
 
 def _savings(
@@ -177,7 +181,8 @@ def _savings(
             else:
                 link_or_copy(graph, file)
             head = options.task.build().head
-            timed.append(candidates.Candidate(name=options.target, path=str(file), head=head, label=label))
+            entries = options.entries
+            timed.append(candidates.Candidate(name=options.target, path=str(file), head=head, label=label, entries=entries))
         latencies = latency.measure(
             timed,
             [latency.random_workload(1, tokens, vocabulary, options.seed)],

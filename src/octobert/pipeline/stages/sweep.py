@@ -17,7 +17,7 @@ from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Provenance, Ranges, TensorStatistics
-from octobert.core.session import SessionOptions
+from octobert.core.session import SessionEntries, SessionOptions
 from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
@@ -42,6 +42,7 @@ class Options(FrozenModel):
     """The calibrators to compare, for one target and method."""
 
     target: str
+    entries: SessionEntries
     method: Choice
     calibrators: tuple[Choice, ...]
     task: TaskSpec
@@ -56,7 +57,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     # The parts of the tuning rows grow; the first that is large enough will do.
     parts = [part["inputs"] for part in inputs.data.read_json("tuning.json")]
     encoded = _rows.encoded(next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer)
-    float_session = candidates.open_float(options.target, inputs.capture.path(_artifacts.FLOAT), task.head)
+    float_session = candidates.open_float(options.target, inputs.capture.path(_artifacts.FLOAT), task.head, options.entries)
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
     statistics = observer.load(inputs.observe.path(observe.STATISTICS))
     graph = inputs.float_graph.path(_artifacts.FLOAT)
@@ -74,7 +75,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
             path = Path(folder) / _artifacts.QUANTIZED
             _plans.write_quantized(graph, plan, {}, path)
-            session = target.open_session(path, SessionOptions())
+            session = target.open_session(path, SessionOptions(entries=options.entries))
             outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         fidelity = task.fidelity(outputs, reference, encoded)
         fidelity_name = fidelity.name

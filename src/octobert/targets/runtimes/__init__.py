@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from octobert.core import plugins
+from octobert.core.session import SessionEntries
 
 
 class Runtime(Protocol):
@@ -38,6 +39,18 @@ class Runtime(Protocol):
 
         Args:
             precision: one of the target's `float_precisions`.
+        """
+        ...
+
+    def check_entries(self, entries: SessionEntries, device: str) -> None:
+        """Check what a recipe sets for sessions, as far as that can be known without a model.
+
+        Args:
+            entries: for one target.
+            device: of the target, `Capabilities.device`.
+
+        Raises:
+            RecipeError: the runtime has no such option, or does not take the value.
         """
         ...
 

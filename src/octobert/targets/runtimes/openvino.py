@@ -13,8 +13,8 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.capability import Probe
-from octobert.core.errors import TargetError
-from octobert.core.session import Feeds, RuntimeOption, SessionOptions, read_outputs
+from octobert.core.errors import RecipeError, TargetError, did_you_mean
+from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -84,6 +84,27 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
         raise OSError(errno.ENOSPC, "the IR could not be written completely", str(xml_path)) from error
 
 
+def check_entries(entries: SessionEntries, device: str) -> None:
+    """Check what a recipe sets for sessions: properties of the device.
+
+    Raises:
+        RecipeError: the device has no such property, or something is set for an execution provider.
+    """
+    import openvino
+
+    if entries.provider:
+        got, fix = ", ".join(entries.provider)[:200], "move them to options"
+        raise RecipeError("OpenVINO has no execution providers", where="session.provider", got=got, fix=fix)
+    core, short = openvino.Core(), device.split()[-1]
+    if short not in {name.split(".")[0] for name in core.available_devices}:
+        return
+    known = tuple(map(str, core.get_property(short, "SUPPORTED_PROPERTIES")))
+    for name in entries.options:
+        if name not in known:
+            fix = did_you_mean(name, known)
+            raise RecipeError(f"OpenVINO has no such property of the {short}", where="session.options", got=name, fix=fix)
+
+
 def _check_process(path: Path) -> None:
     global _first_process
     _first_process = _first_process or os.getpid()
@@ -106,8 +127,7 @@ def settings_of(options: SessionOptions) -> dict[str, Any]:
         settings["NUM_STREAMS"] = options.streams
     if options.threads:
         settings["INFERENCE_NUM_THREADS"] = options.threads * options.streams
-    settings.update(options.runtime_options)
-    return settings
+    return {**settings, **options.runtime_options, **options.entries.options}
 
 
 # The binding builds its table of types at the first use, and waits for itself for ever if two threads are first (2026.4).

@@ -14,8 +14,8 @@ import numpy as np
 
 from octobert.core import environment, telemetry
 from octobert.core.capability import Probe
-from octobert.core.errors import IgnoredFileWarning, TargetError, reason
-from octobert.core.session import Feeds, RuntimeOption, SessionOptions, read_outputs
+from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
+from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions, read_outputs
 from octobert.targets.shared import optimized, running
 from octobert.targets.shared.importing import unavailable
 
@@ -35,6 +35,14 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "denormals_as_zero": (False, True),
     "spinning": (True, False),
     "io_binding": (False, True),
+}
+_IO_BINDING = "io_binding"
+# Where inputs are bound for providers with memory of their own.
+_DEVICES = {
+    "CUDAExecutionProvider": "cuda",
+    "TensorrtExecutionProvider": "cuda",
+    "NvTensorRTRTXExecutionProvider": "cuda",
+    "MIGraphXExecutionProvider": "cuda",
 }
 
 
@@ -95,6 +103,67 @@ def plugin_devices(package: str, provider: str) -> list[Any]:
     return devices
 
 
+def check_entries(entries: SessionEntries, device: str) -> None:
+    """Check what a recipe sets for sessions. Config entries and options of providers are free text.
+
+    Raises:
+        RecipeError: onnxruntime's SessionOptions has no such field, or does not take the value.
+    """
+    import onnxruntime as ort
+
+    set_entries_(ort.SessionOptions(), entries)
+
+
+def set_entries_(settings: Any, entries: SessionEntries) -> None:
+    """Set what a recipe says of onnxruntime's session options: names with a dot are config entries.
+
+    Args:
+        settings: onnxruntime's `SessionOptions`.
+        entries: for one target.
+
+    Raises:
+        RecipeError: there is no such field, or it does not take the value.
+    """
+    import onnxruntime as ort
+
+    fields = tuple(name for name, member in vars(ort.SessionOptions).items() if isinstance(member, property))
+    for name, value in entries.options.items():
+        if name == _IO_BINDING:
+            continue
+        if "." in name:
+            settings.add_session_config_entry(name, _text(value))
+            continue
+        if name not in fields:
+            what, fix = "onnxruntime's SessionOptions has no such field", did_you_mean(name, (*fields, _IO_BINDING))
+            raise RecipeError(what, where="session.options", got=name, fix=fix)
+        try:
+            setattr(settings, name, _field_value(getattr(settings, name), value))
+        except (TypeError, ValueError, KeyError) as error:
+            where, expected = f"session.options.{name}", _expected(getattr(settings, name))
+            what = "onnxruntime does not take this value"
+            raise RecipeError(what, where=where, got=repr(value)[:100], expected=expected) from error
+
+
+def _text(value: RuntimeOption) -> str:
+    """A value as onnxruntime's text options have it."""
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _field_value(current: Any, value: RuntimeOption) -> Any:
+    """A value in the type of a field; enumerations are given by name or number."""
+    members = getattr(type(current), "__members__", None)
+    if members is None:
+        if isinstance(current, bool) != isinstance(value, bool):
+            raise TypeError
+        return value
+    return members[value] if isinstance(value, str) else type(current)(value)
+
+
+def _expected(current: Any) -> str:
+    members = getattr(type(current), "__members__", None)
+    return " or ".join(members) if members else type(current).__name__
+
+
 class OrtSession:
     """An ONNX file opened with one execution provider, all graph optimizations on.
 
@@ -128,14 +197,13 @@ class OrtSession:
             # On Windows events go to the system's own service, which the variable does not stop.
             ort.disable_telemetry_events()
         self._path, self.streams = path, options.streams
-        self.threads = options.threads or max(1, environment.cores() // self.streams)
-        settings = _settings(options, self.threads)
-        if whole and not options.allow_fallback:
-            settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        if not optimize:
-            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        of_provider = {name: str(value) for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
-        provider_options = {**(provider_options or {}), **of_provider}
+        settings = _settings(
+            options, options.threads or max(1, environment.cores() // self.streams), optimize=optimize, whole=whole
+        )
+        self.threads = settings.intra_op_num_threads or max(1, environment.cores() // self.streams)
+        of_provider = {name: value for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
+        given = {name: _text(value) for name, value in {**of_provider, **options.entries.provider}.items()}
+        provider_options = {**(provider_options or {}), **given}
         opened = path
         # Other providers compile the graph themselves and have their own caches.
         if options.cache and optimize and provider == CPU:
@@ -169,7 +237,8 @@ class OrtSession:
         self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
         self.precision = "f32"
         self.prepares_shapes = provider != CPU
-        self._binds = bool(options.runtime_options.get("io_binding"))
+        self._binds = bool(options.entries.options.get(_IO_BINDING, options.runtime_options.get(_IO_BINDING)))
+        self._device = _DEVICES.get(provider, "cpu"), int(provider_options.get("device_id", 0))
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
@@ -183,19 +252,24 @@ class OrtSession:
         return dict(zip(self.outputs, results, strict=True))
 
     def _run_bound(self, session: Any, inputs: Feeds) -> list[np.ndarray]:
-        """Run with bound inputs and outputs, which saves a copy of the inputs."""
+        """Run with bound inputs and outputs: on the CPU that saves a copy of the inputs, on a device copies in between."""
+        import onnxruntime as ort
+
         binding = session.io_binding()
         for name, array in inputs.items():
-            binding.bind_cpu_input(name, array)
+            if self._device[0] == "cpu":
+                binding.bind_cpu_input(name, array)
+            else:
+                binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, *self._device))
         for name in self.outputs:
-            binding.bind_output(name)
+            binding.bind_output(name, *self._device)
         session.run_with_iobinding(binding)
         outputs: list[np.ndarray] = binding.copy_outputs_to_cpu()
         return outputs
 
 
-def _settings(options: SessionOptions, threads: int) -> Any:
-    """Return onnxruntime's session options."""
+def _settings(options: SessionOptions, threads: int, *, optimize: bool = True, whole: bool = False) -> Any:
+    """Return onnxruntime's session options: the target's, then tuned ones, then those of the recipe."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -204,6 +278,11 @@ def _settings(options: SessionOptions, threads: int) -> Any:
     if options.threads or options.streams > 1 or environment.restricted():
         settings.intra_op_num_threads = threads
     _set_runtime_options_(settings, options.runtime_options)
+    if whole and not options.allow_fallback:
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if not optimize:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    set_entries_(settings, options.entries)
     return settings
 
 
@@ -235,8 +314,9 @@ def _cached(path: Path, options: SessionOptions) -> Path:
         ort.InferenceSession(str(path), settings, providers=[CPU])
 
     folder = Path(str(options.cache))
+    depends_on = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     try:
-        return optimized.optimized(path, folder, [ort.__version__, dict(options.runtime_options)], write)
+        return optimized.optimized(path, folder, depends_on, write)
     except Exception as error:  # noqa: BLE001  # of the disk, or of onnxruntime, which has no base class for its errors
         # Whatever it is, the model may open without its cache.
         got = reason(error)

@@ -13,8 +13,8 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
-from octobert.core.errors import TargetError, reason
-from octobert.core.session import STATES, Feeds, SessionOptions, read_outputs
+from octobert.core.errors import RecipeError, TargetError, reason
+from octobert.core.session import STATES, Feeds, SessionEntries, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -46,6 +46,17 @@ def probe(device: str) -> Probe:
         missing = "torch finds no CUDA device" if torch.version.cuda else "this build of torch has no CUDA"
         return Probe(available=False, version=torch.__version__, missing=missing, install="install a build of torch with CUDA")
     return Probe(available=True, version=torch.__version__)
+
+
+def check_entries(entries: SessionEntries, device: str) -> None:
+    """Check what a recipe sets for sessions: PyTorch takes nothing.
+
+    Raises:
+        RecipeError: something is set.
+    """
+    if given := [*entries.options, *entries.provider]:
+        fix = "remove it; benchmark.threads sets the threads of the timing"
+        raise RecipeError("PyTorch models are opened without options", where="session", got=", ".join(given)[:200], fix=fix)
 
 
 def _set_threads(options: SessionOptions) -> None:
