@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from octobert.core.errors import ModelError
 
 CONFIG = "config.json"
+# Of sentence-transformers: what its encoder reads.
+SENTENCE_CONFIG = "sentence_bert_config.json"
+_FIX = "download or copy the model again"
 # The deepest encoders have fewer than a hundred layers. With a million, transformers would not come back.
 _Layers = Annotated[int, Field(ge=1, le=1000)]
 _Width = Annotated[int, Field(ge=1, le=2**20)]
@@ -44,23 +47,36 @@ class _Config(BaseModel):
     num_attention_heads: _Width | None = None
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     """Read a JSON file that holds an object.
+
+    Args:
+        path: the file.
+        missing_ok: an empty object stands for a file that is not there.
 
     Raises:
         ModelError: it cannot be read, is not JSON in UTF-8, or holds something else.
     """
-    fix = "download or copy the model again"
+    value = {} if missing_ok and not path.is_file() else read_json(path)
+    if not isinstance(value, dict):
+        got, expected = reprlib.repr(value)[:60], "{…}"
+        raise ModelError(f"{path.name} holds no object", where=str(path), got=got, expected=expected, fix=_FIX)
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ModelError: it cannot be read, or is not JSON in UTF-8.
+    """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         fix = "check the path and its permissions"
         raise ModelError(f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path.name} is not JSON", where=str(path), got=str(error)[:200], fix=fix) from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path.name} holds no object", where=str(path), got=reprlib.repr(value)[:60], expected="{…}", fix=fix)
-    return value
+        raise ModelError(f"{path.name} is not JSON", where=str(path), got=str(error)[:200], fix=_FIX) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -70,9 +86,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         ModelError: it cannot be read, or a value is none that an encoder can have.
     """
     path = folder / CONFIG
-    if not path.is_file():
-        return {}
-    config = read_object(path)
+    config = read_object(path, missing_ok=True)
     try:
         _Config.model_validate(config)
     except ValidationError as error:
@@ -82,6 +96,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             where=f"{path}, {'.'.join(map(str, first['loc']))}",
             got=reprlib.repr(first["input"])[:60],
             expected=first["msg"].removeprefix("Input should be ").removeprefix("String should "),
-            fix="download or copy the model again",
+            fix=_FIX,
         ) from error
     return config

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
 
 from octobert.core.errors import ModelError
+from octobert.core.model_config import read_json
 
 MODULES, ABOUT = "modules.json", "config_sentence_transformers.json"
 # What a file system can take, such as `1_Pooling`.
@@ -25,10 +25,7 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
     path = folder / MODULES
     if not path.is_file():
         return []
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError("modules.json is not JSON", where=str(path), got=str(error)[:200], fix="download it again") from error
+    entries = read_json(path)
     if not isinstance(entries, list) or not all(isinstance(e, dict) and isinstance(e.get("type"), str) for e in entries):
         raise ModelError("modules.json is not a list of modules", where=str(path), fix="download it again")
     modules = []

@@ -15,13 +15,13 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
-from octobert.core.model_config import read_object
+from octobert.core.model_config import SENTENCE_CONFIG, read_object
 from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
 from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of
 from octobert.models.source import pickle_only
 
 # Keys of older folders, in the order in which sentence-transformers concatenates.
-_FLAGS: dict[str, Mode] = {
+FLAGS: dict[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -60,7 +60,7 @@ def pooling_of(folder: Path) -> Pooling:
             what = "the folder states a pooling, but not which modules follow it"
             raise ModelError(what, where=where, got="no such file", fix="download modules.json too")
         return Pooling()
-    about = read_object(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+    about = read_object(folder / ABOUT, missing_ok=True)
     kind = about.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise ModelError("the model makes no embeddings", where=str(folder / ABOUT), got=kind, expected="SentenceTransformer")
@@ -196,8 +196,8 @@ def _check_transformer(folder: Path, own: Path) -> None:
             expected="the model's folder",
             fix="save the model again with a current version of sentence-transformers",
         )
-    path = folder / "sentence_bert_config.json"
-    stated = read_object(path) if path.is_file() else {}
+    path = folder / SENTENCE_CONFIG
+    stated = read_object(path, missing_ok=True)
     read: Any = stated.get("modality_config")
     for key in ("text", "method_output_name"):
         read = read.get(key) if isinstance(read, dict) else None
@@ -215,8 +215,8 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[Mode, ...]:
     modes = stated.get("pooling_mode")
     if modes is None:
         active = [key for key, value in stated.items() if key.startswith("pooling_mode_") and value]
-        unknown = [key for key in active if key not in _FLAGS]
-        modes = unknown or [mode for key, mode in _FLAGS.items() if key in active] or ["mean"]
+        unknown = [key for key in active if key not in FLAGS]
+        modes = unknown or [mode for key, mode in FLAGS.items() if key in active] or ["mean"]
     modes = list(modes) if isinstance(modes, (list, tuple)) else [modes]
     for mode in modes:
         if str(mode) not in get_args(Mode):

@@ -14,20 +14,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from octobert.core.model_config import read_object
-from octobert.core.pooling import Mode, Normalize, Pooling
+from octobert.core.model_config import SENTENCE_CONFIG, read_object
+from octobert.core.pooling import Normalize, Pooling
 from octobert.models.modules import ABOUT, MODULES
+from octobert.models.pooling import FLAGS
 
 _TYPES = "sentence_transformers.models"
-SETTINGS = "sentence_bert_config.json"
 # Keys of `ABOUT` that change what is computed; versions of other packages say nothing about these files.
 _KEPT = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 _NAMES = {"normalize": "Normalize", "dense": "Dense", "layer-norm": "LayerNorm"}
-_FLAGS: dict[Mode, str] = {mode: f"pooling_mode_{mode}" for mode in get_args(Mode)}
-_FLAGS |= {mode: f"{_FLAGS[mode]}_tokens" for mode in ("max", "mean", "weightedmean")}
-_FLAGS["cls"] += "_token"
 
 
 def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_length: int) -> None:
@@ -49,19 +46,19 @@ def write(folder: Path, source: Path, pooling: Pooling, *, hidden: int, max_leng
         if not isinstance(step, Normalize):
             shutil.copytree(source / step.folder, folder / own[-1])
     modules = [{"idx": i, "name": str(i), "path": own[i], "type": f"{_TYPES}.{kind}"} for i, kind in enumerate(kinds)]
-    flags = {flag: mode in pooling.modes for mode, flag in _FLAGS.items()}
+    flags = {flag: mode in pooling.modes for flag, mode in FLAGS.items()}
     options: dict[str, Any] = {"word_embedding_dimension": hidden, **flags, "include_prompt": pooling.include_prompt}
     if len(pooling.modes) > 1:
         # The flags do not say in which order vectors are joined.
         options["pooling_mode"] = list(pooling.modes)
-    stated, settings = (read_object(p) if p.is_file() else {} for p in (source / ABOUT, source / SETTINGS))
+    stated, settings = (read_object(source / name, missing_ok=True) for name in (ABOUT, SENTENCE_CONFIG))
     about = {key: stated[key] for key in _KEPT if stated.get(key) is not None}
     lower = bool(settings.get("do_lower_case", False))
     (folder / own[1]).mkdir()
     for name, content in (
         (MODULES, modules),
         (f"{own[1]}/config.json", options),
-        (SETTINGS, {"max_seq_length": max_length, "do_lower_case": lower}),
+        (SENTENCE_CONFIG, {"max_seq_length": max_length, "do_lower_case": lower}),
         (ABOUT, about),
     ):
         (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

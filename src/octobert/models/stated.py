@@ -51,9 +51,7 @@ def stated_by(source: ModelSource) -> Stated:
 def _about(source: ModelSource) -> dict[str, Any]:
     """What a sentence-transformers model says of itself. Without `modules.json` that library does not read it either."""
     folder = source.tokenizer_folder
-    if not (folder / MODULES).is_file() or not (folder / ABOUT).is_file():
-        return {}
-    return read_object(folder / ABOUT)
+    return read_object(folder / ABOUT, missing_ok=True) if (folder / MODULES).is_file() else {}
 
 
 def _object(value: Any) -> dict[str, Any]:

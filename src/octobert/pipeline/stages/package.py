@@ -12,6 +12,7 @@ from __future__ import annotations
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
 from octobert.core.frozen import FrozenModel
+from octobert.core.model_config import SENTENCE_CONFIG
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import STATES, SessionEntries
@@ -23,7 +24,7 @@ from octobert.pipeline.executors.local import PRIVATE
 from octobert.pipeline.stages import _artifacts, report
 from octobert.pipeline.store import manifest_of
 
-_CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "sentence_bert_config.json")
+_CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", SENTENCE_CONFIG)
 
 
 class Inputs(FrozenModel):
