@@ -20,8 +20,9 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
-from octobert.core.model_config import read_config, read_object
+from octobert.core.model_config import SENTENCE_CONFIG, read_config, read_object
 from octobert.core.session import Feeds
+from octobert.data.tokenizer_files import TOKENIZER, open_tokenizer, tokenizer_file
 
 # One text, two that form a pair, or the words of one.
 Text = tuple[str, ...]
@@ -29,7 +30,7 @@ Text = tuple[str, ...]
 _NO_LIMIT = 10**9
 # Names of one file of sentence-transformers, the present one first.
 SENTENCE_CONFIGS = tuple(
-    f"sentence_{family}_config.json"
+    SENTENCE_CONFIG.replace("bert", family, 1)
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
@@ -106,7 +107,7 @@ class Tokenizer:
     """The tokenizer of a model.
 
     Args:
-        folder: holds `tokenizer.json`, and `config.json` for the padding id.
+        folder: holds `tokenizer.json` or what it can be made of, and `config.json` for the padding id.
         max_length: the largest number of tokens of a row, with special tokens; by default the model's limit. Longer texts are
             cut.
 
@@ -115,21 +116,14 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path, max_length: int | None = None) -> None:
-        import tokenizers
-
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise ModelError(
-                "there is no tokenizer.json beside the model", where=str(folder), fix="save the fast tokenizer there"
-            )
         check_length(max_length, folder)
         self.max_length = max_length or min(longest(folder), _trained_length(folder))
         self.pad_id = read_config(folder).get("pad_token_id") or 0
-        self._path = path
+        self._path = tokenizer_file(folder) or folder
         with self._errors("cannot be read"):
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            self._tokenizer = open_tokenizer(folder)
             _lower_(self._tokenizer, folder)
-            # tokenizer.json often states padding and truncation; octobert pads each batch by itself.
+            # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(self.max_length)
         # Truncation is a state of the tokenizer, which several threads use.
@@ -190,11 +184,11 @@ class Tokenizer:
         """Turn the library's errors into a sentence: plain `Exception`s, and panics of Rust, which are not even those."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):
             raise
         except BaseException as error:
             got, fix = reason(error, longest=200), "download or copy the tokenizer again"
-            raise ModelError(f"tokenizer.json {what}", where=str(self._path), got=got, fix=fix) from error
+            raise ModelError(f"{self._path.name} {what}", where=str(self._path), got=got, fix=fix) from error
 
 
 def check_length(max_length: int | None, folder: Path) -> None:
@@ -261,32 +255,14 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     stated = next((name for name in SENTENCE_CONFIGS if (source / name).is_file()), None)
     if stated is not None:
         shutil.copyfile(source / stated, folder / SENTENCE_CONFIGS[0])
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+    for name in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
-    if (folder / "tokenizer.json").is_file():
-        if _lowers(folder):
-            # Other programs read tokenizer.json alone.
-            Tokenizer(folder).save(folder / "tokenizer.json")
-        return
-    # Without a vocabulary transformers would create an empty one, and every word would be unknown.
-    vocabularies = [source / "vocab.txt", source / "vocab.json", *source.glob("*.model")]
-    if not any(path.is_file() for path in vocabularies):
-        what = "there is no tokenizer beside the model"
-        raise ModelError(what, where=str(source), expected="tokenizer.json", fix="save the model's tokenizer into that folder")
-    try:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
-        raise ModelError(
-            "the tokenizer beside the model cannot be converted",
-            where=str(source),
-            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
-            expected="tokenizer.json",
-            fix="save the fast tokenizer (tokenizer.json) into that folder",
-        ) from error
+    if not (folder / TOKENIZER).is_file():
+        Tokenizer(source).save(folder / TOKENIZER)
+    elif _lowers(folder):
+        # Other programs read tokenizer.json alone.
+        Tokenizer(folder).save(folder / TOKENIZER)
 
 
 def _trained_length(folder: Path) -> int:
@@ -294,7 +270,7 @@ def _trained_length(folder: Path) -> int:
     names = [*((name, "max_seq_length") for name in SENTENCE_CONFIGS), ("tokenizer_config.json", "model_max_length")]
     for name, key in names:
         path = folder / name
-        stated = read_object(path).get(key) if path.is_file() else None
+        stated = read_object(path, missing_ok=True).get(key)
         if stated:
             if not isinstance(stated, int | float) or not stated >= 1:
                 got, fix = reprlib.repr(stated)[:60], "correct the file, or set the task's max_length"
@@ -305,8 +281,8 @@ def _trained_length(folder: Path) -> int:
 
 def _lowers(folder: Path) -> bool:
     """Whether sentence-transformers states that texts are read in lower case."""
-    path = next((folder / name for name in SENTENCE_CONFIGS if (folder / name).is_file()), None)
-    return path is not None and bool(read_object(path).get("do_lower_case"))
+    name = next((name for name in SENTENCE_CONFIGS if (folder / name).is_file()), SENTENCE_CONFIG)
+    return bool(read_object(folder / name, missing_ok=True).get("do_lower_case"))
 
 
 def _lower_(tokenizer: Any, folder: Path) -> None:

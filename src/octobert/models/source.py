@@ -25,7 +25,7 @@ from octobert.models.modules import module_files, modules_of
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _DIGESTED = ("*.json", "*.txt", "*.model")
-_BESIDE = ("tokenizer.json", "config.json")
+_BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
 
 
 class ModelSource(FrozenModel):

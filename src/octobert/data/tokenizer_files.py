@@ -1,0 +1,157 @@
+"""The files of a tokenizer, opened with the `tokenizers` library.
+
+`tokenizer.json` is opened as it is. BERT's `vocab.txt` is made into the tokenizer that transformers makes of it, without
+transformers. Other vocabularies (`vocab.json` with merges, sentencepiece) are converted by transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octobert.core import environment
+from octobert.core.errors import ModelError, reason
+from octobert.core.model_config import read_config, read_object
+
+TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
+# What transformers needs to make a tokenizer. From nothing it would make an empty one, and every word would be unknown.
+_CONVERTED = (VOCABULARY, "vocab.json", "*.model")
+_CONFIG, _SPECIAL = "tokenizer_config.json", "special_tokens_map.json"
+# Classes and types of models whose vocab.txt transformers reads as BERT's.
+_CLASSES = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
+_TYPES = ("bert", "distilbert", "electra", "mobilebert")
+# Keys of special tokens, with their names in BERT. The first three must be in the vocabulary.
+_TOKENS = {
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
+}
+_NEEDED = ("unk_token", "cls_token", "sep_token")
+# Vocabularies of cased models have a third of their entries in upper case; those of uncased models have none.
+_CASED = 0.02
+
+
+def tokenizer_file(folder: Path) -> Path | None:
+    """The file that a folder's tokenizer is made of; None where there is none."""
+    if (folder / TOKENIZER).is_file():
+        return folder / TOKENIZER
+    return next((path for pattern in _CONVERTED for path in sorted(folder.glob(pattern)) if path.is_file()), None)
+
+
+def open_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder, of the `tokenizers` library.
+
+    Raises:
+        ModelError: there is none, or it cannot be converted. A damaged `tokenizer.json` raises what the library raises.
+    """
+    import tokenizers
+
+    file = tokenizer_file(folder)
+    if file is None:
+        what, expected = "there is no tokenizer beside the model", f"{TOKENIZER} or {VOCABULARY}"
+        fix = "save the model's tokenizer into that folder"
+        raise ModelError(what, where=str(folder), expected=expected, fix=fix)
+    if file.name == TOKENIZER:
+        return tokenizers.Tokenizer.from_file(str(file))
+    stated = {**read_object(folder / _SPECIAL, missing_ok=True), **read_object(folder / _CONFIG, missing_ok=True)}
+    if file.name == VOCABULARY and _is_bert(folder, stated):
+        return _wordpiece(file, stated)
+    return _converted(folder)
+
+
+def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
+    """Whether transformers would read a folder's vocab.txt as BERT's, and nothing is added to it."""
+    config = read_config(folder)
+    kind = stated.get("tokenizer_class") or config.get("tokenizer_class")
+    known = str(kind).removesuffix("Fast") in _CLASSES if kind else config.get("model_type", _TYPES[0]) in _TYPES
+    added = read_object(folder / "added_tokens.json", missing_ok=True) or stated.get("added_tokens_decoder")
+    return known and not added
+
+
+def _wordpiece(path: Path, stated: Mapping[str, Any]) -> Any:
+    """BERT's tokenizer for a vocabulary with a token on each line, with the options that its config states."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    vocabulary = _vocabulary(path)
+    tokens = {key: _token(stated.get(key), default) for key, default in _TOKENS.items()}
+    for key in _NEEDED:
+        if tokens[key] not in vocabulary:
+            got = f"no {tokens[key]} among {len(vocabulary):,} tokens"
+            fix = f"name it in {_CONFIG} ({key}), or copy the file again"
+            raise ModelError("the vocabulary has no such special token", where=str(path), got=got, fix=fix)
+    lower = stated.get("do_lower_case")
+    if lower is None:
+        _check_uncased(path, vocabulary)
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=tokens["unk_token"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bool(stated.get("tokenize_chinese_chars", True)),
+        strip_accents=stated.get("strip_accents"),
+        lowercase=lower is None or bool(lower),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.add_special_tokens([token for token in tokens.values() if token in vocabulary])
+    first, end = tokens["cls_token"], tokens["sep_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first}:0 $A:0 {end}:0",
+        pair=f"{first}:0 $A:0 {end}:0 $B:1 {end}:1",
+        special_tokens=[(first, vocabulary[first]), (end, vocabulary[end])],
+    )
+    return tokenizer
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    """Token → its line."""
+    fix = "download or copy it again"
+    try:
+        # Only line feeds end a line (a vocabulary holds other separators), and those of Windows.
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise ModelError("the vocabulary cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+    except UnicodeDecodeError as error:
+        raise ModelError("the vocabulary is not UTF-8", where=str(path), got=str(error)[:200], fix=fix) from error
+    return {token: index for index, token in enumerate(lines[:-1] if not lines[-1] else lines)}
+
+
+def _token(stated: Any, default: str) -> str:
+    """A special token as it is stated, as text or as an object."""
+    stated = stated.get("content") if isinstance(stated, dict) else stated
+    return stated if isinstance(stated, str) and stated else default
+
+
+def _check_uncased(path: Path, vocabulary: Mapping[str, int]) -> None:
+    """Refuse a cased vocabulary without a word on casing: in lower case, most of its words would be unknown."""
+    words = [token for token in vocabulary if not (token.startswith("[") and token.endswith("]"))]
+    cased = sum(token != token.lower() for token in words)
+    if cased > _CASED * len(words):
+        raise ModelError(
+            "nothing says whether texts are read in lower case, and the vocabulary has words in upper case",
+            where=str(path),
+            got=f"{cased:,} of {len(words):,} tokens in upper case",
+            expected=f"do_lower_case in {_CONFIG}",
+            fix=f'write {{"do_lower_case": false}} into {path.with_name(_CONFIG)}',
+        )
+
+
+def _converted(folder: Path) -> Any:
+    """A tokenizer that transformers makes."""
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError:
+        what = "the tokenizer beside the model must be converted, which needs transformers"
+        fix = f"{environment.install('torch')}, or save the fast tokenizer ({TOKENIZER}) into that folder"
+        raise ModelError(what, where=str(folder), expected=TOKENIZER, fix=fix) from None
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+    except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config
+        raise ModelError(
+            "the tokenizer beside the model cannot be converted",
+            where=str(folder),
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
+            expected=TOKENIZER,
+            fix=f"save the fast tokenizer ({TOKENIZER}) into that folder",
+        ) from error
