@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from octobert.core.errors import ModelError
+from octobert.core.ports import Port, Ports
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 # Reading and rewriting takes about 0.2 ms for each node. The largest encoders have a few thousand nodes, with Q/DQ three times
 # as many.
 MAX_NODES = 50_000
+# Where ONNX names types otherwise than NumPy.
+_DTYPES = {"float": "float32", "double": "float64"}
 
 
 def read_onnx(path: Path) -> onnx_ir.Model:
@@ -33,6 +36,19 @@ def read_onnx(path: Path) -> onnx_ir.Model:
     except Exception as error:  # the library raises its own types and those of numpy and protobuf
         raise _damaged(path, error) from error
     return model
+
+
+def ports_of(model: onnx_ir.Model) -> Ports:
+    """The inputs and outputs of a model; constants that old files list as inputs are left out."""
+    graph = model.graph
+    own = [value for value in graph.inputs if value.name not in graph.initializers]
+    return Ports(tuple(map(_port, own)), tuple(map(_port, graph.outputs)))
+
+
+def _port(value: onnx_ir.Value) -> Port:
+    dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
+    shape = None if value.shape is None else tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    return Port(name=str(value.name), dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _decode(model: onnx_ir.Model) -> None:

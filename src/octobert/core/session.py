@@ -117,6 +117,7 @@ class SessionOptions(FrozenModel):
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
         compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
         entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
+        outputs: name of an output in results → its name in the file; none for those that `read_outputs` names.
     """
 
     threads: int = 0
@@ -128,6 +129,15 @@ class SessionOptions(FrozenModel):
     runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
     compile: bool | None = None
     entries: SessionEntries = SessionEntries()
+    outputs: Mapping[str, str] = Field(default_factory=dict)
+
+    def outputs_of(self, names: Sequence[str]) -> dict[str, str]:
+        """Return name in results → name in the file, of the outputs to compute.
+
+        Args:
+            names: of all outputs of the file.
+        """
+        return dict(self.outputs) or {name: name for name in read_outputs(names)}
 
 
 class Session(Protocol):

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.core.errors import ParityError
+from octobert.core.ports import input_named
 from octobert.core.results import Parity
 from octobert.core.session import STATES, Feeds
 from octobert.graph import operators
@@ -66,11 +67,9 @@ def onnx_outputs(model: ir.Model, batches: Batches, names: list[str], *, optimiz
     Raises:
         ModelError: the graph does not run.
     """
-    from octobert.graph.capture import canonical
-
     what, fix = "the ONNX model does not run on batches of several lengths", "export it with dynamic batch and sequence"
     with shapes.session_errors(what, fix=fix), shapes.open_session(model, optimized=optimized) as session:
-        inputs = [(i.name, canonical.INPUT_ALIASES.get(i.name, i.name), i.type) for i in session.get_inputs()]
+        inputs = [(i.name, input_named(i.name), i.type) for i in session.get_inputs()]
         outputs = [o.name for o in session.get_outputs()]
         chosen = names if set(names) <= set(outputs) else outputs[: len(names)]
         return [

@@ -13,6 +13,7 @@ from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESI
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets.runtimes import openvino
 from octobert.targets.shared import files
+from octobert.targets.shared.static_shape import static_if_fixed
 
 DEVICE = "CPU"
 
@@ -52,4 +53,4 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file."""
-    return openvino.OpenvinoSession(path, options, DEVICE)
+    return static_if_fixed(openvino.OpenvinoSession(path, options, DEVICE))

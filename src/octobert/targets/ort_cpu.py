@@ -12,6 +12,7 @@ from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESI
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
+from octobert.targets.shared.static_shape import static_if_fixed
 
 PROVIDER = ort.CPU
 
@@ -52,4 +53,4 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file."""
-    return ort.OrtSession(path, options, PROVIDER)
+    return static_if_fixed(ort.OrtSession(path, options, PROVIDER))

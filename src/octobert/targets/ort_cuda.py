@@ -88,5 +88,5 @@ class PaddedSession(ort.OrtSession):
         length = feeds["input_ids"].shape[1]
         # Zeros in the mask hide the padding tokens, whatever the id 0 means.
         padding = ((0, 0), (0, -length % qordered.MULTIPLE))
-        results = super().run({name: np.pad(feeds[name], padding) for name in self.inputs})
+        results = super().run({name: np.pad(array, padding) for name, array in feeds.items()})
         return {name: result[:, :length] if name in self.per_token else result for name, result in results.items()}

@@ -21,6 +21,7 @@ from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
+from octobert.core.ports import INPUTS, input_named
 from octobert.graph import operators
 from octobert.graph.capture import folding, lowering, structure
 from octobert.graph.capture.attention import Attention, AttentionInput, Term
@@ -29,8 +30,6 @@ OPSET = 18
 # Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
 # -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
-INPUT_ALIASES = {"input_mask": "attention_mask", "segment_ids": "token_type_ids"}
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def prepare_(model: ir.Model) -> None:
@@ -143,7 +142,7 @@ def _set_opset_(model: ir.Model) -> None:
 
 def _name_inputs_(graph: ir.Graph) -> None:
     for value in graph.inputs:
-        value.name = INPUT_ALIASES.get(str(value.name), value.name)
+        value.name = input_named(str(value.name))
     unknown = [v.name for v in graph.inputs if v.name not in INPUTS]
     if unknown or "input_ids" not in [v.name for v in graph.inputs]:
         raise ModelError(

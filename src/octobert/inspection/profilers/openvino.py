@@ -14,8 +14,8 @@ from octobert.core.profile import Kind, Operand, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
 from octobert.inspection import places
 from octobert.inspection.profilers import reason_in_file
-from octobert.inspection.profilers.ort import fitting
 from octobert.targets.runtimes import openvino as _openvino
+from octobert.targets.shared import running
 
 _IDLE = frozenset(("Input", "Const", "Output", "Result", "Parameter", "Constant"))
 _PRODUCTS = frozenset(("FullyConnected", "MatMul", "ScaledDotProductAttention", "MHA", "QKVProjection", "LLMMLP", "BrgemmCPU"))
@@ -37,12 +37,12 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
-        inputs = fitting(feeds, [port.get_any_name() for port in compiled.inputs], path)
+        inputs = running.Inputs([_openvino.port_of(port) for port in compiled.inputs], path).of(feeds)
         request = compiled.create_infer_request()
         whole, sums = [], []
         for number in range(warmup + runs):
             started = time.perf_counter()
-            request.infer(inputs)
+            request.infer(dict(enumerate(inputs.values())))
             whole.append((time.perf_counter() - started) * 1000)
             sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
     except RuntimeError as error:

@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from octobert.core.session import Feeds, SessionOptions
 from octobert.inspection import places
 from octobert.inspection.profilers import reason_in_file
 from octobert.targets.runtimes import ort as _ort
+from octobert.targets.shared import running
 
 # Kernels that compute in integers (contrib_ops and core operators of the CPU provider).
 _INTEGER_PRODUCTS = frozenset(
@@ -51,7 +52,7 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
         settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
         try:
             session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-            inputs = fitting(feeds, [i.name for i in session.get_inputs()], path)
+            inputs = running.Inputs([_ort.port_of(each) for each in session.get_inputs()], path).of(feeds)
             for _ in range(warmup + runs):
                 session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
@@ -66,25 +67,6 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
     operators = places.operators(_ran(graph, nodes), family)
     between = [e["dur"] - sum(n["dur"] for n in nodes if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole]
     return Profile(precision="f32", runs=runs, split=split(operators, max(0.0, min(between) / 1000)), operators=operators)
-
-
-def fitting(feeds: Feeds, inputs: Iterable[str], path: Path) -> Feeds:
-    """Return the feeds that a model reads.
-
-    Args:
-        feeds: one batch by name.
-        inputs: names of the model's inputs.
-        path: of the model, for the error.
-
-    Raises:
-        ModelError: the model has an input that is not in `feeds`.
-    """
-    unknown = [name for name in inputs if name not in feeds]
-    if unknown:
-        raise ModelError(
-            "the model has inputs that encoders do not have", where=str(path), got=", ".join(unknown), expected=", ".join(feeds)
-        )
-    return {name: feeds[name] for name in inputs}
 
 
 def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:

@@ -14,7 +14,8 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
-from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions, read_outputs
+from octobert.core.ports import Port, Ports
+from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -105,6 +106,30 @@ def check_entries(entries: SessionEntries, device: str) -> None:
             raise RecipeError(f"OpenVINO has no such property of the {short}", where="session.options", got=name, fix=fix)
 
 
+def port_of(port: Any) -> Port:
+    """Return an input or an output as OpenVINO describes it."""
+    name = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
+    shape, dtype = port.get_partial_shape(), np.dtype(port.get_element_type().to_dtype()).name
+    sizes = tuple(size.get_length() if size.is_static else -1 for size in shape) if shape.rank.is_static else None
+    return Port(name=name, dtype=dtype, shape=sizes)
+
+
+def ports_of(path: Path) -> Ports:
+    """Return the inputs and outputs of an IR.
+
+    Raises:
+        TargetError: openvino is not installed, or cannot read the file.
+    """
+    problem = unavailable("openvino", environment.install("openvino"))
+    if problem is not None:
+        raise TargetError("an IR is read by openvino", where=str(path), got=problem.missing, fix=problem.install)
+    import openvino
+
+    with running.runtime_errors("openvino cannot read the model", path):
+        model = openvino.Core().read_model(str(path))
+        return Ports(tuple(map(port_of, model.inputs)), tuple(map(port_of, model.outputs)))
+
+
 def _check_process(path: Path) -> None:
     global _first_process
     _first_process = _first_process or os.getpid()
@@ -165,9 +190,12 @@ class OpenvinoSession:
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.streams):
             self._free.put(compiled.create_infer_request())
-        self.inputs = tuple(port.get_any_name() for port in compiled.inputs)
-        self.outputs = read_outputs([port.get_any_name() for port in compiled.outputs])
-        self.shape = tuple(size.get_length() if size.is_static else -1 for size in compiled.inputs[0].get_partial_shape())
+        self._inputs = running.Inputs([port_of(port) for port in compiled.inputs], path)
+        reads = options.outputs_of([port_of(port).name for port in compiled.outputs])
+        # An output may have several names, and in some files it has none.
+        places = {name: i for i, port in enumerate(compiled.outputs) for name in (port_of(port).name, *port.get_names())}
+        self._reads = {name: places[own] for name, own in reads.items()}
+        self.outputs, self.shape = tuple(reads), self._inputs.shape
         self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
             repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
         )
@@ -175,11 +203,11 @@ class OpenvinoSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
-        inputs = running.inputs_of(feeds, self.inputs, self._path)
+        inputs = self._inputs.of(feeds)
         request = self._free.get()
         try:
             with running.runtime_errors("openvino cannot run the model", self._path):
-                request.infer(inputs)
-                return {name: np.array(request.get_tensor(name).data) for name in self.outputs}
+                request.infer(dict(enumerate(inputs.values())))
+                return {name: running.wide(np.array(request.get_output_tensor(i).data)) for name, i in self._reads.items()}
         finally:
             self._free.put(request)

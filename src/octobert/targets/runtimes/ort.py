@@ -15,7 +15,8 @@ import numpy as np
 from octobert.core import environment, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
-from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions, read_outputs
+from octobert.core.ports import Port
+from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions
 from octobert.targets.shared import optimized, running
 from octobert.targets.shared.importing import unavailable
 
@@ -26,6 +27,8 @@ CPU_TARGET = "ort-cpu"
 
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
+# Where onnxruntime names types otherwise than NumPy.
+_DTYPES = {"float": "float32", "double": "float64"}
 # Options that `octobert tune` tries, the default first. Options of a provider are set the same way.
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "graph_optimization": ("all", "extended", "basic"),
@@ -230,9 +233,9 @@ class OrtSession:
                 got=f"it uses {', '.join(used)}",
                 fix="see its log (--runtime-log), or allow it with --allow-fallback",
             )
-        self.inputs = tuple(i.name for i in session.get_inputs())
-        self.outputs = read_outputs([o.name for o in session.get_outputs()])
-        self.shape = tuple(size if isinstance(size, int) else -1 for size in session.get_inputs()[0].shape)
+        self._inputs = running.Inputs([port_of(each) for each in session.get_inputs()], path)
+        self._reads = options.outputs_of([o.name for o in session.get_outputs()])
+        self.outputs, self.shape = tuple(self._reads), self._inputs.shape
         # Free axes (batch, sequence) have names, the others are numbers.
         self.per_token = {o.name for o in session.get_outputs() if len(o.shape) > 1 and isinstance(o.shape[1], str)}
         self.precision = "f32"
@@ -242,14 +245,14 @@ class OrtSession:
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
-        inputs = running.inputs_of(feeds, self.inputs, self._path)
-        session = self._free.get()
+        inputs = self._inputs.of(feeds)
+        session, names = self._free.get(), list(self._reads.values())
         try:
             with running.runtime_errors("onnxruntime cannot run the model", self._path):
-                results = self._run_bound(session, inputs) if self._binds else session.run(self.outputs, inputs)
+                results = self._run_bound(session, inputs) if self._binds else session.run(names, inputs)
         finally:
             self._free.put(session)
-        return dict(zip(self.outputs, results, strict=True))
+        return {name: running.wide(array) for name, array in zip(self._reads, results, strict=True)}
 
     def _run_bound(self, session: Any, inputs: Feeds) -> list[np.ndarray]:
         """Run with bound inputs and outputs: on the CPU that saves a copy of the inputs, on a device copies in between."""
@@ -261,11 +264,18 @@ class OrtSession:
                 binding.bind_cpu_input(name, array)
             else:
                 binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, *self._device))
-        for name in self.outputs:
+        for name in self._reads.values():
             binding.bind_output(name, *self._device)
         session.run_with_iobinding(binding)
         outputs: list[np.ndarray] = binding.copy_outputs_to_cpu()
         return outputs
+
+
+def port_of(found: Any) -> Port:
+    """Return an input or an output as onnxruntime describes it."""
+    dtype = str(found.type).removeprefix("tensor(").removesuffix(")")
+    shape = tuple(size if isinstance(size, int) else -1 for size in found.shape)
+    return Port(name=found.name, dtype=_DTYPES.get(dtype, dtype), shape=shape)
 
 
 def _settings(options: SessionOptions, threads: int, *, optimize: bool = True, whole: bool = False) -> Any:

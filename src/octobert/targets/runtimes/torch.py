@@ -133,7 +133,7 @@ class TorchGraphSession:
             raise TargetError("torch has no such precision", where=str(path), got=precision, expected=expected)
         import torch
 
-        from octobert.core.onnx_files import read_onnx
+        from octobert.core.onnx_files import ports_of, read_onnx
         from octobert.targets.shared import torch_graph
 
         self._torch, self._device, self._path = torch, device, path
@@ -145,18 +145,20 @@ class TorchGraphSession:
             model = read_onnx(path)
             module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)
         self._module = torch.compile(module, dynamic=True, fullgraph=True, mode=mode) if compiled else module
-        self.inputs = tuple(str(value.name) for value in model.graph.inputs)
-        self._computed = [str(value.name) for value in model.graph.outputs]
-        self.outputs = read_outputs(self._computed)
+        ports = ports_of(model)
+        self._inputs = running.Inputs(ports.inputs, path)
+        self._computed = [port.name for port in ports.outputs]
+        self._reads = options.outputs_of(self._computed)
+        self.outputs = tuple(self._reads)
         self.precision = "f16" if precision == "f32" and torch_graph.is_half(model) else precision
         self.threads = torch.get_num_threads()
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         torch = self._torch
-        inputs = running.inputs_of(feeds, self.inputs, self._path)
+        inputs = self._inputs.of(feeds)
         with running.runtime_errors("torch cannot run the model", self._path, line=0):
-            tensors = [torch.from_numpy(inputs[name]).to(self._device) for name in self.inputs]
+            tensors = [torch.from_numpy(array).to(self._device) for array in inputs.values()]
             try:
                 with torch.inference_mode():
                     results = self._module(*tensors)
@@ -164,4 +166,4 @@ class TorchGraphSession:
                 got, fix = reason(error, 0), "open it without compilation (compile: false in SessionOptions)"
                 raise TargetError("torch cannot compile the model here", where=str(self._path), got=got, fix=fix) from error
         computed = dict(zip(self._computed, results, strict=True))
-        return {name: computed[name].cpu().numpy() for name in self.outputs}
+        return {name: computed[own].cpu().numpy() for name, own in self._reads.items()}

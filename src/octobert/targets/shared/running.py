@@ -1,4 +1,4 @@
-"""Errors of sessions: what a runtime raises while it runs a model, as one sentence."""
+"""What sessions share: feeds and outputs in the form of a file, and errors of a runtime as one sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from octobert.core.errors import ModelError, OctobertError, TargetError, reason
+from octobert.core.ports import INPUTS, ROW_NUMBERS, Port, input_named
 from octobert.core.session import Feeds
 
 _LONGEST = 300
@@ -32,13 +35,38 @@ def runtime_errors(what: str, path: Path, *, line: int = -1) -> Iterator[None]:
         raise TargetError(what, where=str(path), got=reason(error, line)) from error
 
 
-def inputs_of(feeds: Feeds, names: Sequence[str], path: Path) -> Feeds:
-    """Return the feeds that a model has inputs for.
+class Inputs:
+    """The inputs of a model file, and what it reads from feeds.
 
-    Raises:
-        ModelError: the model has another input.
+    Args:
+        ports: of the file.
+        path: of the file, for errors.
     """
-    if others := [name for name in names if name not in feeds]:
-        got, expected = ", ".join(others)[:_LONGEST], ", ".join(feeds)
-        raise ModelError("the model has other inputs than an encoder", where=str(path), got=got, expected=expected)
-    return {name: feeds[name] for name in names}
+
+    def __init__(self, ports: Sequence[Port], path: Path) -> None:
+        self._path = path
+        self._ports = tuple(ports)
+        ids = next((port for port in ports if input_named(port.name) == INPUTS[0]), ports[0])
+        self.shape = ids.shape or (-1, -1)
+
+    def of(self, feeds: Feeds) -> Feeds:
+        """Return the feeds that the model reads, under its names and in its types.
+
+        Raises:
+            ModelError: the model has another input.
+        """
+        return {port.name: self._fed(port, feeds) for port in self._ports}
+
+    def _fed(self, port: Port, feeds: Feeds) -> np.ndarray:
+        usual = port.name if port.name in feeds else input_named(port.name)
+        if usual == ROW_NUMBERS and INPUTS[0] in feeds:
+            return np.arange(len(feeds[INPUTS[0]]), dtype=port.dtype)
+        if usual not in feeds:
+            got, expected = port.name[:_LONGEST], ", ".join(feeds)
+            raise ModelError("the model has other inputs than an encoder", where=str(self._path), got=got, expected=expected)
+        return feeds[usual].astype(port.dtype, copy=False)
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    """Return an output in float32 if it is in float16, whose sums overflow."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array

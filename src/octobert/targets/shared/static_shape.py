@@ -1,4 +1,7 @@
-"""Sessions of models with a static shape: batches are padded to the shape, and the padding is cut off the outputs."""
+"""Sessions of models with a static shape: batches are padded to the shape, and the padding is cut off the outputs.
+
+A file of another tool may have one free axis: then the other one is padded.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ _PER_TOKEN = {name for head in HEADS.values() if head.shape == "tokens" for name
 
 
 class SessionWithShape(Session, Protocol):
-    """A session that knows the shape of the model's first input; -1 stands for a free axis."""
+    """A session that knows the shape of the model's inputs."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape, [batch, sequence]."""
+        """The shape, [batch, sequence]; -1 for a free axis."""
         ...
 
 
@@ -27,7 +30,7 @@ class StaticShapeSession:
     """A session that runs batches of any size on a model of one static shape.
 
     Args:
-        session: a session of the model. All inputs have its `shape`, [batch, sequence].
+        session: a session of the model. Its token ids have its `shape`, and so have its other inputs.
     """
 
     def __init__(self, session: SessionWithShape) -> None:
@@ -43,7 +46,7 @@ class StaticShapeSession:
             TargetError: a row is longer than the static shape.
         """
         rows, length = feeds["input_ids"].shape
-        if length > self._sequence:
+        if length > self._sequence >= 0:
             raise TargetError(
                 "a row is longer than the model's static shape",
                 got=f"{length} tokens",
@@ -51,16 +54,18 @@ class StaticShapeSession:
                 fix="shorten the row, or make the model with a longer shape.sequence",
             )
         # Zeros in the mask hide the padding tokens, whatever the id 0 means. Padding rows attend to their first token.
-        padded = {n: np.pad(a, ((0, -rows % self._batch), (0, self._sequence - length))) for n, a in feeds.items()}
+        batch = self._batch if self._batch > 0 else rows
+        more = max(0, self._sequence - length)
+        padded = {n: np.pad(a, ((0, -rows % batch), (0, more))) for n, a in feeds.items()}
         padded["attention_mask"][rows:, 0] = 1
-        starts = range(0, rows, self._batch)
-        runs = [self._session.run({n: a[start : start + self._batch] for n, a in padded.items()}) for start in starts]
+        starts = range(0, rows, batch)
+        runs = [self._session.run({n: a[start : start + batch] for n, a in padded.items()}) for start in starts]
         return {name: _without_padding([run[name] for run in runs], name, rows, length) for name in self.outputs}
 
 
 def static_if_fixed(session: SessionWithShape) -> Session:
-    """Return a `StaticShapeSession`, or the session itself if its model has free axes, as float graphs have."""
-    return session if -1 in session.shape else StaticShapeSession(session)
+    """Return a `StaticShapeSession`, or the session itself if both axes are free, as in float graphs."""
+    return session if tuple(session.shape) == (-1, -1) else StaticShapeSession(session)
 
 
 def _without_padding(parts: list[np.ndarray], name: str, rows: int, length: int) -> np.ndarray:
