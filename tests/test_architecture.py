@@ -88,7 +88,7 @@ PUBLIC = {
     "functions": (
         "benchmark calibrate calibration_tables check clean doctor dry_run evaluate export finetune fuse inspect list_placements "
         "list_targets list_tasks load load_recipe manifest packages parse_recipe quantize read_calibration_table recipe_schema "
-        "run stored tune verify"
+        "run setup stored tune verify"
     ),
     "others": "IgnoredFileWarning OldNameWarning ProgressBar ProgressEvent PublishedFileWarning Recipe",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -13,6 +13,7 @@ from octobert.report.progress import ProgressCallback, ProgressEvent, shown
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
     from octobert.core.results import Finetuned, Report, Verdict
+    from octobert.core.setup import Setup
     from octobert.core.sweep import Sweep
     from octobert.pipeline.contract import Step
     from octobert.pipeline.store import Artifact
@@ -105,6 +106,32 @@ def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -
 
     steps_of = planner.finetune_steps if finetune_only else planner.steps_of
     return runner.dry_run(parse_recipe(recipe), path_of(out, "out"), steps_of)
+
+
+def setup(recipe: RecipeLike, *, install: bool = False, tell: Callable[[str], None] = lambda line: None) -> Setup:
+    """What a recipe needs on this machine: packages, drivers, and the commands that install what is missing.
+
+    Args:
+        recipe: The recipe.
+        install: Install the missing Python packages into this environment, with its own pip. Drivers, and packages that
+            would break installed ones, are left to the user.
+        tell: Called with each line that pip prints.
+
+    Returns:
+        Every need with what was found; after an installation, as it is then.
+
+    Raises:
+        RecipeError: The recipe is not valid.
+        TargetError: Packages are to be installed, but this environment has no pip of its own, or pip failed.
+    """
+    from octobert.pipeline import setup as pipeline_setup
+
+    checked = parse_recipe(recipe)
+    found = pipeline_setup.setup_of(checked)
+    if not install or not found.commands:
+        return found
+    pipeline_setup.install(found, tell)
+    return pipeline_setup.setup_of(checked)
 
 
 def quantize(

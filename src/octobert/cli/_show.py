@@ -104,6 +104,11 @@ def note(text: str) -> None:
         line(text, err=True)
 
 
+def confirmed(question: str) -> bool:
+    """Whether the user says yes; no where nobody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(question, err=True)
+
+
 def split_names(values: Iterable[str] | None) -> list[str]:
     """Names from options that are given several times or with commas."""
     return [name.strip() for value in values or () for name in value.split(",") if name.strip()]

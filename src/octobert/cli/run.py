@@ -18,6 +18,7 @@ PANEL = _show.MAKE
 EXAMPLES = (
     "octobert run recipe.yaml --out out",
     "octobert run recipe.yaml --quick --set data.calibrate.samples=50",
+    "octobert run recipe.yaml --setup",
 )
 
 
@@ -36,17 +37,52 @@ def command(
         bool, typer.Option("--quick", help="Measure less, in a fraction of the time. The models are the same.")
     ] = False,
     zip_: Annotated[bool, typer.Option("--zip", help="Also write each package as one zip file, OUT/TARGET.zip.")] = False,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Print what the recipe needs on this machine; install packages after asking.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --setup: install the Python packages without asking.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
     import octobert
+    from octobert.core.errors import RecipeError
 
     # What lets a recipe run code is given here and not in its file.
     flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
     given = [f"{name}=true" for name, flag in flags.items() if flag]
     checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *given])
+    if yes and not setup:
+        raise RecipeError("--yes agrees to the installation of packages", where="--yes", fix="give it with --setup")
+    if setup:
+        set_up(checked, yes=yes, as_json=as_json)
+        return
     run_recipe(checked, out or Path("runs") / recipe.stem, dry_run=dry_run, as_json=as_json)
+
+
+def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
+    """Print what a recipe needs, and install its Python packages if the user agrees.
+
+    Raises:
+        TargetError: something that the run needs is still missing.
+    """
+    import octobert
+    from octobert.core.errors import TargetError
+    from octobert.report import needs
+
+    found = octobert.setup(recipe)
+    if not as_json:
+        _show.render(*needs.render(found))
+        for text in needs.sentences(found):
+            _show.line(text)
+    if found.commands and (yes or (not as_json and found.problem is None and _show.confirmed("Install these packages now?"))):
+        found = octobert.setup(recipe, install=True, tell=_show.note)
+    if as_json:
+        _show.document(found.model_dump(mode="json"))
+        raise typer.Exit(TargetError.exit_code if found.missing else 0)
+    if missing := found.missing:
+        names = ", ".join(f"{need.name} {need.version}".strip() for need in missing)
+        raise TargetError("the recipe needs what is not installed here", got=names, fix="; ".join(found.commands))
 
 
 def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:

@@ -50,6 +50,9 @@ class Capabilities(FrozenModel):
         pairs: operators between Quantize/DequantizeLinear run in integers; otherwise only the target's own operators do.
         file: ONNX file of a package that the target opens, or from which its model file is made.
         formats: formats that are written into the package.
+        extra: extra of octobert whose packages the target needs; empty if none.
+        build: package with a build of onnxruntime that has the target's provider; empty if the ordinary one has it.
+        drivers: what its device needs of the system, by names in `octobert.core.drivers`.
         written_anywhere: files are also written on machines where the target cannot run, without measurements.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
@@ -86,6 +89,9 @@ class Capabilities(FrozenModel):
     pairs: bool = True
     file: str = "onnx/model_quantized.onnx"
     formats: tuple[str, ...]
+    extra: str = ""
+    build: str = ""
+    drivers: tuple[str, ...] = ()
     written_anywhere: bool = False
     status: str
 

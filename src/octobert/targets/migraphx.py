@@ -31,6 +31,8 @@ CAPABILITIES = Capabilities(
     refuses=("DynamicQuantizeLinear",),
     lowest_constant=-65504.0,
     formats=("onnx",),
+    build="onnxruntime-migraphx",
+    drivers=("rocm", "migraphx"),
     written_anywhere=True,
     status="structurally checked, not run",
 )

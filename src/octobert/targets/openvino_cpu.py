@@ -34,6 +34,7 @@ CAPABILITIES = Capabilities(
     float_parts=("float32", "float16"),
     opset=(13, 22),
     formats=("onnx", "openvino"),
+    extra="openvino",
     status="run here",
 )
 RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS

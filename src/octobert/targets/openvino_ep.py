@@ -22,6 +22,8 @@ CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
         "float_precisions": ("f32",),
         "domains": ("com.microsoft",),
         "formats": ("onnx",),
+        "extra": "",
+        "build": "onnxruntime-openvino",
         "written_anywhere": True,
     }
 )

@@ -26,6 +26,8 @@ CAPABILITIES = Capabilities(
     opset=(13, 22),
     lowest_constant=-65504.0,
     formats=("onnx", "openvino"),
+    extra="openvino",
+    drivers=("intel-gpu",),
     written_anywhere=True,
     status="structurally checked, not run",
 )

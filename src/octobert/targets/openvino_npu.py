@@ -32,6 +32,8 @@ CAPABILITIES = Capabilities(
     opset=(13, 22),
     lowest_constant=-65504.0,
     formats=("onnx", "openvino", "encapsulated"),
+    extra="openvino",
+    drivers=("intel-npu",),
     written_anywhere=True,
     status="structurally checked, not run",
 )

@@ -37,6 +37,9 @@ CAPABILITIES = Capabilities(
     pairs=False,
     file="onnx/model_fused.onnx",
     formats=("onnx",),
+    extra="gpu",
+    build="onnxruntime-gpu",
+    drivers=("nvidia", "cuda", "cudnn"),
     written_anywhere=True,
     status="structurally checked, not run",
 )

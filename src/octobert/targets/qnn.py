@@ -58,6 +58,7 @@ CAPABILITIES = Capabilities(
     whole_graph=True,
     lowest_constant=-3.0e30,
     formats=("onnx",),
+    extra="qnn",
     written_anywhere=True,
     status="run here",
 )

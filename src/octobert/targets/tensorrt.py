@@ -38,6 +38,9 @@ CAPABILITIES = Capabilities(
     integer_operators=("MatMul", "Gemm", "Add"),
     lowest_constant=-65504.0,
     formats=("onnx",),
+    extra="gpu",
+    build="onnxruntime-gpu",
+    drivers=("nvidia", "cuda", "cudnn", "tensorrt"),
     written_anywhere=True,
     status="structurally checked, not run",
 )

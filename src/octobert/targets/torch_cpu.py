@@ -31,6 +31,7 @@ CAPABILITIES = Capabilities(
     float_parts=("float32", "float16", "bfloat16"),
     opset=(13, 25),
     formats=("onnx",),
+    extra="torch",
     status="run here",
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}

@@ -21,6 +21,7 @@ CAPABILITIES: Capabilities = torch_cpu.CAPABILITIES.model_copy(
         "description": "PyTorch on NVIDIA GPUs, compiled",
         "device": "NVIDIA GPU",
         "float_model": "graph",
+        "drivers": ("nvidia",),
         "written_anywhere": True,
         "status": "structurally checked, not run",
     }

@@ -38,6 +38,7 @@ CAPABILITIES = Capabilities(
     whole_graph=True,
     lowest_constant=-3.0e30,
     formats=("onnx",),
+    drivers=("ryzen-ai",),
     written_anywhere=True,
     status="structurally checked, not run",
 )
