@@ -102,7 +102,7 @@ def test_a_file_cannot_allow_its_own_code(tmp_path: Path, line: str, option: str
 def test_the_user_allows_code_and_the_recipe_is_written_without_that(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(GOOD + "finetune: {code: 'mine.py:train'}\n")
-    with pytest.raises(RecipeError, match=r"training by .*mine.py:train runs that code; allow it with --allow-code"):
+    with pytest.raises(RecipeError, match=r"finetune.code .*mine.py:train runs that code; allow it with --allow-code"):
         loading.load(path)
     recipe = loading.load(path, ["allow_code=true", "training.rendezvous=near:1"])
     assert recipe.allow_code

@@ -19,6 +19,7 @@ from octobert.config import yaml_text
 from octobert.config.recipe import PERMISSIONS, Choice, Recipe, RowSelection, plugin_families, with_current_keys
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
+from octobert.core.user_code import names_code
 
 SCHEMA_FILE = "recipe.schema.json"
 _ROWS = ("calibrate", "evaluate", "tune", "finetune")
@@ -89,9 +90,15 @@ def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "rec
             raise RecipeError("a change is a key, an equals sign and a value", where="--set", got=change, expected="seed=1")
         path[0] = next(iter(_current({path[0]: None}, "--set")))
         # A path on the command line is relative to the working directory, not to the recipe.
-        is_path = isinstance(value, str) and (os.sep in value or Path(value).suffix) and Path(value).exists()
-        _set_(result, path, os.path.abspath(value) if is_path else value)
+        _set_(result, path, _absolute(value) if isinstance(value, str) else value)
     return result
+
+
+def _absolute(value: str) -> str:
+    """The absolute path of a file, also in `file.py:function`; any other text unchanged."""
+    file, _, function = value.rpartition(":") if names_code(value) else (value, "", "")
+    is_path = (os.sep in file or Path(file).suffix) and Path(file).exists()
+    return os.path.abspath(file) + (f":{function}" if function else "") if is_path else value
 
 
 def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -260,6 +267,9 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     def local(name: str | None) -> str | None:
         if name is None or name.startswith("package:"):
             return name
+        if names_code(name) and ":" in name:
+            file, _, function = name.rpartition(":")
+            return f"{local(file)}:{function}"
         path = Path(name).expanduser()
         if base is None or path.is_absolute():
             return str(path) if name.startswith("~") else name
@@ -270,14 +280,13 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     for key in _ROWS:
         rows: RowSelection = getattr(data, key)
         places[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
-    update: dict[str, Any] = {"model": local(recipe.model), "data": data.model_copy(update=places)}
+    update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess")}
+    update["data"] = data.model_copy(update=places)
     for name in ("finetune", "qat"):
         stage = getattr(recipe, name)
         if stage is not None:
             distill = stage.distill and stage.distill.model_copy(update={"teacher": local(stage.distill.teacher)})
-            file, colon, function = (stage.code or "").partition(":")
-            code = f"{local(file)}:{function}" if colon else stage.code
-            update[name] = stage.model_copy(update={"distill": distill, "code": code})
+            update[name] = stage.model_copy(update={"distill": distill, "code": local(stage.code)})
     return recipe.model_copy(update=update)
 
 
@@ -286,9 +295,11 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     plain = recipe.model_dump(by_alias=True, exclude_unset=True)
 
     def absolute(name: Any) -> Any:
-        return str(Path(name).resolve()) if isinstance(name, str) and Path(name).exists() else name
+        file, _, function = name.rpartition(":") if isinstance(name, str) and names_code(name) else (name, "", "")
+        found = isinstance(file, str) and Path(file).exists()
+        return str(Path(file).resolve()) + (f":{function}" if function else "") if found else name
 
-    plain["model"] = absolute(plain["model"])
+    plain |= {key: absolute(plain[key]) for key in ("model", "preprocess") if key in plain}
     plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}
     return Recipe.model_validate(plain)
 

@@ -16,6 +16,7 @@ from octobert.config.training import Finetune, Qat, Training
 from octobert.core.errors import OldNameWarning
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import SessionEntries, StaticShape
+from octobert.core.user_code import names_code
 
 SPLITS = ("train", "validation", "test")
 # Evaluate the validation split, or the test split of data that has no validation split.
@@ -65,12 +66,12 @@ class Data(FrozenModel):
     """Where the rows come from.
 
     Args:
-        source: File, folder or Hub id.
+        source: File, folder, Hub id, or `file.py:function` that gives the rows of a split.
         config: Configuration name of a Hub data set.
         revision: Revision of a Hub data set.
-        train: File with the training rows, in addition to or instead of `source`.
-        validation: File with the validation rows, in addition to or instead of `source`.
-        test: File with the test rows, in addition to or instead of `source`.
+        train: File or function with the training rows, in addition to or instead of `source`.
+        validation: File or function with the validation rows, in addition to or instead of `source`.
+        test: File or function with the test rows, in addition to or instead of `source`.
         columns: Column names, for files without a header.
         calibrate: Calibration rows.
         evaluate: Evaluation rows. `auto` takes the validation split, or the test split of data without one.
@@ -155,6 +156,32 @@ class Benchmark(FrozenModel):
     threads: int = Field(default=0, ge=0)
 
 
+class EvaluateMetric(FrozenModel):
+    """A metric of the library `evaluate`.
+
+    Args:
+        evaluate: Name of the metric, folder of a metric module, or a mapping of `name` and arguments of its `compute`.
+    """
+
+    evaluate: str | dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name, or the folder."""
+        return self.evaluate if isinstance(self.evaluate, str) else str(self.evaluate.get("name", ""))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What its `compute` gets besides predictions and references."""
+        return {} if isinstance(self.evaluate, str) else {k: v for k, v in self.evaluate.items() if k != "name"}
+
+    @model_validator(mode="after")
+    def _named(self) -> EvaluateMetric:
+        if not self.name:
+            raise ValueError("a metric of evaluate needs a name: {evaluate: {name: f1, average: macro}}")
+        return self
+
+
 class Recipe(FrozenModel):
     """Everything that a run depends on.
 
@@ -162,10 +189,11 @@ class Recipe(FrozenModel):
         model: Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer.
         revision: Revision of the model on the Hub.
         allow_pickle: Accept pickle weights. Loading them can run code. Not in a recipe file.
-        allow_code: Run the Python function that `finetune.code` or `qat.code` names, and let `session` name files that a
+        allow_code: Run the Python functions that the recipe names as `file.py:function`, and let `session` name files that a
             runtime loads or writes. Not in a recipe file.
         task: The task: a name, or a name with options.
         data: Where the rows come from.
+        preprocess: `file.py:function` that changes each row, or leaves it out. Needs `--allow-code`.
         finetune: Training in float, before everything else.
         qat: Quantization-aware training, after calibration. It excludes transforms and corrections, which would change the
             trained weights.
@@ -200,6 +228,7 @@ class Recipe(FrozenModel):
     allow_code: bool = False
     task: Annotated[Choice, PluginOf("tasks")]
     data: Data
+    preprocess: str | None = None
     finetune: Finetune | None = None
     qat: Qat | None = None
     training: Training = Training()
@@ -244,10 +273,6 @@ class Recipe(FrozenModel):
         if self.qat is not None and self.quantize.name != "static":
             raise ValueError(f"qat needs the method static, not {self.quantize.name}")
         for stage in (self.finetune, self.qat):
-            if stage is not None and stage.code is not None and not self.allow_code:
-                raise ValueError(
-                    f"training by {stage.code} runs that code; allow it with --allow-code (in Python: allow_code=True)"
-                )
             if stage is not None and stage.batch % (self.training.processes * self.training.machines):
                 raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
         if self.finetune is not None and self.finetune.distill is not None and self.finetune.distill.teacher is None:
@@ -265,6 +290,23 @@ class Recipe(FrozenModel):
                     "--allow-code (in Python: allow_code=True)"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _code_is_allowed(self) -> Recipe:
+        for key, text in self.code.items():
+            if not self.allow_code:
+                raise ValueError(f"{key} {text} runs that code; allow it with --allow-code (in Python: allow_code=True)")
+        return self
+
+    @property
+    def code(self) -> dict[str, str]:
+        """Key → the code of the user that it names."""
+        data = {f"data.{key}": getattr(self.data, key) for key in ("source", *SPLITS)}
+        named = {key: text for key, text in data.items() if names_code(text)}
+        stages = {"finetune": self.finetune, "qat": self.qat}
+        named |= {f"{key}.code": stage.code for key, stage in stages.items() if stage is not None and stage.code is not None}
+        named |= {key: getattr(self, key) for key in ("preprocess",) if getattr(self, key) is not None}
+        return named
 
     @field_validator("targets", "baselines")
     @classmethod

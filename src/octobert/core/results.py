@@ -212,6 +212,7 @@ class DataFacts(FrozenModel):
         dropped_rows: rows that were dropped because they are also evaluated.
         tuning_rows: rows of the accuracy search.
         training_rows: rows of fine-tuning.
+        left_out_rows: rows that the recipe's `preprocess` left out.
     """
 
     calibration_rows: int
@@ -221,6 +222,7 @@ class DataFacts(FrozenModel):
     dropped_rows: int
     tuning_rows: int = 0
     training_rows: int = 0
+    left_out_rows: int = 0
 
 
 class Finetuned(Tabular):

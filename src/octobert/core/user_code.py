@@ -14,7 +14,8 @@ import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -118,15 +119,22 @@ def load(code: UserCode) -> Callable[..., Any]:
     _check_signature(code, function)
 
     def call(*arguments: Any) -> Any:
-        try:
+        with sentences(code):
             return function(*arguments)
-        # `sys.exit` in a function would end the stage without a reason.
-        except (Exception, SystemExit) as error:
-            if isinstance(error, OctobertError) or is_disk_error(error):
-                raise
-            raise _failure(f"the function {code.function} failed", code, error) from error
 
     return call
+
+
+@contextmanager
+def sentences(code: UserCode) -> Iterator[None]:
+    """What the code of a function raises becomes a sentence; for generators, whose code runs after the call."""
+    try:
+        yield
+    # `sys.exit` in a function would end the stage without a reason.
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OctobertError) or is_disk_error(error):
+            raise
+        raise _failure(f"the function {code.function} failed", code, error) from error
 
 
 def _module(code: UserCode) -> ModuleType:

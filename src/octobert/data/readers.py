@@ -117,7 +117,7 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
             got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
             fix="check the name, the split and the network",
         ) from error
-    return _with_names(dataset.features, dataset.to_list())
+    return with_names(dataset.features, dataset.to_list())
 
 
 def _parquet(path: Path) -> list[Row]:
@@ -137,7 +137,7 @@ def _parquet(path: Path) -> list[Row]:
             held += table.nbytes
             _refuse_large(path, held)
             rows += table.to_pylist()
-        return _with_names(features, rows)
+        return with_names(features, rows)
     except DataError:
         raise
     except Exception as error:  # pyarrow raises its own types, OSError, and those of the values that it cannot convert
@@ -179,7 +179,7 @@ def _features(schema: Any) -> Mapping[str, Any]:
     return Features.from_arrow_schema(schema) if b"huggingface" in (schema.metadata or {}) else {}
 
 
-def _with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
+def with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
     """Rows with class labels by name, alone or in lists."""
     from datasets import ClassLabel
 

@@ -1,22 +1,25 @@
 """Sources: which files, folders or splits on the hub hold the rows that a recipe asks for. Nothing is read yet.
 
-A source is a file, a folder whose files have a split's name, or a hub id. A folder with a folder of texts for each class stands
-for a file.
+A source is a file, a folder whose files have a split's name, a function of the user, or a hub id. A folder with a folder of
+texts for each class stands for a file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from octobert.config.loading import looks_local
 from octobert.config.recipe import AUTO, SPLITS, Data
+from octobert.core import user_code
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
+from octobert.core.user_code import names_code
 from octobert.data import formats
+from octobert.data.functions import RowFunction
 from octobert.data.readers import FORMATS
 
 # CoNLL-2003 calls its development set testa.
@@ -86,6 +89,7 @@ class Places:
         hub: id of the data set on the hub; None for local files.
         alone: there is one file, whose rows are split between both.
         how: the choice in words, for the report.
+        functions: place → the user's function that gives its rows, for places that are no files.
     """
 
     calibrate: str
@@ -95,6 +99,7 @@ class Places:
     hub: str | None
     alone: bool
     how: str
+    functions: Mapping[str, RowFunction] = field(default_factory=dict)
 
     def content(self, revision: str | None) -> Content:
         """What the rows depend on: digests of the files, or the commit on the hub.
@@ -106,7 +111,7 @@ class Places:
         if self.hub is not None:
             digest = canonical_digest([self.hub, hub_revision(self.hub, revision), *named])
             return Content(places=(), digest=digest, stamp="")
-        files = tuple(map(Path, named))
+        files = tuple(Path(place) for place in named if place not in self.functions)
         try:
             stamp = _summary(files, file_stamp)
             return Content(places=files, stamp=stamp, digest=_summary(files, file_digest))
@@ -155,18 +160,23 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         DataError: a file, folder or split is missing or ambiguous.
     """
     source = settings.source
-    local = source is not None and (Path(source).exists() or looks_local(source, FORMATS))
-    splits = find_splits(source) if source is not None and local else {}
+    local = source is not None and (names_code(source) or Path(source).exists() or looks_local(source, FORMATS))
+    splits = find_splits(source) if source is not None and local and not names_code(source) else {}
     for split in SPLITS:
         named = getattr(settings, split)
-        if named:
+        if named and not names_code(named):
             splits[split] = [Path(named)]
     names = {"calibrate": settings.calibrate.from_, "evaluate": settings.evaluate.from_}
     if tune:
         names["tune"] = settings.tune.from_
     if train:
         names["train"] = settings.finetune.from_
-    alone = set(splits) == {"all"} and names["calibrate"] == "train" and names["evaluate"] in (AUTO, "validation")
+    alone = (
+        set(splits) == {"all"}
+        and not functions(settings, names.values(), splits)
+        and names["calibrate"] == "train"
+        and names["evaluate"] in (AUTO, "validation")
+    )
     if alone and train:
         raise DataError(
             "fine-tuning needs rows of its own",
@@ -180,22 +190,43 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         return Places(only, only, only if tune else None, None, None, True, how)
     hub, note = None if local or splits else source, ""
     if AUTO in names.values():
-        available = list(splits) if hub is None else hub_splits(hub, settings.config, settings.revision)
+        own = [*splits, *functions(settings, SPLITS, splits)]
+        available = own if hub is None else hub_splits(hub, settings.config, settings.revision)
         usual = "test" if "test" in available and "validation" not in available else "validation"
         names = {key: usual if name == AUTO else name for key, name in names.items()}
         note = ", as there is no validation split" if usual == "test" else ""
     if hub is not None:
         how = f"{hub} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
         return Places(names["calibrate"], names["evaluate"], names.get("tune"), names.get("train"), hub, False, how)
+    called = functions(settings, names.values(), splits)
     chosen = {}
     for key, name in names.items():
+        if name in called:
+            chosen[key] = Path(called[name].where)
+            continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits
         chosen[key] = Path(name) if is_file else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
         if not chosen[key].exists():
             raise DataError("there is no such file or folder", where=str(chosen[key]), fix="check the path")
     how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}{note}"
     files = {key: str(path) for key, path in chosen.items()}
-    return Places(files["calibrate"], files["evaluate"], files.get("tune"), files.get("train"), None, False, how)
+    given = {function.where: function for function in called.values()}
+    return Places(files["calibrate"], files["evaluate"], files.get("tune"), files.get("train"), None, False, how, given)
+
+
+def functions(settings: Data, splits: Iterable[str], files: Mapping[str, list[Path]]) -> dict[str, RowFunction]:
+    """Split → the function that gives its rows, of the splits that no file holds.
+
+    Raises:
+        RecipeError: a Python file does not exist, or the function is not named.
+    """
+    found = {}
+    for split in splits:
+        named = getattr(settings, split) if split in SPLITS else None
+        key, text = (split, named) if named else ("source", settings.source)
+        if text is not None and names_code(text) and split not in files and Path(split).suffix.lower() not in FORMATS:
+            found[split] = RowFunction(code=user_code.at(text, "rows", where=f"data.{key}"), split=split)
+    return found
 
 
 def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]:

@@ -132,13 +132,23 @@ class Step:
     @property
     def reads(self) -> list[UserFiles]:
         """Files of the user that it reads, or may read."""
-        values = (getattr(self.options, name) for name in type(self.options).model_fields)
-        return [value for value in values if isinstance(value, UserFiles)]
+        return list(_files_in(self.options))
 
     @property
     def needs(self) -> dict[str, str]:
         """The steps whose results it reads: name of the input → name of the step."""
         return {name: result.step for name, result in results_in(self.inputs)}
+
+
+def _files_in(value: Any) -> Iterator[UserFiles]:
+    """The files of the user in options, however deep."""
+    if isinstance(value, UserFiles):
+        yield value
+    elif isinstance(value, FrozenModel):
+        yield from (files for name in type(value).model_fields for files in _files_in(getattr(value, name)))
+    elif isinstance(value, Mapping | tuple):
+        inner = value.values() if isinstance(value, Mapping) else value
+        yield from (files for each in inner for files in _files_in(each))
 
 
 def step(name: str, run: Callable[[Context[I, O]], Summary], inputs: I, options: O, launch: Training | None = None) -> Step:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.recipe import Benchmark, Choice, Recipe
-from octobert.core import environment
+from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.files import canonical_digest
 from octobert.core.results import Stated
 from octobert.core.session import SessionEntries, StaticShape
-from octobert.data import readers, sources
+from octobert.core.user_code import UserCode
+from octobert.data import functions, readers, sources
 from octobert.evaluation import candidates
 from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
@@ -45,6 +46,7 @@ class RunFacts:
     absent: dict[str, str]
     here: environment.Environment
     allow_pickle: bool
+    preprocess: UserCode | None
 
     @property
     def machine(self) -> str:
@@ -130,7 +132,13 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         absent={name: why for name, why in absent.items() if why is not None},
         here=environment.current(),
         allow_pickle=recipe.allow_pickle,
+        preprocess=_preprocess(recipe),
     )
+
+
+def _preprocess(recipe: Recipe) -> UserCode | None:
+    """The user's function that changes rows."""
+    return None if recipe.preprocess is None else user_code.at(recipe.preprocess, "preprocess", where="preprocess")
 
 
 def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> Stated:
@@ -142,7 +150,12 @@ def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> State
     if blank.labels or places.train is None:
         return new
     settings = recipe.data
-    where, rows = readers.read(
-        places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
-    )
+    if places.train in places.functions:
+        where, rows = places.functions[places.train].read()
+    else:
+        where, rows = readers.read(
+            places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
+        )
+    code = _preprocess(recipe)
+    rows = rows if code is None else functions.preprocessed(rows, code, where=where)
     return new.model_copy(update={"labels": blank.labels_in(rows, where=where)})

@@ -138,6 +138,8 @@ def _data(facts: RunFacts) -> Step:
             evaluate=_nameless(settings.evaluate),
             tune=_nameless(settings.tune) if places.tune is not None else None,
             finetune=_nameless(settings.finetune) if places.train is not None else None,
+            functions={part: places.functions[place] for part, place in parts.items() if place and place in places.functions},
+            preprocess=facts.preprocess,
             allow_leakage=settings.allow_leakage,
         ),
     )

@@ -224,6 +224,8 @@ def warnings(report: Report) -> list[str]:
         )
     if data.dropped_rows:
         sentences.append(f"{data.dropped_rows} calibration rows were dropped because they are also evaluation rows.")
+    if data.left_out_rows:
+        sentences.append(f"preprocess left out {data.left_out_rows} rows.")
     evaluated = [stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")]
     truncated = max((summary.get("truncated", 0) for summary in evaluated), default=0)
     if truncated:

@@ -9,6 +9,7 @@ trained, `training.json` {inputs, gold}.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +18,9 @@ from octobert.config.recipe import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
-from octobert.data import readers, sampling
+from octobert.core.user_code import UserCode
+from octobert.data import functions, readers, sampling
+from octobert.data.functions import RowFunction
 from octobert.data.rows import Row
 from octobert.data.sources import Content
 from octobert.data.tokenization import Text
@@ -42,6 +45,8 @@ class Options(FrozenModel):
         how: the choice in words, for the report.
         hub, config, revision: of a data set on the hub.
         calibrate, evaluate, tune, finetune: how many rows of each part, and which are left out; None where it is not wanted.
+        functions: part → the user's function that gives its rows.
+        preprocess: the user's function that changes rows or leaves them out.
         allow_leakage: accept rows that are both calibrated (or trained) on and evaluated.
     """
 
@@ -61,6 +66,8 @@ class Options(FrozenModel):
     evaluate: RowSelection
     tune: RowSelection | None
     finetune: RowSelection | None
+    functions: dict[str, RowFunction]
+    preprocess: UserCode | None
     allow_leakage: bool
 
 
@@ -70,7 +77,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     task, seed = options.task.build(), options.seed
     calibrate, evaluate, tune = options.calibrate, options.evaluate, options.tune
     samples = calibrate.samples or 0
-    source, rows = _load(options, "calibrate")
+    reader = _Reader(options)
+    source, rows = reader.load("calibrate")
     tuning: list[Row] = []
     if options.alone:
         target, evaluated = source, rows
@@ -78,7 +86,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         if tune is not None:
             tuning, evaluated = _held_out(task, evaluated, source, tune.samples or 0, seed)
     else:
-        target, evaluated = _load(options, "evaluate")
+        target, evaluated = reader.load("evaluate")
     if evaluate.samples:
         evaluated = [evaluated[i] for i in sampling.sample(len(evaluated), evaluate.samples, seed)]
     evaluated_digests = _digests(task, evaluated, target)
@@ -94,11 +102,11 @@ def run(context: Context[Inputs, Options]) -> Summary:
         sampling.refuse_leakage(calibrated_digests, evaluated_digests)
     if tune is not None:
         if not options.alone:
-            place, tuning = _load(options, "tune")
+            place, tuning = reader.load("tune")
             remaining = sampling.apart(_digests(task, tuning, place), [*evaluated_digests, *calibrated_digests])
             tuning = [tuning[remaining[i]] for i in sampling.sample(len(remaining), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
-    trained = _write_training(context, task, evaluated_digests, tuning) if options.finetune else 0
+    trained = _write_training(context, task, reader, evaluated_digests, tuning) if options.finetune else 0
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})
@@ -111,6 +119,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         "source": options.how,
         "leaked_rows": len(set(calibrated_digests) & set(evaluated_digests)),
         "dropped_rows": dropped,
+        "left_out_rows": sum(reader.left_out.values()),
     }
 
 
@@ -137,12 +146,14 @@ def _write_tuning(context: Context[Inputs, Options], task: Task, rows: list[Row]
     context.write_json("tuning.json", parts)
 
 
-def _write_training(context: Context[Inputs, Options], task: Task, evaluated: Sequence[str], tuning: Sequence[Row]) -> int:
+def _write_training(
+    context: Context[Inputs, Options], task: Task, reader: _Reader, evaluated: Sequence[str], tuning: Sequence[Row]
+) -> int:
     """The rows to fine-tune on, none of which a search is held against; how many."""
     options = context.options
     selection = options.finetune
     assert selection is not None
-    place, rows = _load(options, "train")
+    place, rows = reader.load("train")
     foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if selection.drop_evaluated else [])]
     digests = _digests(task, rows, place)
     remaining = sampling.apart(digests, foreign)
@@ -157,11 +168,32 @@ def _write_training(context: Context[Inputs, Options], task: Task, evaluated: Se
     return len(rows)
 
 
-def _load(options: Options, part: str) -> tuple[str, list[Row]]:
-    """(Where the rows of a part are, the rows)."""
-    return readers.read(
-        options.places[part], hub=options.hub, config=options.config, revision=options.revision, columns=options.columns
-    )
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the parts.
+
+    Args:
+        left_out: place → rows that the user's `preprocess` left out.
+    """
+
+    options: Options
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def load(self, part: str) -> tuple[str, list[Row]]:
+        """(Where the rows of a part are, the rows)."""
+        options = self.options
+        if part in options.functions:
+            where, rows = options.functions[part].read()
+        else:
+            place = options.places[part]
+            where, rows = readers.read(
+                place, hub=options.hub, config=options.config, revision=options.revision, columns=options.columns
+            )
+        if options.preprocess is None:
+            return where, rows
+        kept = functions.preprocessed(rows, options.preprocess, where=where)
+        self.left_out[where] = len(rows) - len(kept)
+        return where, kept
 
 
 def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:
