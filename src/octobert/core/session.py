@@ -44,16 +44,32 @@ class StaticShape(FrozenModel):
     sequence: int = Field(ge=2)
 
 
+class WrittenOpset(FrozenModel):
+    """The ONNX opset of a written file.
+
+    Args:
+        opset: its number.
+        domains: operator domains that the target takes besides ONNX's own.
+        whole_graph: the target runs integers only, so no operator may be taken apart.
+    """
+
+    opset: int
+    domains: tuple[str, ...] = ()
+    whole_graph: bool = False
+
+
 class ExportOptions(FrozenModel):
     """How a model is written for a target.
 
     Args:
         shape: the input shape, for targets with static shapes or shape profiles; None for all others.
         float_parts: type of the operators that are not quantized.
+        opset: the ONNX opset; None for the one that the model has.
     """
 
     shape: StaticShape | None = None
     float_parts: FloatType = "float32"
+    opset: WrittenOpset | None = None
 
 
 # Words and numbers, up to the memory of a device: nothing that could name a file, a library or an address in memory.

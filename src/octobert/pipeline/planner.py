@@ -284,6 +284,7 @@ def _targets(facts: RunFacts) -> list[Step]:
             fast_norms=facts.here.cores <= capabilities.fast_norms,
             token_states=recipe.token_states,
             shape=facts.shape(capabilities),
+            opset=recipe.opset,
         )
         steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=facts.chosen(target)), form))
     return steps

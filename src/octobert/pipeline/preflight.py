@@ -33,6 +33,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
         if not probe.available and (recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere):
             fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
+        _check_opset(module.CAPABILITIES, recipe.opset)
         if name in recipe.session and probe.available:
             _check_entries(module.CAPABILITIES, recipe.session[name])
     if model.is_checkpoint:
@@ -70,6 +71,14 @@ def absent_targets(recipe: Recipe) -> dict[str, str]:
     return {
         name: "; ".join(filter(None, (probe.missing, probe.install))) for name, probe in probes.items() if not probe.available
     }
+
+
+def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
+    """Refuse an opset that a target does not take."""
+    low, high = capabilities.opset
+    if opset is not None and not low <= opset <= high:
+        what, fix = f"the target {capabilities.name} does not take this opset", f"set opset: {min(high, max(low, opset))}"
+        raise RecipeError(what, where="opset", got=str(opset), expected=f"{low} to {high}", fix=fix)
 
 
 def _check_entries(capabilities: Capabilities, entries: SessionEntries) -> None:

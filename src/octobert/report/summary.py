@@ -148,6 +148,8 @@ def _exported(report: Report, target: str) -> list[str]:
     """What the export of a target has changed for speed."""
     stage = report.stages.get(f"export/{target}")
     done, sentences = stage.summary if stage is not None else {}, []
+    if done.get("opset"):
+        sentences.append(f"{target}: the ONNX file was converted to another opset, {done['opset']}.")
     opened = report.recipe.get("session", {}).get(target)
     if opened is not None:
         given = ", ".join(f"{name} {value}" for entries in opened.values() for name, value in entries.items())

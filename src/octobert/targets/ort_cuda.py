@@ -14,7 +14,7 @@ from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
 from octobert.core.session import ExportOptions, Feeds, Session, SessionOptions
 from octobert.graph import operators
-from octobert.graph.passes import float16, fusion, qordered
+from octobert.graph.passes import float16, fusion, opset, qordered
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -69,6 +69,8 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     else:
         model = fusion.fuse(model).model
         float16.convert_(model, options.float_parts)
+    if options.opset is not None:
+        opset.convert_(model, options.opset.opset, domains=options.opset.domains)
     operators.save(model, model_file(folder))
 
 

@@ -10,9 +10,9 @@ from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
-from octobert.core.session import ExportOptions, StaticShape
+from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators
-from octobert.graph.passes import first_token, norms
+from octobert.graph.passes import first_token, norms, opset
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
@@ -31,12 +31,14 @@ class Options(FrozenModel):
         token_states: of embeddings, write the token states as an output too. Files of one fixed shape, and of
             operators that are fused here, never have them.
         shape: of targets that want it fixed.
+        opset: of the ONNX file; None for that of the quantized graph.
     """
 
     target: str
     fast_norms: bool
     token_states: bool
     shape: StaticShape | None
+    opset: int | None = None
 
 
 def run(context: Context[Inputs, Options]) -> Summary:
@@ -56,7 +58,9 @@ def run(context: Context[Inputs, Options]) -> Summary:
         rewriting.mkdir()
         written = rewriting / written.name
         operators.save(model, written)
-    target.export(written, context.work, ExportOptions(shape=options.shape, float_parts=plan.float_parts))
+    form = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
+    wanted = WrittenOpset.model_validate({"opset": options.opset, **form}) if options.opset is not None else None
+    target.export(written, context.work, ExportOptions(shape=options.shape, float_parts=plan.float_parts, opset=wanted))
     shutil.rmtree(rewriting, ignore_errors=True)
     opened = target.model_file(context.work)
     return {
@@ -65,6 +69,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         "outputs": [str(value.name) for value in model.graph.outputs],
         "first_token": products,
         "fast_norms": rewritten,
+        "opset": ir.load(context.work / capabilities.file).metadata_props.get(opset.METADATA) if wanted else None,
     }
 
 

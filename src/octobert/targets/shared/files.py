@@ -28,7 +28,7 @@ def model_file(package: Path) -> Path:
 
 
 def write(quantized: Path, folder: Path, options: ExportOptions) -> Path:
-    """Write the Q/DQ graph into a package, its float operators in the type that `options` name.
+    """Write the Q/DQ graph into a package, in the opset and with float operators of the type that `options` name.
 
     Args:
         quantized: an ONNX file with Q/DQ.
@@ -37,7 +37,7 @@ def write(quantized: Path, folder: Path, options: ExportOptions) -> Path:
     Returns:
         The path of the written file.
     """
-    if options.float_parts != "float32":
+    if options.float_parts != "float32" or options.opset is not None:
         return write_rewritten(quantized, folder, options)
     for file in quantized.parent.glob(f"{quantized.name}*"):
         link_or_copy(file, model_file(folder).with_name(file.name))
@@ -56,12 +56,14 @@ def write_rewritten(quantized: Path, folder: Path, options: ExportOptions, *pass
     import onnx_ir as ir
 
     from octobert.graph import operators
-    from octobert.graph.passes import float16
+    from octobert.graph.passes import float16, opset
 
     model = ir.load(quantized)
     for edit in passes:
         edit(model)
     float16.convert_(model, options.float_parts)
+    if options.opset is not None:
+        opset.convert_checked_(model, options.opset)
     path = model_file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)

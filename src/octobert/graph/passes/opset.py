@@ -1,0 +1,278 @@
+"""Write a graph in another ONNX opset: operators are written as that opset has them, or taken apart.
+
+    LayerNormalization      before 17: in primitive operators, which ONNX Runtime fuses again
+    Reduce… over axes       before 18: axes are an attribute
+    Split                   before 18: equal parts need no number
+    Shape from, to          before 15: Shape and Slice
+    16-bit and float16      before 21 and 19: ONNX Runtime's operators of `com.microsoft`, where the target takes that domain
+    Q/DQ, and Gelu          the same before 20
+
+All other operators of encoders differ between opsets only in accepted types. Whether an operator exists in an opset, with
+its attributes and types, is read from ONNX's own table of operators. Only norms that are taken apart round differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.core.errors import ModelError, ParityError
+from octobert.core.session import Feeds, WrittenOpset
+from octobert.graph import operators, parity
+
+# The range of opsets that recipes may ask for. 13 is the first with Quantize/DequantizeLinear per channel.
+LOWEST, HIGHEST = 13, 25
+# Where a file says how it was converted.
+METADATA = "octobert.opset"
+# Relative, for 8-bit graphs whose norms are taken apart: sums in another order move some values to the next of 256 steps.
+ROUNDED_TOLERANCE = 0.15
+_NORM, _NORM_SINCE = "LayerNormalization", 17
+_AXES_SINCE, _SHAPE_SINCE = 18, 15
+# Float types that ONNX Runtime's own Quantize/DequantizeLinear take.
+_PAIR_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_PAIR_INTEGERS = tuple(getattr(ir.DataType, name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32"))
+# Attributes that are written in another way before the opset that has them.
+_REWRITTEN = {"Split": ("num_outputs",), "Shape": ("start", "end")}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A graph in another opset.
+
+    Args:
+        opset: the new one.
+        before: the one before.
+        norms: LayerNormalization operators that were taken apart.
+        moved: operators that were moved to the domain `com.microsoft`.
+    """
+
+    opset: int
+    before: int
+    norms: int
+    moved: int
+
+
+def convert_(model: ir.Model, opset: int, *, domains: Collection[str] = (), whole_graph: bool = False) -> Converted:
+    """Write a graph in another opset, in place.
+
+    Args:
+        model: any graph that octobert writes.
+        opset: of the result.
+        domains: operator domains that the target takes besides ONNX's own.
+        whole_graph: the target runs integers only, so norms must stay one operator.
+
+    Raises:
+        ModelError: the opset cannot hold the graph; the message names the least that can.
+    """
+    graph, before = model.graph, model.opset_imports[""]
+    if opset == before:
+        return Converted(opset, before, 0, 0)
+    contrib = operators.MICROSOFT in domains
+    needs = {node: _least(node, contrib=contrib, apart=not whole_graph) for node in graph if not node.domain}
+    worst = max(needs, key=needs.__getitem__)
+    if needs[worst] > opset:
+        raise ModelError(
+            f"opset {opset} cannot hold the model",
+            where=f"node {worst.name}",
+            got=worst.op_type,
+            expected=f"opset {needs[worst]} or later",
+            fix=f"set opset: {needs[worst]}",
+        )
+    moved = [node for node in needs if contrib and not _exists(node, opset) and _may_move(node)]
+    # Pairs of one graph are in one domain, so that runtimes find both halves.
+    if any(node.op_type in operators.PAIR for node in moved):
+        moved += [node for node in needs if node.op_type in operators.PAIR and node not in moved]
+    for node in moved:
+        node.domain = operators.MICROSOFT
+        graph.opset_imports.setdefault(operators.MICROSOFT, 1)
+    norms = [node for node in needs if node.op_type == _NORM and opset < _NORM_SINCE]
+    for node in norms:
+        _take_norm_apart_(graph, node)
+    for node in list(graph):
+        _write_older_(graph, node, opset)
+        node.version = None
+    graph.opset_imports[""] = opset
+    model.ir_version = max(model.ir_version, _ir_version(opset))
+    operators.clean_(model)
+    return Converted(opset, before, len(norms), len(moved))
+
+
+def _least(node: ir.Node, *, contrib: bool, apart: bool) -> int:
+    """The least opset that a graph with this operator can be written in."""
+    for opset in range(LOWEST, HIGHEST + 1):
+        if (node.op_type == _NORM and apart) or (contrib and _may_move(node)) or _exists(node, opset):
+            return opset
+    return HIGHEST + 1
+
+
+def _may_move(node: ir.Node) -> bool:
+    """Whether ONNX Runtime has the operator in its own domain."""
+    if node.op_type == "Gelu":
+        return node.attributes.get_string("approximate", "none") == "none"
+    if node.op_type not in operators.PAIR:
+        return False
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    return all(value.dtype in (*_PAIR_FLOATS, *_PAIR_INTEGERS, None) for value in values)
+
+
+def _exists(node: ir.Node, opset: int) -> bool:
+    """Whether an opset has the operator, with its attributes, inputs and types, or it can be written so."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    rewritten = _REWRITTEN.get(node.op_type, ())
+    if any(name not in schema.attributes and name not in rewritten for name in node.attributes):
+        return False
+    inputs = len(node.inputs) - (opset < _AXES_SINCE and _has_axes(node) and len(schema.inputs) == 1)
+    return inputs <= schema.max_input and all(
+        _takes(schema, index, value) for index, value in enumerate(node.inputs[:inputs]) if value is not None
+    )
+
+
+def _takes(schema: Any, index: int, value: ir.Value) -> bool:
+    formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+    return value.dtype is None or f"tensor({value.dtype.name.lower()})" in formal.types
+
+
+def _has_axes(node: ir.Node) -> bool:
+    """Whether an operator reduces over constant axes that are an input."""
+    return node.op_type.startswith("Reduce") and len(node.inputs) == 2 and operators.const_array(node.inputs[1]) is not None
+
+
+def _write_older_(graph: ir.Graph, node: ir.Node, opset: int) -> None:
+    """Write one operator as an older opset has it, in place."""
+    if node.domain:
+        return
+    if node.op_type == "Split" and opset < _AXES_SINCE:
+        node.attributes.pop("num_outputs", None)
+    if opset < _AXES_SINCE and _has_axes(node) and node.op_type != "ReduceSum":
+        axes = operators.constant_of(node.inputs[1])
+        node.resize_inputs(1)
+        node.attributes["axes"] = ir.AttrInt64s("axes", axes.reshape(-1).tolist())
+        node.attributes.pop("noop_with_empty_axes", None)
+    if node.op_type == "Shape" and opset < _SHAPE_SINCE and ("start" in node.attributes or "end" in node.attributes):
+        _slice_shape_(graph, node)
+
+
+def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
+    """Write Shape with a start and an end as Shape and Slice."""
+    output = node.outputs[0]
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", np.iinfo(np.int32).max)
+    node.attributes.pop("start", None)
+    node.attributes.pop("end", None)
+    ends = [
+        operators.shared_initializer(graph, f"octobert.shape.{number}", np.array([number], dtype=np.int64))
+        for number in (start, end)
+    ]
+    name = str(output.name)
+    part = operators.make_node("Slice", [output, *ends], name, dtype=ir.DataType.INT64, shape=output.shape)
+    node.name = output.name = f"{name}.whole"
+    output.shape = None
+    graph.insert_after(node, [part])
+    for reader, index in [(reader, index) for reader, index in output.uses() if reader is not part]:
+        reader.replace_input_with(index, part.outputs[0])
+
+
+def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:
+    """Write a LayerNormalization in the primitive operators that ONNX Runtime's optimizer looks for."""
+    x, weight, bias = (node.inputs[i] if i < len(node.inputs) else None for i in range(3))
+    output = node.outputs[0]
+    dtype, name = operators.input_of(node, 0).dtype or ir.DataType.FLOAT, str(output.name)
+    axes = [node.attributes.get_int("axis", -1)]
+    number = dtype.numpy()
+    nodes: list[ir.Node] = []
+
+    def add(op_type: str, inputs: list[ir.Value | None], part: str, **attributes: Any) -> ir.Value:
+        nodes.append(operators.make_node(op_type, inputs, f"{name}.{part}", attributes, dtype=dtype))
+        return nodes[-1].outputs[0]
+
+    def constant(part: str, value: float) -> ir.Value:
+        return operators.shared_initializer(graph, f"octobert.norm.{part}.{dtype.name.lower()}", np.array(value, dtype=number))
+
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    deviation = add("Sub", [x, add("ReduceMean", [x], "mean", axes=axes)], "deviation")
+    square = add("Pow", [deviation, constant("two", 2.0)], "square")
+    variance = add("ReduceMean", [square], "variance", axes=axes)
+    divisor = add("Sqrt", [add("Add", [variance, constant(f"epsilon_{epsilon:g}", epsilon)], "above_zero")], "divisor")
+    result = add("Mul", [add("Div", [deviation, divisor], "unit"), weight], "scaled")
+    if bias is not None:
+        add("Add", [result, bias], "shifted")
+    operators.replace_(graph, node, nodes)
+
+
+def _ir_version(opset: int) -> int:
+    """The first version of the ONNX file format that has an opset."""
+    import onnx
+
+    return int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
+
+
+def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> None:
+    """Write a graph in another opset, in place, and compare what it computes before and after.
+
+    What was done is written into the model's metadata, under `METADATA`.
+
+    Raises:
+        ModelError: the opset cannot hold the graph.
+        ParityError: the graph computes something else.
+    """
+    names, batches = [str(value.name) for value in model.graph.outputs], _batches(model)
+    try:
+        reference = parity.onnx_outputs(model, batches, names, optimized=False)
+    except ModelError:  # types of GPUs, such as bfloat16
+        reference = None
+    done = convert_(model, wanted.opset, domains=wanted.domains, whole_graph=wanted.whole_graph)
+    if done.opset == done.before:
+        return
+    text = f"from {done.before} to {done.opset}"
+    text += f", {done.norms} LayerNormalization in primitive operators" if done.norms else ""
+    text += f", {done.moved} operators of ONNX Runtime's own" if done.moved else ""
+    if reference is None:
+        model.metadata_props[METADATA] = f"{text}; not compared, because ONNX Runtime does not run it on the CPU"
+        return
+    quantized = any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in model.graph)
+    tolerance = ROUNDED_TOLERANCE if quantized and done.norms else parity.TOLERANCE
+    worst = _largest_difference(parity.onnx_outputs(model, batches, names, optimized=False), reference)
+    if not worst <= tolerance:
+        raise ParityError(
+            f"the graph in opset {done.opset} does not compute what it computes in opset {done.before}",
+            got=f"a relative difference of {worst:.2e}",
+            expected=f"at most {tolerance:.0e}",
+            fix="please report this model, and use another opset",
+        )
+    model.metadata_props[METADATA] = f"{text}; largest relative difference of the outputs {worst:.1e}"
+
+
+def _batches(model: ir.Model) -> list[Feeds]:
+    """Batches of random tokens; one batch of the right size for a graph of one static shape."""
+    shape = model.graph.inputs[0].shape
+    sizes = [size for size in shape or () if isinstance(size, int)]
+    batches = parity.sample_batches(model)
+    if len(sizes) < 2:
+        return batches
+    rows, length = sizes
+
+    def fitted(array: np.ndarray) -> np.ndarray:
+        cut = array[:rows, :length]
+        return np.pad(cut, ((0, rows - cut.shape[0]), (0, length - cut.shape[1])))
+
+    feeds = {name: fitted(array) for name, array in batches[0].items()}
+    feeds["attention_mask"][:, 0] = 1
+    return [feeds]
+
+
+def _largest_difference(results: list[list[np.ndarray]], reference: list[list[np.ndarray]]) -> float:
+    """The largest difference of two runs, relative to the largest output or 1."""
+    worst = 0.0
+    for ours, theirs in zip(results, reference, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            # np.maximum propagates NaN, which no tolerance accepts.
+            worst = float(np.maximum(worst, np.abs(a - b).max() / np.maximum(1.0, np.abs(b).max())))
+    return worst
