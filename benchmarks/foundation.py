@@ -67,7 +67,7 @@ def show(report: Report, larger: Report) -> None:
     print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
     for line in summary.model_results(report):
         latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)
-        medians = f"{latency.percentile_ms(50):.1f} | {latency.percentile_ms(90):.1f}"
+        medians = f"{latency.statistics_ms['p50']:.1f} | {latency.statistics_ms['p90']:.1f}"
         print(f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio:.2f}' if speedup else ''} |")
     print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
     for run in (report, larger):

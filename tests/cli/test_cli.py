@@ -25,6 +25,7 @@ from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core import environment, plugins
 from octobert.core.errors import DataError, ModelError, OctobertError, PlanError, RecipeError, StorageError
+from octobert.evaluation.benchmarking import BenchmarkResult
 from tests.support.checkpoints import reduces
 from tests.support.cli import octobert
 from tests.support.runs import TARGETS, warmed
@@ -239,14 +240,19 @@ def test_evaluate(package) -> None:
 
 def test_benchmark(package) -> None:
     source = package.parents[1] / "data" / "validation.tsv"
-    done = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3, "--data", source, "--json")
+    how = ("--batch", 1, "--sequence", 16, "--repeats", 3, "--goal", "throughput", "--seconds", 0.2, "--streams", 2)
+    done = octobert("benchmark", package, *how, "--warmup", 1, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert {(entry["candidate"], entry["sequence"]) for entry in result["latencies"]} == {
-        (c, s) for c in ("ort-f32", "ort-cpu") for s in (16, "data")
-    }
-    text = octobert("benchmark", package, "--batch", 1, "--sequence", 16, "--repeats", 3).stdout
-    assert "×" in text.split("int8 + f32")[1]
+    result = BenchmarkResult.model_validate_json(done.stdout)
+    models = {(c, s) for c in ("ort-f32", "ort-cpu") for s in (16, "data")}
+    for measured in (result.latencies, result.throughputs):
+        assert {(entry.candidate, entry.sequence) for entry in measured} == models
+    assert {(one.candidate, one.reference) for one in (*result.speedups, *result.ratios)} == {("ort-cpu", "ort-f32")}
+    for one in result.throughputs:
+        assert (one.streams, one.requests, one.threads, len(one.turns)) == (2, 2, max(1, environment.cores() // 2), 4)
+        # Batches of one row.
+        assert sum(turn.rows for turn in one.turns) == len(one.samples_ms) >= 8
+        assert one.sequence == "data" or sum(turn.tokens for turn in one.turns) == 16 * len(one.samples_ms)
 
 
 def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_path) -> None:

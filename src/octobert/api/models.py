@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from octobert.api._arguments import names_of, numbers_of, path_of
 from octobert.core.errors import RecipeError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from octobert.core.ranges import Interval
     from octobert.core.results import PackageManifest
     from octobert.core.settings import Goal, Tuned
-    from octobert.evaluation.package_timing import BenchmarkResult
+    from octobert.evaluation.benchmarking import BenchmarkResult
     from octobert.evaluation.packages import Judgement
     from octobert.graph.passes.fusion import Fused
     from octobert.inference.package_files import Verified
@@ -107,8 +107,15 @@ def benchmark(
     batch: Sequence[int] = (1, 8),
     sequence: Sequence[int] = (),
     data: PathLike | None = None,
+    goal: Goal = "latency",
     repeats: int = 30,
+    seconds: float | None = None,
+    streams: int | Literal["auto"] = "auto",
+    requests: int | Literal["auto"] = "auto",
+    warmup: int = 0,
+    pause_ms: float = 10,
     threads: int = 0,
+    device: str | Sequence[str] = (),
     progress: ProgressCallback | None = None,
 ) -> BenchmarkResult:
     """Time packages and their float models in turn, each in a process of its own.
@@ -118,13 +125,24 @@ def benchmark(
         batch: Batch sizes.
         sequence: Sequence lengths in tokens. Default: 128, or the shortest limit of the models.
         data: File of rows that are also timed, at their own lengths.
-        repeats: Rounds of each shape.
+        goal: `latency`: one inference after another. `throughput`: also inferences at the same time.
+        repeats: Timed runs of each model at each shape, one after another.
+        seconds: Time for each model at each shape: with `latency`, instead of `repeats`; with `throughput`, for inferences at
+            the same time (default 20).
+        streams: Inferences that run at the same time. `auto`: the runtime's choice, otherwise one for each core.
+        requests: Inferences in flight; those above the streams wait. `auto`: as many as there are streams.
+        warmup: Untimed runs of each model at each shape before its first timed one, beside those that there always are.
+        pause_ms: Pause before each turn of a model.
         threads: Threads of one inference. 0: the runtime's default.
+        device: OpenVINO's name of a device, such as `AUTO`, or several, one after another. Default: the target's.
         progress: Called after each round.
 
     Raises:
         OctobertError: A folder is not a package, a length is too long for a model, or a runtime fails.
     """
+    from octobert.config.loading import checked
+    from octobert.config.recipe import Benchmark
+    from octobert.core.settings import goal_named
     from octobert.evaluation.package_timing import benchmark_packages
 
     given = [packages] if isinstance(packages, str | Path) else list(packages)
@@ -132,13 +150,17 @@ def benchmark(
         raise RecipeError("there is nothing to time", where="packages", expected="at least one package")
     folders = [path_of(package, "packages") for package in given]
     numbers_of(repeats, "repeats", least=3)
-    shapes: dict[str, Any] = {
-        "batch": numbers_of(batch, "batch"),
-        "sequence": numbers_of(sequence, "sequence"),
+    plain: dict[str, Any] = {"batch": numbers_of(batch, "batch"), "goal": goal_named(goal), "repeats": repeats}
+    plain |= {"sequence": numbers_of(sequence, "sequence")} if sequence else {}
+    plain |= {"seconds": seconds, "streams": streams, "requests": requests}
+    plain |= {"warmup": warmup, "pause_ms": pause_ms, "threads": threads}
+    options: dict[str, Any] = {
+        "devices": names_of([device] if isinstance(device, str) else device, "device"),
         "data": path_of(data, "data") if data is not None else None,
     }
     with progress_step(progress, "benchmark") as on_progress:
-        return benchmark_packages(folders, repeats=repeats, threads=threads, on_progress=on_progress, **shapes)
+        chosen = checked(Benchmark, plain, where="benchmark")
+        return benchmark_packages(folders, chosen, on_progress=on_progress, **options)
 
 
 def tune(

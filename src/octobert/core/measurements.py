@@ -5,9 +5,36 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from pydantic import computed_field, model_validator
 
 from octobert.core.frozen import FrozenModel
+
+# Statistics of times, from the fastest to the slowest; p999 is the percentile 99.9.
+STATISTICS = ("min", "avg", "p50", "p75", "p90", "p95", "p99", "p999", "max")
+_PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
+# Figures that follow from others: they are written for readers of the JSON, and not read back.
+_COMPUTED = ("statistics_ms", "rows_per_second", "tokens_per_second")
+
+
+def statistics_of(samples: Sequence[float]) -> dict[str, float]:
+    """Return every statistic of `STATISTICS` by name.
+
+    Example:
+        >>> [f"{name} {value:.1f}" for name, value in statistics_of([1.0, 2.0, 6.0]).items()][:3]
+        ['min 1.0', 'avg 3.0', 'p50 2.0']
+    """
+    array = np.asarray(samples, dtype=np.float64)
+    percentiles = dict(zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True))
+    return {"min": float(array.min()), "avg": float(array.mean()), **percentiles, "max": float(array.max())}
+
+
+def _without_computed(raw: Any) -> Any:
+    """Data without the figures that are computed from it."""
+    return {name: value for name, value in raw.items() if name not in _COMPUTED} if isinstance(raw, dict) else raw
 
 
 class Score(FrozenModel):
@@ -83,6 +110,8 @@ class Latency(FrozenModel):
     rows: int
     tokens: int
 
+    _stored = model_validator(mode="before")(_without_computed)
+
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the samples.
 
@@ -91,22 +120,95 @@ class Latency(FrozenModel):
         """
         return float(np.percentile(self.samples_ms, percent))
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def statistics_ms(self) -> dict[str, float]:
+        """Statistics of the samples, by the names of `STATISTICS`."""
+        return statistics_of(self.samples_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def rows_per_second(self) -> float:
-        """Throughput of one batch after another."""
+        """Rows per second of one batch after another."""
         return self.rows / (sum(self.samples_ms) / 1000.0)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens per second of one batch after another, without padding."""
+        return self.tokens / (sum(self.samples_ms) / 1000.0)
+
+
+class Turn(FrozenModel):
+    """One turn of a candidate in which inferences ran without a pause.
+
+    Args:
+        seconds: from the start of the first inference to the end of the last.
+        rows: rows of all inferences together.
+        tokens: tokens of all inferences together, without padding.
+    """
+
+    seconds: float
+    rows: int
+    tokens: int
+
+
+class Throughput(FrozenModel):
+    """What one candidate does at one shape when inferences run at the same time.
+
+    Args:
+        candidate: its name.
+        batch: rows of a batch.
+        sequence: tokens of a row, or `data` for evaluation rows.
+        streams: inferences that the runtime runs at the same time.
+        requests: inferences in flight; those above `streams` wait.
+        threads: threads of one inference.
+        turns: the candidate's turns, in order.
+        samples_ms: time of each inference from its request to its result, in the order of the turns.
+    """
+
+    candidate: str
+    batch: int
+    sequence: int | str
+    streams: int
+    requests: int
+    threads: int
+    turns: tuple[Turn, ...]
+    samples_ms: tuple[float, ...]
+
+    _stored = model_validator(mode="before")(_without_computed)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def statistics_ms(self) -> dict[str, float]:
+        """Statistics of the samples, by the names of `STATISTICS`."""
+        return statistics_of(self.samples_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of all turns per second."""
+        return sum(turn.rows for turn in self.turns) / sum(turn.seconds for turn in self.turns)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all turns per second, without padding."""
+        return sum(turn.tokens for turn in self.turns) / sum(turn.seconds for turn in self.turns)
 
 
 class Speedup(FrozenModel):
-    """How many times as fast as a float model a model is, at one shape.
+    """How many times as fast as a float model a model is, at one shape: in one inference after another, or in throughput.
 
     Args:
         candidate: name of the model.
         reference: name of the float model.
         batch: rows of a batch.
         sequence: tokens of a row, or `data` for evaluation rows.
-        ratio: median time of the reference divided by the median time of the candidate.
-        low: lower end of the 95 % confidence interval of the ratio (bootstrap over the rounds that timed both).
+        ratio: median time of the reference divided by the median time of the candidate; of throughputs, the geometric mean
+            of the ratios of their rows per second in each round.
+        low: lower end of the 95 % confidence interval of the ratio over the rounds that timed both (bootstrap; of throughputs,
+            Student's t on logarithms).
         high: upper end of that interval.
     """
 

@@ -125,12 +125,14 @@ class SessionOptions(FrozenModel):
 
     Args:
         threads: threads of one inference; 0 leaves the number to the runtime.
-        streams: inferences that run at the same time, each on its own threads. Further calls wait.
+        streams: inferences that run at the same time, each on its own threads. Further calls wait. 0 takes as many as the
+            runtime recommends for throughput; where it recommends none, one for each core or group of `threads` cores.
         precision: precision of the float operators: `f32`, `bf16` or `f16`; None for the precision that the target prefers.
         cache: folder for compiled models, so that they open faster the next time.
         log: print the log of the runtime on stderr.
         allow_fallback: run operators on the CPU that the target's device does not support, instead of raising an error.
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
+        device: device of the runtime's own, such as `AUTO` or `GPU`, for runtimes that can choose; None for the target's.
         compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
         entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
         outputs: name of an output in results → its name in the file; none for those that `read_outputs` names.
@@ -143,6 +145,7 @@ class SessionOptions(FrozenModel):
     log: bool = False
     allow_fallback: bool = False
     runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
+    device: str | None = None
     compile: bool | None = None
     entries: SessionEntries = SessionEntries()
     outputs: Mapping[str, str] = Field(default_factory=dict)
@@ -177,6 +180,11 @@ class Session(Protocol):
     @property
     def streams(self) -> int:
         """Number of inferences that run at the same time."""
+        ...
+
+    @property
+    def device(self) -> str | None:
+        """What really runs the model, where the user chose the device: `AUTO (CPU)`; None for the device of the target."""
         ...
 
     @property

@@ -179,6 +179,7 @@ class Candidate(FrozenModel):
         content: digest of the model, if it is known.
         options: how to open it; None for the target's defaults.
         entries: what the recipe sets for its target.
+        chosen: device of the runtime's own to open it on, such as `AUTO`; None for the target's.
     """
 
     name: str
@@ -189,6 +190,7 @@ class Candidate(FrozenModel):
     content: str | None = None
     options: SessionOptions | None = None
     entries: SessionEntries = SessionEntries()
+    chosen: str | None = None
 
     @property
     def title(self) -> str:
@@ -227,11 +229,12 @@ def import_runtime(candidate: Candidate) -> None:
         importlib.import_module(package)
 
 
-def open_candidate(candidate: Candidate, threads: int) -> Session:
+def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Session:
     """Open a candidate.
 
     Args:
         threads: threads of one inference; 0 lets the runtime choose.
+        streams: inferences at the same time; 0 lets the runtime choose.
 
     Raises:
         TargetError: there is no such candidate, or its runtime cannot open the model.
@@ -241,8 +244,8 @@ def open_candidate(candidate: Candidate, threads: int) -> Session:
         fix = did_you_mean(candidate.name, (*float_baselines(), *targets.names()))
         raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
     precision = None if baseline is None else baseline.precision
-    options = candidate.options or SessionOptions(threads=threads, precision=precision)
-    options = options.model_copy(update={"entries": candidate.entries})
+    plain = SessionOptions(threads=threads, streams=streams, precision=precision, device=candidate.chosen)
+    options = (candidate.options or plain).model_copy(update={"entries": candidate.entries})
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession
 

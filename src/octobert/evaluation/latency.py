@@ -137,6 +137,8 @@ def measure(
     repeats: int,
     threads: int,
     seconds_per_shape: float = 60.0,
+    warmup: int = 0,
+    pause_ms: float = 10,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Timed:
@@ -148,6 +150,8 @@ def measure(
         repeats: rounds of each workload. If they would take longer than `seconds_per_shape`, fewer, but at least five.
         threads: threads of one inference; 0 lets each runtime choose.
         seconds_per_shape: time limit of each workload, in seconds.
+        warmup: untimed runs of each candidate and workload before the first round.
+        pause_ms: before each run of a candidate.
         seed: of the order in each round.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
@@ -160,20 +164,31 @@ def measure(
         for number, candidate in enumerate(candidates):
             if on_progress:
                 on_progress(f"opening {candidate.title}", number, len(candidates))
-            workers.append(Worker(candidate, threads))
+            workers.append(Worker(candidate, threads, pause_ms=pause_ms))
             opened.append(workers[-1].opened())
         latencies: list[Latency] = []
-        before = _CpuTimes.now()
+        before = CpuTimes.now()
         for workload in workloads:
+            for worker in workers if warmup else ():
+                worker.ask("warm", (workload.rounds, warmup, 1))
             latencies += _time_workload(workers, workload, repeats, seconds_per_shape, seed, on_progress)
-        load = before.load_until(_CpuTimes.now())
+        load = before.load_until(CpuTimes.now())
+        devices = [worker.ask("device", None) or worker.candidate.device for worker in workers]
         peaks = [worker.ask("peak", None) for worker in workers]
     finally:
         for worker in workers:
             worker.stop()
     footprints = [
-        Footprint(candidate=c.title, device=c.device, size_bytes=c.size_bytes, peak_memory_bytes=peak, **facts)
-        for c, facts, peak in zip(candidates, opened, peaks, strict=True)
+        Footprint(
+            candidate=candidate.title,
+            load_ms=facts.load_ms,
+            size_bytes=candidate.size_bytes,
+            peak_memory_bytes=peak,
+            precision=facts.precision,
+            threads=facts.threads,
+            device=device,
+        )
+        for candidate, facts, device, peak in zip(candidates, opened, devices, peaks, strict=True)
     ]
     return Timed(tuple(latencies), tuple(footprints), load)
 
@@ -196,7 +211,7 @@ def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]], 
 
 
 @dataclass(frozen=True)
-class _CpuTimes:
+class CpuTimes:
     """Seconds of CPU time up to now: of all programs, of this process with those that it started, and of the hypervisor."""
 
     at: float
@@ -205,18 +220,18 @@ class _CpuTimes:
     stolen: float
 
     @staticmethod
-    def now() -> _CpuTimes:
+    def now() -> CpuTimes:
         times = psutil.cpu_times()
         own = psutil.Process()
         used = [each.cpu_times() for each in (own, *own.children(recursive=True))]
-        return _CpuTimes(
+        return CpuTimes(
             at=time.perf_counter(),
             busy=times.user + times.system + getattr(times, "nice", 0.0),
             own=sum(each.user + each.system for each in used),
             stolen=getattr(times, "steal", 0.0),
         )
 
-    def load_until(self, end: _CpuTimes) -> Load:
+    def load_until(self, end: CpuTimes) -> Load:
         cores, seconds = psutil.cpu_count() or 1, max(end.at - self.at, 1e-3)
         others = ((end.busy - self.busy) - (end.own - self.own)) / seconds
         return Load(cores=cores, others=max(0.0, others), stolen=max(0.0, end.stolen - self.stolen) / (seconds * cores))

@@ -6,51 +6,79 @@ Messages are pickled, requests on the child's stdin and answers on its stdout.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import signal
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from octobert.core import processes
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, TargetError
-from octobert.core.session import Session
+from octobert.core.session import Feeds, Session
 from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
 from octobert.inference.cost_model import measure_cost_model
 
 _TIMEOUT_S = 600
 _STOP_S = 5
-# Threads of a runtime keep spinning for some milliseconds after a run. The next candidate waits until they stop.
-_SETTLE_S = 0.01
+
+
+class Opened(NamedTuple):
+    """What a session says of itself, and how long it took to open."""
+
+    load_ms: float
+    precision: str
+    threads: int
+    streams: int
+
+
+class Saturated(NamedTuple):
+    """What a candidate did in one turn, with inferences at the same time.
+
+    Args:
+        seconds: from the start of the first inference to the end of the last.
+        runs: inferences of each batch.
+        samples_ms: time of each inference.
+    """
+
+    seconds: float
+    runs: list[int]
+    samples_ms: list[float]
 
 
 class Worker:
     """A candidate's process.
 
     Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
-    `cost` (length limit in tokens → cost model of the session) and `peak` (None → peak memory in bytes).
+    `saturate` ((list of feeds, seconds, inferences in flight) → `Saturated`), `warm` ((list of feeds, runs of each request,
+    inferences in flight) → `Saturated`), `cost` (length limit in tokens → cost model of the session), `device` (None → what
+    really runs the model) and `peak` (None → peak memory in bytes).
 
     Args:
         candidate: what to open.
         threads: threads of one inference; 0 lets the runtime choose.
+        streams: inferences at the same time; 0 lets the runtime choose.
+        pause_ms: before each timing.
     """
 
-    def __init__(self, candidate: Candidate, threads: int = 0) -> None:
+    def __init__(self, candidate: Candidate, threads: int = 0, *, streams: int = 1, pause_ms: float = 10) -> None:
         self.candidate = candidate
         self._process = processes.start(__name__)
-        self._send((candidate, threads))
+        self._send((candidate, threads, streams, pause_ms / 1000))
 
-    def opened(self) -> dict[str, Any]:
-        """Wait until the model is open; return its load time, precision and threads.
+    def opened(self) -> Opened:
+        """Wait until the model is open.
 
         Raises:
             TargetError: it cannot be opened, or the process died.
         """
-        facts: dict[str, Any] = self._receive()
+        facts: Opened = self._receive()
         return facts
 
     def ask(self, request: str, argument: Any) -> Any:
@@ -109,20 +137,22 @@ def main() -> int:
 
 
 def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    candidate, threads = pickle.load(requests)
+    candidate, threads, streams, pause_s = pickle.load(requests)
     try:
         import_runtime(candidate)
         started = time.perf_counter()
-        session = open_candidate(candidate, threads)
+        session = open_candidate(candidate, threads, streams)
     except OctobertError as error:
         _write(answers, {"error": error.to_json()})
         return
     load_ms = (time.perf_counter() - started) * 1000
-    _write(answers, {"load_ms": load_ms, "precision": session.precision, "threads": session.threads})
+    _write(answers, Opened(load_ms, session.precision, session.threads, session.streams))
     with ThreadPoolExecutor(session.streams) as pool:
         while True:
             request, argument = pickle.load(requests)
             try:
+                if request in ("time", "work", "saturate"):
+                    time.sleep(pause_s)
                 answer = _answer(session, pool, request, argument)
             except OctobertError as error:
                 answer = {"error": error.to_json()}
@@ -134,7 +164,15 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
         return peak_memory_bytes()
     if request == "cost":
         return measure_cost_model(session, argument)
-    time.sleep(_SETTLE_S)
+    if request == "device":
+        return session.device
+    if request == "warm":
+        batches, runs, requests = argument
+        return _in_flight(session, batches, requests, lambda count: count < runs)
+    if request == "saturate":
+        batches, seconds, requests = argument
+        deadline = time.perf_counter() + seconds
+        return _in_flight(session, batches, requests, lambda count: not count or time.perf_counter() < deadline)
     if request == "time":
         session.run(argument)
     started = time.perf_counter()
@@ -143,6 +181,33 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
     else:
         list(pool.map(session.run, argument))
     return (time.perf_counter() - started) * 1000
+
+
+def _in_flight(session: Session, batches: Sequence[Feeds], requests: int, goes_on: Callable[[int], bool]) -> Saturated:
+    """Run batches in turn, with a number of inferences in flight.
+
+    A request is a thread that waits for its result, as in a program that uses a model.
+
+    Args:
+        goes_on: whether a request that has run so many batches runs another.
+    """
+    numbers, ran = itertools.count(), list[tuple[int, float]]()
+
+    def request() -> None:
+        count = 0
+        while goes_on(count):
+            index, begun = next(numbers) % len(batches), time.perf_counter()
+            session.run(batches[index])
+            ran.append((index, (time.perf_counter() - begun) * 1000))
+            count += 1
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(requests) as pool:
+        for done in [pool.submit(request) for _ in range(requests)]:
+            done.result()
+        seconds = time.perf_counter() - started
+    counts = Counter(index for index, _ in ran)
+    return Saturated(seconds, [counts[index] for index in range(len(batches))], [ms for _, ms in ran])
 
 
 def _write(pipe: IO[bytes] | None, message: Any) -> None:

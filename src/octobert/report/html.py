@@ -25,9 +25,13 @@ def page(report: Report) -> str:
     environment.filters["speedup"] = times.speedup_text
     environment.filters["strongest"] = times.strongest
     environment.filters["search"] = summary.search_text
+    recipe, models = Recipe.model_validate(report.recipe), summary.model_results(report)
     return environment.get_template("page.html").render(
         report=report,
-        models=summary.model_results(report),
+        models=models,
+        timings=[*(model.timing for model in models), *summary.throughputs(report)],
+        shown=times.SHOWN,
+        how=times.how(recipe.benchmark, report.throughputs),
         shapes=times.shapes(report.latencies),
         metrics=summary.metrics(report),
         main_metrics=summary.main_metrics(report),
@@ -35,5 +39,5 @@ def page(report: Report) -> str:
         warnings=summary.warnings(report),
         trainings=summary.trainings(report),
         counts={t: {r: c for r, c in plan.counts().items() if c[0]} for t, plan in report.plans.items()},
-        recipe=as_yaml(Recipe.model_validate(report.recipe)),
+        recipe=as_yaml(recipe),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octobert.core.measurements import Comparison, Footprint, Score
+from octobert.core.measurements import Comparison, Footprint, Latency, Score, Speedup, Throughput
 from octobert.core.results import Report, Search
 from octobert.report import times
 
@@ -50,11 +50,6 @@ def main_metrics(report: Report) -> list[str]:
 def model_results(report: Report) -> list[ModelResult]:
     """Return the results of each model, float baselines first."""
     compared = {c.candidate: c for c in report.comparisons}
-    float16 = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
-    all_timings = [
-        replace(timing, precision="int8 + f16") if timing.name in float16 else timing
-        for timing in times.timings(report.latencies, report.footprints, report.speedups)
-    ]
     return [
         ModelResult(
             timing.name,
@@ -65,7 +60,21 @@ def model_results(report: Report) -> list[ModelResult]:
             timing,
             footprint,
         )
-        for timing, footprint in zip(all_timings, report.footprints, strict=True)
+        for timing, footprint in zip(_timings(report, report.latencies, report.speedups), report.footprints, strict=True)
+    ]
+
+
+def throughputs(report: Report) -> list[times.Timing]:
+    """Return the times of each model with inferences at the same time; none where they were not measured."""
+    return _timings(report, report.throughputs, report.ratios) if report.throughputs else []
+
+
+def _timings(report: Report, latencies: Sequence[Latency | Throughput], speedups: Sequence[Speedup]) -> list[times.Timing]:
+    float16 = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
+    timings = times.timings(latencies, report.footprints, speedups)
+    return [
+        replace(timing, precision="int8 + f16") if footprint.candidate in float16 else timing
+        for timing, footprint in zip(timings, report.footprints, strict=True)
     ]
 
 
@@ -92,6 +101,7 @@ def probability(p_value: float | None) -> str:
 def verdicts(report: Report) -> list[str]:
     """Return sentences on each target: speed and accuracy compared with float, and how the model was changed."""
     compared = [sentence for model in model_results(report) if model.quantized for sentence in _compared(report, model)]
+    compared += [sentence for timing in throughputs(report) for sentence in times.speed(timing)]
     exported = [sentence for target in report.plans for sentence in _exported(report, target)]
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
     return [*compared, *exported, *searches, *_simulated(report)]

@@ -19,7 +19,7 @@ def render(report: Report) -> RenderableType:
     found = notes([*summary.verdicts(report), *summary.trainings(report)], summary.warnings(report))
     if not report.footprints:
         return Group(Text("Nothing was measured (measure: false)."), *found)
-    timings = [model.timing for model in summary.model_results(report)]
+    timings = [*(model.timing for model in summary.model_results(report)), *summary.throughputs(report)]
     more = [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
     return Group(quality_table(report), *more, latency_table(timings, times.shapes(report.latencies), precision=False), *found)
 
@@ -86,7 +86,7 @@ def score_table(report: Report) -> FittedTable:
 def latency_table(
     timings: Sequence[times.Timing], shapes: Sequence[times.TimedShape], *, precision: bool = True
 ) -> FittedTable:
-    """Return p50, p90 and p99 in ms, rows per second, and the speedup over float models, shape by shape.
+    """Return statistics in ms, rows and tokens per second, and the speedup over float models, shape by shape.
 
     Args:
         timings: of each model.
@@ -97,19 +97,20 @@ def latency_table(
     title = f"Latency in ms ({threads} threads); speedups with 95 % confidence intervals. data: rows of the evaluation data"
     over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
     words = ("model", "precision") if precision else ("model",)
-    table = table_of(title, words, ("p50", "p90", "p99", "rows/s", *over))
+    table = table_of(title, words, (*times.SHOWN, "rows/s", "tokens/s", *over))
     elsewhere = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
     table.caption = "\n".join(elsewhere) or None
     for shape in shapes:
         table.add_row(str(shape), style="bold")
         for timing in timings:
-            latency = timing.latencies[shape]
+            measured = timing.latencies[shape]
             speedups = [timing.baseline.get(shape), times.strongest(timing).get(shape)][: len(over)]
             table.add_row(
                 f"  {timing.name}",
                 *((timing.precision,) if precision else ()),
-                *(times.ms(latency.percentile_ms(p)) for p in (50, 90, 99)),
-                f"{latency.rows_per_second:.0f}",
+                *(times.ms(measured.statistics_ms[name]) for name in times.SHOWN),
+                f"{measured.rows_per_second:.0f}",
+                f"{measured.tokens_per_second:.0f}",
                 *(_breakable(times.speedup_text(each)) if each else "" for each in speedups),
                 style="bold" if timing.quantized else "",
             )

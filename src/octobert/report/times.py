@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.config.recipe import Benchmark
+from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 
 # Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.
 _BUSY, _STOLEN = 0.1, 0.02
 # p99 / p50 of equal inputs above which times are called noisy; on an idle machine it is below 1.5.
 _NOISY = 2.0
+# Statistics that tables show; the JSON has all.
+SHOWN = ("min", "avg", "p50", "p90", "p99", "max")
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,14 @@ class TimedShape:
 
 @dataclass(frozen=True)
 class Timing:
-    """The times of one model.
+    """The times of one model, of one inference after another or of inferences at the same time.
 
     Args:
-        name: of the model.
+        name: of the model; with the number of streams, for inferences at the same time.
         precision: of the arithmetic; 8 bits come first.
         threads: of one inference.
         quantized: not a float baseline.
-        latencies: shape → times.
+        latencies: shape → times and rates.
         baseline: shape → speedup over the float baseline; empty for float models.
         fastest: shape → speedup over the fastest float form on the same runtime; empty where that is the baseline.
         elsewhere: the float baseline and its device, if that is another device; else None.
@@ -53,32 +56,36 @@ class Timing:
     precision: str
     threads: int
     quantized: bool
-    latencies: dict[TimedShape, Latency]
+    latencies: dict[TimedShape, Latency | Throughput]
     baseline: dict[TimedShape, Speedup]
     fastest: dict[TimedShape, Speedup]
     elsewhere: str | None = None
 
 
-def shapes(latencies: Sequence[Latency]) -> list[TimedShape]:
+def shapes(latencies: Sequence[Latency | Throughput]) -> list[TimedShape]:
     """Return the timed shapes, in order."""
     return list(dict.fromkeys(TimedShape(latency.batch, latency.sequence) for latency in latencies))
 
 
-def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], speedups: Sequence[Speedup]) -> list[Timing]:
-    """Return the times of each model.
+def timings(
+    latencies: Sequence[Latency | Throughput], footprints: Sequence[Footprint], speedups: Sequence[Speedup]
+) -> list[Timing]:
+    """Return the times of each model; none if there are no times.
 
     Args:
-        latencies: of all models and shapes.
+        latencies: of all models and shapes: latencies, or throughputs.
         footprints: of all models.
         speedups: of the quantized models over float models; over the baseline first.
     """
-    times: dict[str, dict[TimedShape, Latency]] = {}
+    times: dict[str, dict[TimedShape, Latency | Throughput]] = {}
     for latency in latencies:
         times.setdefault(latency.candidate, {})[TimedShape(latency.batch, latency.sequence)] = latency
     devices = {footprint.candidate: footprint.device for footprint in footprints}
     result = []
-    for footprint in footprints:
+    for footprint in footprints if latencies else ():
         name = footprint.candidate
+        first = next(iter(times[name].values()))
+        streams = first if isinstance(first, Throughput) else None
         over: dict[str, dict[TimedShape, Speedup]] = {}
         for speedup in speedups:
             if speedup.candidate == name:
@@ -88,9 +95,9 @@ def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], speed
         device = devices.get(reference, footprint.device)
         result.append(
             Timing(
-                name=name,
+                name=name if streams is None else f"{name}, {_streams(streams)}",
                 precision=f"int8 + {footprint.precision}" if over else footprint.precision,
-                threads=footprint.threads,
+                threads=footprint.threads if streams is None else streams.threads,
                 quantized=bool(over),
                 latencies=times[name],
                 baseline=over.get(reference, {}),
@@ -99,6 +106,35 @@ def timings(latencies: Sequence[Latency], footprints: Sequence[Footprint], speed
             )
         )
     return result
+
+
+def _streams(measured: Throughput) -> str:
+    waiting = f", {measured.requests} requests" if measured.requests != measured.streams else ""
+    return f"{measured.streams} stream{'' if measured.streams == 1 else 's'}{waiting}"
+
+
+def how(settings: Benchmark, throughputs: Sequence[Throughput]) -> list[str]:
+    """Return sentences on how times were measured: turns, warm-up, pauses, tokens.
+
+    Args:
+        settings: of the benchmark.
+        throughputs: that it measured.
+    """
+    pause = f"a pause of {settings.pause_ms:g} ms"
+    before = f"; {settings.warmup} more before the first round" if settings.warmup else ""
+    sentences = [
+        f"Latency: one inference after another. Before each timed run: {pause}, and one untimed run of the same inputs{before}."
+    ]
+    if throughputs:
+        turns = throughputs[0].turns
+        length = f"{sum(turn.seconds for turn in turns) / len(turns):.2g} s"
+        more = f" and {settings.warmup} more" if settings.warmup else ""
+        sentences.append(
+            f"Streams: inferences at the same time, {len(turns)} turns of {length} for each model and shape, in the order A B, "
+            f"B A, …, each after {pause}. Before its first turn, each request runs every batch{more} untimed. Ratios are those "
+            "of rows per second in the same round."
+        )
+    return [*sentences, "Tokens per second do not count padding."]
 
 
 def ms(value: float) -> str:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from octobert.config.recipe import Benchmark
-from octobert.core import environment
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Footprint, Latency, Load, Speedup
 from octobert.core.session import SessionEntries
-from octobert.evaluation import candidates, latency
+from octobert.evaluation import benchmarking, candidates, latency
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _rows
@@ -21,16 +19,6 @@ from octobert.pipeline.stages.evaluate import file_of
 TIMINGS = "timings.json"
 # Rows of the user's data that are timed; more would only repeat the same lengths.
 DATA_ROWS = 256
-
-
-class Timings(FrozenModel):
-    """`timings.json`."""
-
-    latencies: tuple[Latency, ...]
-    footprints: tuple[Footprint, ...]
-    speedups: tuple[Speedup, ...]
-    load: Load
-    environment: environment.Environment
 
 
 class Inputs(FrozenModel):
@@ -80,22 +68,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     chosen = np.random.default_rng(options.seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
     shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, options.seed)
-    measured = latency.measure(
-        timed,
-        shapes,
-        repeats=settings.repeats,
-        threads=settings.threads,
-        seed=options.seed,
-        on_progress=context.progress,
-    )
     quantized = [name for name in options.candidates if name in inputs.exports]
     rivals = {name: candidates.rivals_of(name, options.candidates) for name in quantized}
-    timings = Timings(
-        latencies=measured.latencies,
-        footprints=measured.footprints,
-        speedups=latency.speedups(measured.latencies, rivals, seed=options.seed),
-        load=measured.load,
-        environment=environment.current(),
-    )
+    timings = benchmarking.benchmark(timed, shapes, settings, rivals, seed=options.seed, on_progress=context.progress)
     context.write(TIMINGS, timings)
     return {"candidates": [c.name for c in timed], "shapes": [[shape.batch, shape.sequence] for shape in shapes]}

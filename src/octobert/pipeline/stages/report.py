@@ -25,6 +25,7 @@ from octobert.core.results import (
     TransformFacts,
 )
 from octobert.evaluation import candidates, scoring
+from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
 from octobert.pipeline.store import manifest_of
@@ -66,7 +67,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     inputs, options = context.inputs, context.options
     task = options.task.build()
     ranges = inputs.ranges.read(_artifacts.RANGES, Ranges)
-    timings = inputs.benchmark.read(benchmark.TIMINGS, benchmark.Timings) if inputs.benchmark is not None else None
+    timings = inputs.benchmark.read(benchmark.TIMINGS, BenchmarkResult) if inputs.benchmark is not None else None
     searched = {target: plan for target, plan in inputs.plans.items() if plan.path(search.FACTS).is_file()}
     report = Report(
         recipe=options.recipe,
@@ -85,6 +86,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
         latencies=timings.latencies if timings else (),
         footprints=timings.footprints if timings else (),
         speedups=timings.speedups if timings else (),
+        throughputs=timings.throughputs if timings else (),
+        ratios=timings.ratios if timings else (),
         load=timings.load if timings else None,
         environment=timings.environment if timings else environment.current(),
         absent=options.absent,

@@ -54,6 +54,17 @@ class Runtime(Protocol):
         """
         ...
 
+    def check_device(self, device: str) -> None:
+        """Check that its targets can run on a device that the user names.
+
+        Args:
+            device: as the runtime names it, such as `AUTO` or `GPU`.
+
+        Raises:
+            TargetError: they cannot, or the machine does not have the device.
+        """
+        ...
+
 
 _PLUGINS = plugins.Family[Runtime]("runtimes")
 names, load = _PLUGINS.names, _PLUGINS.load

@@ -1,4 +1,4 @@
-"""OpenVINO: probe it, convert an ONNX file to IR, compile either for a device, run it."""
+"""OpenVINO: probe it, convert an ONNX file to IR, compile either for a device or for several, run it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
 SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
+
+# Devices that choose among others: the first may choose among all; the others need a list, `MULTI:GPU,CPU`.
+_CHOOSERS = ("AUTO", "MULTI", "HETERO")
 
 # Options that `octobert tune` tries, the default first.
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
@@ -64,6 +67,26 @@ def probe(device: str) -> Probe:
         missing = f"openvino has no {device} device (it has {', '.join(devices) or 'none'})"
         return Probe(available=False, version=version, missing=missing)
     return Probe(available=True, version=version)
+
+
+def check_device(device: str) -> None:
+    """Check that this machine has a device, or all devices that `AUTO:…`, `MULTI:…` or `HETERO:…` name."""
+    problem = unavailable("openvino", environment.install("openvino"))
+    if problem is not None:
+        raise TargetError("OpenVINO cannot be used", where="device", got=problem.missing, fix=problem.install)
+    import openvino
+
+    present = openvino.Core().available_devices
+    chooser, _, listed = device.partition(":")
+    # AUTO:-GPU takes all devices but that one, and MULTI:CPU(2) gives a device two requests.
+    names = [name.partition("(")[0].removeprefix("-") for name in listed.split(",")] if chooser in _CHOOSERS else [device]
+    known = {*present, *(name.partition(".")[0] for name in present)}
+    if device == _CHOOSERS[0] or known.issuperset(names):
+        return
+    missing = ", ".join(name for name in names if name not in known) or "no list of devices"
+    expected = f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}"
+    fix = "use one of these; a GPU or an NPU needs its driver"
+    raise TargetError(f"OpenVINO does not have the device {device}", where="device", got=missing, expected=expected, fix=fix)
 
 
 def convert(onnx_path: Path, xml_path: Path) -> None:
@@ -141,7 +164,8 @@ def _check_process(path: Path) -> None:
 
 def settings_of(options: SessionOptions) -> dict[str, Any]:
     """Return the properties to compile a model with."""
-    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision or "f32", "PERFORMANCE_HINT": "LATENCY"}
+    hint = "LATENCY" if options.streams else "THROUGHPUT"
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": options.precision or "f32", "PERFORMANCE_HINT": hint}
     # By default OpenVINO quantizes float activations of layers with 8-bit weights to 8 bits, whatever the model says.
     settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if options.cache:
@@ -171,7 +195,7 @@ class OpenvinoSession:
     Args:
         path: the IR (`.xml`) or the ONNX file.
         options: how to open it.
-        device: as OpenVINO names it.
+        device: as OpenVINO names it, where `options` name none.
 
     Raises:
         TargetError: OpenVINO cannot compile the model, or the process was forked from one that used OpenVINO.
@@ -183,10 +207,13 @@ class OpenvinoSession:
         _check_process(path)
         with _FIRST_USE:
             _ = openvino.Tensor(np.zeros(1, np.int64)).data, openvino.Type.i64.to_dtype()
-        core, self._path = openvino.Core(), path
+        if options.threads:
+            options = running.with_streams(options)
+        core, self._path, self._chosen = openvino.Core(), path, options.device
         with running.runtime_errors("openvino cannot compile the model", path):
-            compiled: Any = core.compile_model(str(path), device, settings_of(options))
-        self.streams, self.prepares_shapes = options.streams, True
+            compiled: Any = core.compile_model(str(path), options.device or device, settings_of(options))
+        self._compiled, self.prepares_shapes = compiled, True
+        self.streams = options.streams or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for _ in range(self.streams):
             self._free.put(compiled.create_infer_request())
@@ -196,10 +223,20 @@ class OpenvinoSession:
         places = {name: i for i, port in enumerate(compiled.outputs) for name in (port_of(port).name, *port.get_names())}
         self._reads = {name: places[own] for name, own in reads.items()}
         self.outputs, self.shape = tuple(reads), self._inputs.shape
-        self.precision = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}.get(
-            repr(compiled.get_property("INFERENCE_PRECISION_HINT")), "unknown"
-        )
-        self.threads = max(1, int(compiled.get_property("INFERENCE_NUM_THREADS")) // self.streams)
+        types = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}
+        used = [types.get(repr(value), "unknown") for value in _property(compiled, "INFERENCE_PRECISION_HINT")]
+        self.precision = ", ".join(dict.fromkeys(used)) or "unknown"
+        # Only CPUs have threads.
+        threads = max((int(value) for value in _property(compiled, "INFERENCE_NUM_THREADS")), default=1)
+        self.threads = max(1, threads // self.streams)
+
+    @property
+    def device(self) -> str | None:
+        """What really runs the model, where the user chose the device. AUTO may begin on one device and go on on another."""
+        if self._chosen is None:
+            return None
+        used = ", ".join(str(name).strip("()") for name in self._compiled.get_property("EXECUTION_DEVICES"))
+        return used if used == self._chosen else f"{self._chosen} ({used})"
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
@@ -211,3 +248,12 @@ class OpenvinoSession:
                 return {name: running.wide(np.array(request.get_output_tensor(i).data)) for name, i in self._reads.items()}
         finally:
             self._free.put(request)
+
+
+def _property(compiled: Any, name: str) -> list[Any]:
+    """Return a property of each device that runs a model: AUTO, MULTI and HETERO keep those of their devices in a table."""
+    listed = compiled.get_property("SUPPORTED_PROPERTIES")
+    if name in listed:
+        return [compiled.get_property(name)]
+    tables = compiled.get_property("DEVICE_PROPERTIES").values() if "DEVICE_PROPERTIES" in listed else ()
+    return [table[name] for table in tables if name in table]

@@ -54,6 +54,11 @@ def precision_problem(precision: str) -> str | None:
     return None
 
 
+def check_device(device: str) -> None:
+    """Refuse: a target is one execution provider."""
+    raise running.no_choice_of_device(TITLE, device)
+
+
 def probe(provider: str, install: str = INSTALL) -> Probe:
     """Return whether onnxruntime is installed and has an execution provider.
 
@@ -199,7 +204,8 @@ class OrtSession:
         if telemetry.is_off("ORT_DISABLE_TELEMETRY"):
             # On Windows events go to the system's own service, which the variable does not stop.
             ort.disable_telemetry_events()
-        self._path, self.streams = path, options.streams
+        options = running.with_streams(options)
+        self._path, self.streams, self.device = path, options.streams, None
         settings = _settings(
             options, options.threads or max(1, environment.cores() // self.streams), optimize=optimize, whole=whole
         )

@@ -31,6 +31,11 @@ def precision_problem(precision: str) -> str | None:
     return None
 
 
+def check_device(device: str) -> None:
+    """Refuse: a target is one device."""
+    raise running.no_choice_of_device(TITLE, device)
+
+
 def probe(device: str) -> Probe:
     """Return whether torch is installed and has a device.
 
@@ -83,8 +88,9 @@ class TorchSession:
         from octobert.models import checkpoint, heads, pooling
 
         self._torch, self._pool = torch, pooling.pool
+        options = running.with_streams(options)
         _set_threads(options)
-        self.streams, self.prepares_shapes = options.streams, False
+        self.streams, self.prepares_shapes, self.device = options.streams, False, None
         self.model = checkpoint.load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self._head = heads.head_of(head)
         self._pooler = pooling.pooler_of(folder, allow_pickle=allow_pickle) if self._head.pooled else None
@@ -137,8 +143,9 @@ class TorchGraphSession:
         from octobert.targets.shared import torch_graph
 
         self._torch, self._device, self._path = torch, device, path
+        options = running.with_streams(options)
         _set_threads(options)
-        self.streams, self.prepares_shapes = options.streams, False
+        self.streams, self.prepares_shapes, self.device = options.streams, False, None
         # Without instructions for 8-bit products `torch._int_mm` is 50 to 70 times slower than float32 on a CPU.
         int_mm = device == "cuda" or bool(set(INTEGER_UNITS) & set(environment.current().features))
         with running.runtime_errors("torch cannot open the model", path, line=0):

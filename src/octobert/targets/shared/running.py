@@ -1,4 +1,4 @@
-"""What sessions share: feeds and outputs in the form of a file, and errors of a runtime as one sentence."""
+"""What sessions share: feeds and outputs in the form of a file, streams, and errors of a runtime as one sentence."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from octobert.core import environment
 from octobert.core.errors import ModelError, OctobertError, TargetError, reason
 from octobert.core.ports import INPUTS, ROW_NUMBERS, Port, input_named
-from octobert.core.session import Feeds
+from octobert.core.session import Feeds, SessionOptions
 
 _LONGEST = 300
 
@@ -33,6 +34,24 @@ def runtime_errors(what: str, path: Path, *, line: int = -1) -> Iterator[None]:
         raise
     except Exception as error:
         raise TargetError(what, where=str(path), got=reason(error, line)) from error
+
+
+def with_streams(options: SessionOptions) -> SessionOptions:
+    """Return options with a number of streams: where none is chosen, the cores are shared out among them."""
+    if options.streams:
+        return options
+    return options.model_copy(update={"streams": max(1, environment.cores() // (options.threads or 1))})
+
+
+def no_choice_of_device(title: str, device: str) -> TargetError:
+    """The error of a runtime whose targets are devices themselves.
+
+    Args:
+        title: of the runtime.
+        device: that was asked for.
+    """
+    fix = "leave it out, or open a package for an OpenVINO target"
+    return TargetError(f"targets of {title} run on one device only", where="device", got=device, fix=fix)
 
 
 class Inputs:

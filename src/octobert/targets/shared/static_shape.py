@@ -39,6 +39,11 @@ class StaticShapeSession:
         self.outputs, self.precision = session.outputs, session.precision
         self.threads, self.streams, self.prepares_shapes = session.threads, session.streams, False
 
+    @property
+    def device(self) -> str | None:
+        """What really runs the model, where the user chose the device."""
+        return self._session.device
+
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name.
 

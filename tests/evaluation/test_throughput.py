@@ -1,0 +1,103 @@
+"""Benchmarks: statistics of the samples, ratios of throughputs, what the table says, and wrong inputs."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import octobert
+from octobert.config.recipe import Benchmark
+from octobert.core.errors import OctobertError
+from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn
+from octobert.evaluation import statistics, throughput
+from octobert.report import terminal, times
+
+
+def latency(name: str, *samples: float) -> Latency:
+    return Latency(candidate=name, batch=2, sequence="data", samples_ms=samples, rows=2 * len(samples), tokens=700)
+
+
+def measured(name: str, *rows: int) -> Throughput:
+    """Turns of two seconds with these numbers of rows of ten tokens."""
+    turns = tuple(Turn(seconds=2.0, rows=count, tokens=10 * count) for count in rows)
+    shape: dict[str, Any] = {"batch": 2, "sequence": "data", "streams": 4, "requests": 6, "threads": 1}
+    return Throughput(candidate=name, turns=turns, samples_ms=(4.0, 8.0), **shape)
+
+
+def test_every_statistic_follows_from_the_samples_and_is_written_beside_them() -> None:
+    """Olive's sub-types of latency; those of its throughput are the rows of a batch over these."""
+    one = latency("ort-cpu", *np.random.default_rng(0).gamma(2.0, 5.0, 1001).tolist())
+    percents = {"p50": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99, "p999": 99.9}
+    expected = {name: np.percentile(one.samples_ms, percent) for name, percent in percents.items()}
+    expected |= {"min": min(one.samples_ms), "avg": sum(one.samples_ms) / 1001, "max": max(one.samples_ms)}
+    assert one.statistics_ms == pytest.approx(expected)
+    assert tuple(one.statistics_ms) == STATISTICS
+    assert one.rows_per_second == pytest.approx(2000 / expected["avg"])
+    assert one.tokens_per_second == pytest.approx(one.rows_per_second * 700 / 2002)
+    for record in (one, measured("ort-cpu", 10, 12)):
+        written = record.model_dump(mode="json")
+        assert {"statistics_ms", "rows_per_second", "tokens_per_second"} < set(written)
+        assert type(record).model_validate(written) == record
+
+
+def test_the_rate_is_that_of_all_turns() -> None:
+    assert (measured("ort-cpu", 10, 20).rows_per_second, measured("ort-cpu", 10, 20).tokens_per_second) == (7.5, 75.0)
+
+
+def test_an_interval_of_a_throughput_ratio_has_the_true_ratio_as_often_as_it_says() -> None:
+    """Also with the fewest turns, and with a machine that becomes slower."""
+    generator, hits = np.random.default_rng(1), 0
+    for _ in range(400):
+        drift = np.linspace(100.0, 50.0, 4)
+        own, reference = (drift * speed * generator.lognormal(0.0, 0.05, 4) for speed in (2.0, 1.0))
+        _, low, high = statistics.rate_ratio(own, reference)
+        hits += low < 2.0 < high
+    assert 0.92 < hits / 400 < 0.98
+
+
+def test_ratios_pair_the_turns_of_a_round() -> None:
+    (ratio,) = throughput.ratios([measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)], {"ort-cpu": ("ort-f32",)})
+    assert (ratio.candidate, ratio.reference) == ("ort-cpu", "ort-f32")
+    assert [ratio.ratio, ratio.low, ratio.high] == pytest.approx([3.0, 3.0, 3.0])
+
+
+def test_one_table_has_inferences_one_after_another_and_at_the_same_time() -> None:
+    names = ("ort-f32", "ort-cpu")
+    facts: dict[str, Any] = {"load_ms": 1, "size_bytes": 1, "peak_memory_bytes": 1, "precision": "f32", "threads": 4}
+    footprints = [Footprint(candidate=name, **facts) for name in names]
+    together = [measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)]
+    ratios = throughput.ratios(together, {"ort-cpu": ("ort-f32",)})
+    lines = [
+        *times.timings([latency(name, 1.0, 2.0, 6.0) for name in names], footprints, ()),
+        *times.timings(together, footprints, ratios),
+    ]
+    shown = io.StringIO()
+    Console(file=shown, width=160).print(terminal.latency_table(lines, times.shapes(together)))
+    rows = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
+    assert "model precision min avg p50 p90 p99 max rows/s tokens/s × float" in rows
+    assert "ort-cpu f32 1.00 3.00 2.00 5.20 5.92 6.00 667 77778" in rows
+    assert "ort-cpu, 4 streams, 6 requests int8 + f32 4.00 6.00 6.00 7.60 7.96 8.00 35 350 3.00 [3.00, 3.00]" in rows
+    assert times.speed(lines[-1]) == ["ort-cpu, 4 streams, 6 requests: speed 3.00 [3.00, 3.00] × ort-f32."]
+    first, second, third = times.how(Benchmark(warmup=3, pause_ms=5), together)
+    assert "a pause of 5 ms, and one untimed run of the same inputs; 3 more before the first round" in first
+    assert "3 turns of 2 s" in second
+    assert third == "Tokens per second do not count padding."
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"goal": "fast"}, "goal: unknown goal (got 'fast', expected latency or throughput)"),
+        ({"streams": 0}, "streams"),
+        ({"seconds": -1}, "seconds"),
+        ({"device": "AUTO"}, "device: targets of ONNX Runtime run on one device only (got AUTO); leave it out"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_a_model_is_opened(finished, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OctobertError) as error:
+        octobert.benchmark(finished[1] / "ort-cpu", **options)
+    assert sentence in str(error.value)
