@@ -25,6 +25,15 @@ def read(path: Path) -> Any:
     Raises:
         RecipeError: it does not exist, cannot be read, is too large or is not YAML.
     """
+    return parse(text_of(path), where=str(path), what="the recipe is not valid YAML")
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of somebody else.
+
+    Raises:
+        RecipeError: it does not exist, cannot be read, is too large or is not UTF-8.
+    """
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -36,10 +45,9 @@ def read(path: Path) -> Any:
     if len(data) > MAX_BYTES:
         raise RecipeError("the file is too large for a recipe", where=str(path), expected=f"at most {MAX_BYTES:,} bytes")
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipeError("the recipe is not UTF-8", where=str(path), got=f"{error.reason} at byte {error.start}") from error
-    return parse(text, where=str(path), what="the recipe is not valid YAML")
 
 
 def parse(text: str, *, where: str, what: str = "the value is not valid YAML") -> Any:
