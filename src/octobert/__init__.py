@@ -27,7 +27,19 @@ if TYPE_CHECKING:
         tune,
         verify,
     )
-    from octobert.api.runs import calibrate, clean, dry_run, finetune, load_recipe, parse_recipe, quantize, run, setup, stored
+    from octobert.api.runs import (
+        calibrate,
+        clean,
+        dry_run,
+        finetune,
+        import_olive,
+        load_recipe,
+        parse_recipe,
+        quantize,
+        run,
+        setup,
+        stored,
+    )
     from octobert.config.recipe import Recipe
     from octobert.core.errors import (
         AccuracyError,
@@ -55,7 +67,7 @@ _PUBLIC = {
     "octobert.api.models": (
         "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune verify"
     ),
-    "octobert.api.runs": "calibrate clean dry_run finetune load_recipe parse_recipe quantize run setup stored",
+    "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run stored",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
         "AccuracyError BusyError DataError IgnoredFileWarning ModelError OctobertError OldNameWarning ParityError PlanError "
@@ -93,6 +105,7 @@ __all__ = [
     "export",
     "finetune",
     "fuse",
+    "import_olive",
     "inspect",
     "list_placements",
     "list_targets",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from octobert.core.results import Finetuned, Report, Verdict
     from octobert.core.setup import Setup
     from octobert.core.sweep import Sweep
+    from octobert.importers.olive import Imported
     from octobert.pipeline.contract import Step
     from octobert.pipeline.store import Artifact
 
@@ -24,7 +25,7 @@ RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
 
 
 def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
-    """Read a recipe file.
+    """Read a recipe file, or a config of Olive.
 
     Args:
         path: The YAML or JSON file. A mapping and a `Recipe` are taken as they are (see `parse_recipe`).
@@ -35,10 +36,34 @@ def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
     """
     from octobert.config import loading
     from octobert.config.recipe import Recipe
+    from octobert.importers import olive
 
     if isinstance(path, Mapping | Recipe):
         return parse_recipe(path, changes=changes)
-    return loading.load(path_of(path, "recipe"), names_of(changes, "changes"))
+    file, changes = path_of(path, "recipe"), names_of(changes, "changes")
+    if not olive.is_config_file(file):
+        return loading.load(file, changes)
+    imported = olive.read(file)
+    return loading.parse(loading.changed(imported.recipe, changes, where=str(file)), where=str(file), base=file.parent)
+
+
+def import_olive(config: PathLike | Mapping[str, Any]) -> Imported:
+    """Make a recipe from a config of Olive. `run` and `load_recipe` take such a config, too.
+
+    Args:
+        config: The JSON or YAML file, or its content as a mapping. User scripts of the config are read, and never run.
+
+    Returns:
+        The recipe, and for each field of the config what became of it: mapped, not needed, or refused.
+
+    Raises:
+        RecipeError: It is not such a config, or asks for what would change the result and octobert cannot do.
+    """
+    from octobert.importers import olive
+
+    if isinstance(config, Mapping):
+        return olive.convert(config)
+    return olive.read(path_of(config, "config"))
 
 
 def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: str | Sequence[str] = ()) -> Recipe:

@@ -1,4 +1,4 @@
-"""What became of each field of another tool's config: mapped to a recipe key, not needed, or refused. Nothing is dropped silently."""
+"""What became of each field of another tool's config: mapped to a recipe key, not needed, or refused."""
 
 from __future__ import annotations
 
@@ -93,6 +93,17 @@ class Node:
                 yield from node.items()
             else:
                 yield str(key), node
+
+    def inside(self, name: str) -> Node:
+        """The field of that name, wherever it stands inside of this mapping."""
+        found = next((node for key, node in self._deep() if key == name), None)
+        assert found is not None, name
+        return found
+
+    def _deep(self) -> Iterator[tuple[str, Node]]:
+        for key, node in self.items():
+            yield key, node
+            yield from node._deep()
 
     def elements(self) -> list[Node]:
         """The elements of a list; a single value is a list of one."""

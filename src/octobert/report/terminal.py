@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -184,4 +184,16 @@ def trials_table(search: Search) -> FittedTable:
             ", ".join(trial.fallback) or "nothing",
             style="bold" if trial == search.taken else "",
         )
+    return table
+
+
+def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:
+    """Return what became of each field of another tool's config.
+
+    Args:
+        rows: field, value, verdict, key and note of each (`octobert.importers.outcomes.Outcome`).
+    """
+    table = table_of("Fields of the config", ("field", "value", "became", "why"))
+    for row in rows:
+        table.add_row(row["field"] or "", row["value"] or "", row["key"] or row["verdict"] or "", row["note"] or "")
     return table

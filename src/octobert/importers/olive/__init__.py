@@ -7,21 +7,21 @@ set keys of a `Draft`; `scripts` reads what user scripts say, and runs none; `re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from octobert.config.recipe import Recipe
+from octobert.core.tabular import Row, Tabular
 from octobert.importers.olive import data, document, engine, goals, model, passes, rendering, systems
-from octobert.importers.olive.document import is_config
+from octobert.importers.olive.document import is_config, is_config_file
 from octobert.importers.olive.draft import Draft
 from octobert.importers.olive.layout import Config, Pass, config_of
 from octobert.importers.outcomes import Node, Outcome
 
-__all__ = ["Imported", "convert", "is_config", "read"]
+__all__ = ["Imported", "convert", "is_config", "is_config_file", "read"]
 
 
-@dataclass(frozen=True)
-class Imported:
+class Imported(Tabular):
     """A config as a recipe.
 
     Args:
@@ -45,7 +45,7 @@ class Imported:
         recipe = rendering.moved(self.recipe, self.folder, folder or self.folder)
         return rendering.text(recipe, self.outcomes, self.source)
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self) -> list[Row]:
         """One row for each field: field, value, verdict, key, note."""
         return [outcome.model_dump() for outcome in self.outcomes]
 
@@ -88,12 +88,31 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
-    return Imported(draft.ordered(), config.root.ledger.outcomes(raw), folder, name)
+    recipe, outcomes = _known(draft.ordered(), config.root.ledger.outcomes(raw))
+    return Imported(recipe=recipe, outcomes=outcomes, folder=folder, source=name)
+
+
+def _known(recipe: dict[str, Any], outcomes: tuple[Outcome, ...]) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
+    """Without keys that recipes of this version do not have."""
+    absent = {key for key in recipe if key not in Recipe.model_fields}
+    static = recipe.get("quantize", {}).get("static", {}) if isinstance(recipe.get("quantize"), dict) else {}
+    if absent:
+        static.pop("weights", None)
+    why = "recipes of this version have no such key"
+    changed = [
+        o.model_copy(update={"verdict": "refused", "key": None, "note": why})
+        if (o.key or "").split(".")[0] in absent or (absent and o.key == "quantize.static.weights")
+        else o
+        for o in outcomes
+    ]
+    return {key: value for key, value in recipe.items() if key not in absent}, tuple(changed)
 
 
 def _calibrated(config: Config, steps: list[Pass]) -> list[tuple[Node, Node]]:
     """(field of a pass that quantizes or trains, its data config)."""
-    fields = [step.node.get(name) for step in steps if "quantization" in step.kind for name in ("data_config", "train_data_config")]
+    fields = [
+        step.node.get(name) for step in steps if "quantization" in step.kind for name in ("data_config", "train_data_config")
+    ]
     found = []
     for field in fields:
         if field is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from octobert.config.recipe import SPLITS
 from octobert.importers.olive import scripts
 from octobert.importers.olive.draft import Draft, Rule, apply, needless, refuse
 from octobert.importers.olive.model import path_of_script
@@ -206,7 +207,7 @@ def _calibration(
         found = _Rows()
         _calibration_config(draft, other, found, rows)
         own = found.samples or own
-    evaluate = {"from": rows.split} if rows.split and evaluated is not None else {}
+    evaluate: dict[str, object] = {"from": rows.split} if rows.split and evaluated is not None else {}
     if rows.split == "train" and evaluated is None:
         evaluate = {"from": "train"}
     if evaluate and rows.samples:
@@ -298,7 +299,7 @@ _LOADER: dict[str, Rule] = {
 def _files(draft: Draft, node: Node) -> None:
     if isinstance(node.value, str):
         draft.set("data.source", node.text, node)
-    elif isinstance(node.value, dict) and all(isinstance(v, str) and k in ("train", "validation", "test") for k, v in node.value.items()):
+    elif isinstance(node.value, dict) and all(isinstance(v, str) and k in SPLITS for k, v in node.value.items()):
         for split, name in node.value.items():
             draft.set(f"data.{split}", name)
         node.mapped("data")

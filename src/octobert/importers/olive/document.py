@@ -26,6 +26,14 @@ def is_config(raw: Any) -> bool:
     return isinstance(raw, Mapping) and "model" not in raw and any(mark in raw for mark in MARKS)
 
 
+def is_config_file(path: Path) -> bool:
+    """Whether a file is an Olive config. Mistakes in it are for `read`, or for the reader of recipes."""
+    try:
+        return is_config(read(path))
+    except RecipeError:
+        return False
+
+
 def read(path: Path) -> Any:
     """Read a file.
 

@@ -40,6 +40,8 @@ class Draft:
         self.openvino_device: str | None = None
         # Targets that passes imply.
         self.implied: dict[str, Node] = {}
+        # Fields that ask for inputs and outputs bound to a device.
+        self.bound: list[Node] = []
         # (execution provider, kind of option, options, field), until the targets are known.
         self.settings: list[tuple[str, str, Mapping[str, Any], Node]] = []
 

@@ -82,7 +82,9 @@ _FIELDS: dict[str, Rule] = {
     "packaging_config": _packaging,
     "cache_dir": _cache,
     "log_severity_level": _log,
-    "clean_cache": needless("a stored result is used only where all that it depends on is the same; octobert clean OUT removes all"),
+    "clean_cache": needless(
+        "a stored result is used only where all that it depends on is the same; octobert clean OUT removes all"
+    ),
     "clean_evaluation_cache": needless(
         "a stored result is used only where all that it depends on is the same; octobert clean OUT removes all"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from octobert.core.session import SessionEntries
 from octobert.importers.olive import scripts, systems
 from octobert.importers.olive.data import post_process
 from octobert.importers.olive.draft import Draft, Rule, apply, needless, refuse
@@ -115,11 +116,11 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, wanted: list[Any]
     backend = metric.get("backend")
     if field.text in METRICS:
         name = METRICS[field.text]
-        wanted.append(name)
+        wanted += [name] if name not in wanted else []
         field.mapped("metric" if name not in _OWN.get(draft.task, ()) else "task", f"{name}, with an interval")
         return name
     if backend is not None and backend.text == "huggingface_metrics":
-        wanted.append({"evaluate": field.text})
+        wanted += [{"evaluate": field.text}] if {"evaluate": field.text} not in wanted else []
         field.mapped("metric", "by the library evaluate")
         return field.text
     field.refused("octobert has no such metric; a function can be given as metric: file.py:function")
@@ -140,7 +141,7 @@ def _custom(draft: Draft, metric: Node, field: Node, wanted: list[Any]) -> str |
         why = f"{function.text} computes {name}; octobert computes it itself, on its own rows, and runs no code"
         for each in (field, function, script):
             each.mapped("task" if name in own else "metric", why)
-        wanted.append(name)
+        wanted += [name] if name not in wanted else []
         return name
     why = (
         "the function gets a model of Olive and runs it; octobert runs the model: write a function of predictions and labels, "
@@ -222,10 +223,14 @@ def _session(draft: Draft, settings: Node) -> None:
     """Inference settings of ONNX Runtime, directly or under `onnx`."""
     for framework, node in settings.items():
         if framework in ("pytorch", "snpe", "openvino", "qnn", "tensorflow"):
-            node.refused("octobert opens ONNX files with ONNX Runtime, and OpenVINO models with OpenVINO; session: takes their options")
+            node.refused(
+                "octobert opens ONNX files with ONNX Runtime, and OpenVINO models with OpenVINO; session: takes their options"
+            )
     inner = settings.get("onnx") or settings
     provider = inner.get("execution_provider")
-    names = [str(e.value[0] if isinstance(e.value, list) else e.value) for e in provider.elements()] if provider is not None else []
+    names = (
+        [str(e.value[0] if isinstance(e.value, list) else e.value) for e in provider.elements()] if provider is not None else []
+    )
     for name in names:
         assert provider is not None
         systems.add_provider(draft, name, provider)
@@ -251,13 +256,36 @@ def finish(draft: Draft) -> None:
             node.refused(f"the recipe has no target for {provider}")
             continue
         place = draft.recipe.setdefault("session", {}).setdefault(target, {}).setdefault(kind, {})
+        on_files = SessionEntries.model_validate({kind: options}).on_files if _are_plain(options) else ()
         for name, value in options.items():
-            field = Node(value, f"{node.path}.{name}", node.ledger)
-            if name in place and place[name] != value:
+            field = node.inside(name)
+            if name == "backend_path" and target == "qnn" and "htp" in str(value).lower():
+                field.not_needed("octobert's qnn asks for backend_type htp, which is the same library on every system")
+            elif f"{kind}.{name}" in on_files or not isinstance(value, bool | int | str):
+                field.refused(
+                    f"it makes the runtime load or write files; add --set session.{target}.{kind}.{name}=… and --allow-code"
+                )
+            elif name in place and place[name] != value:
                 field.refused(f"another metric sets {name} to {place[name]}, and a target has one session")
             else:
                 place[name] = value
         node.mapped(f"session.{target}.{kind}")
+    for bound in draft.bound:
+        for target in (t for t in draft.recipe["targets"] if t in systems.BINDING):
+            draft.recipe.setdefault("session", {}).setdefault(target, {}).setdefault("options", {})["io_binding"] = True
+            bound.mapped(f"session.{target}.options.io_binding")
+        bound.not_needed("on a CPU there is nothing to bind")
+
+
+def _are_plain(options: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, bool | int | str) for value in options.values())
+
+
+def _bind(draft: Draft, node: Node) -> None:
+    if node.value is True:
+        draft.bound.append(node)
+    else:
+        node.not_needed("off, as in octobert")
 
 
 _TIMING: dict[str, Rule] = {
@@ -275,7 +303,7 @@ _METRIC: dict[str, Rule] = {
     "name": needless("names the metric in Olive's log"),
     "type": needless("the report has answers, times and sizes of every model"),
     "backend": needless("octobert's metrics equal those of scikit-learn and of evaluate"),
-    "io_bind": needless("octobert's tuner binds inputs and outputs where that is faster: octobert tune OUT/TARGET"),
+    "io_bind": _bind,
     "evaluate_func_kwargs": needless("octobert makes its batches itself"),
     "metric_func_kwargs": refuse("a metric function gets predictions and labels only"),
     "batch_size": needless("benchmark.batch says it"),

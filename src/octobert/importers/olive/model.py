@@ -85,7 +85,9 @@ def _name(draft: Draft, place: Node) -> None:
 def _local_or_refused(draft: Draft, place: Node) -> None:
     path = place.get("path") or place.get("name")
     if path is None:
-        raise RecipeError("the model's path is of an unknown form", where=f"{draft.config.where}: {place.path}", got=str(place.value))
+        raise RecipeError(
+            "the model's path is of an unknown form", where=f"{draft.config.where}: {place.path}", got=str(place.value)
+        )
     draft.set("model", path.text, path)
     if (kind := place.get("type")) is not None:
         kind.not_needed("octobert sees whether a model is a folder, a file or a Hub id")

@@ -17,7 +17,17 @@ _HEADINGS = {
     "refused": "Fields that octobert does not do",
 }
 # Keys whose values may be paths of files, or code in them.
-_PATHS = ("model", "preprocess", "postprocess", "metric", "data.source", "data.train", "data.validation", "data.test", "qat.code")
+_PATHS = (
+    "model",
+    "preprocess",
+    "postprocess",
+    "metric",
+    "data.source",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "qat.code",
+)
 
 
 def text(recipe: dict[str, Any], outcomes: Sequence[Outcome], source: str) -> str:

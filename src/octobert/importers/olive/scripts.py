@@ -1,4 +1,4 @@
-"""What a user script says, read and never run: the data set it loads, the head of the model it makes, and what its functions compute.
+"""What a user script says, read and never run: its data set, the head of its model, and what its functions compute.
 
 A script that octobert can express by itself needs no permission to run code. Everything here returns None where the text of
 the script leaves a doubt.
@@ -69,8 +69,10 @@ class Script:
         """Whether a function only takes the most likely class of each row."""
         nodes = [node for _, node in self._reached(function)]
         calls = {_called(node) for node in nodes if isinstance(node, ast.Call)} - {"Registry.register_post_process"}
-        return bool(nodes) and any(c.rpartition(".")[2] in ("argmax", "max") for c in calls) and all(
-            c in _ARGMAX or c.endswith(".argmax") for c in calls
+        return (
+            bool(nodes)
+            and any(c.rpartition(".")[2] in ("argmax", "max") for c in calls)
+            and all(c in _ARGMAX or c.endswith(".argmax") for c in calls)
         )
 
     def metric(self, function: str) -> str | None:

@@ -22,6 +22,8 @@ TARGETS = {
 OPENVINO = {"cpu": "openvino-ep", "gpu": "openvino-gpu", "npu": "openvino-npu"}
 # Targets whose files have one input shape, or profiles around it.
 FIXED = ("qnn", "vitisai", "openvino-npu", "migraphx", "tensorrt", "tensorrt-rtx")
+# Targets on a device, whose sessions can bind inputs and outputs.
+BINDING = ("ort-cuda", "tensorrt", "tensorrt-rtx", "migraphx")
 _DEVICES = {"cpu": "CPU", "gpu": "CUDA", "npu": "QNN", "cpu_spr": "CPU"}
 _HERE = "octobert runs where it is called"
 

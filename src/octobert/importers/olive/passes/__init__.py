@@ -30,8 +30,8 @@ _COMMON: dict[str, Rule] = {
 PASSES = {**graph.PASSES, **quantization.PASSES, **runtime.PASSES, **npu.PASSES, **openvino.PASSES}
 # Passes for models that generate text or images, and for other methods.
 _GENERATIVE = (
-    "modelbuilder", "gptqquantizer", "autoawqquantizer", "gptq", "rtn", "lora", "qlora", "loftq", "dora", "loha", "lokr", "splitmodel",
-    "capturesplitinfo", "extractadapters", "insertbeamsearch", "matmulnbitstoqdq", "onnxblockwisertnquantization",
+    "modelbuilder", "gptqquantizer", "autoawqquantizer", "gptq", "rtn", "lora", "qlora", "loftq", "dora", "loha", "lokr",
+    "splitmodel", "capturesplitinfo", "extractadapters", "insertbeamsearch", "matmulnbitstoqdq", "onnxblockwisertnquantization",
     "onnxhqqquantization", "onnxkquantquantization", "spinquant", "quarot", "slicegpt", "torchtrtconversion", "computeloss",
     "nvmodeloptquantization", "mergeadapterweights", "staticllm", "quarkquantization", "inc4bits", "onnxmatmul4quantizer",
 )  # fmt: skip

@@ -43,7 +43,9 @@ def _surgeries(draft: Draft, node: Node) -> None:
         if SURGERIES.get(name):
             element.not_needed(SURGERIES[name])
         else:
-            element.refused("octobert edits no graphs on request; it makes its canonical graph, which parity with the model checks")
+            element.refused(
+                "octobert edits no graphs on request; it makes its canonical graph, which parity with the model checks"
+            )
 
 
 def _fixed(draft: Draft, step: Node) -> None:

@@ -54,7 +54,7 @@ def _dlc(draft: Draft, step: Node) -> None:
 _CONTEXT: dict[str, Rule] = {
     "provider_options": _provider,
     "session_options": _session,
-    "embed_context": refuse("the context is a file beside the model; embedding it needs a session with ep.context_embed_mode 1"),
+    "embed_context": refuse("the context is a file beside the model; session.json says where to embed it instead"),
     "weight_sharing": refuse("an encoder is one graph, and shares no weights with others"),
     "disable_cpu_fallback": needless("a session raises an error where operators fall back, unless --allow-fallback is given"),
     "update_genai_config": needless("a setting for models that generate"),
@@ -67,7 +67,15 @@ _VITIS: dict[str, Rule] = {
 }
 _DLC: dict[str, Rule] = {
     name: refuse(_SNPE)
-    for name in ("input_names", "output_names", "input_types", "input_layouts", "extra_args", "target_device", "use_enhanced_quantizer")
+    for name in (
+        "input_names",
+        "output_names",
+        "input_types",
+        "input_layouts",
+        "extra_args",
+        "target_device",
+        "use_enhanced_quantizer",
+    )
 }
 PASSES: dict[str, tuple[Rule | None, dict[str, Rule]]] = {
     "epcontextbinarygenerator": (_context, _CONTEXT),

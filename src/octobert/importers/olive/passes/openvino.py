@@ -37,7 +37,7 @@ def _shapes(draft: Draft, node: Node) -> None:
 
 
 def _half(draft: Draft, node: Node) -> None:
-    node.not_needed("weights that are not quantized are stored in float16 in OpenVINO's model" if node.value else "off, as in octobert")
+    node.not_needed("the target says the type of weights that are not quantized" if node.value else "off, as in octobert")
 
 
 def _arguments(draft: Draft, node: Node) -> None:

@@ -14,11 +14,30 @@ SEARCHABLE = "SEARCHABLE_VALUES"
 CALIBRATORS = {"minmax": "minmax", "entropy": "entropy", "percentile": "percentile"}
 _TYPES = ("uint8", "int8", "uint16", "int16")
 # Operators besides matrix products that ONNX Runtime's quantizer takes; the placement `whole` quantizes them.
-_OTHERS = {"add", "mul", "softmax", "layernormalization", "gelu", "biasgelu", "tanh", "gather", "erf", "sub", "div", "pow", "sqrt", "reducemean"}
+_OTHERS = {
+    "add",
+    "mul",
+    "softmax",
+    "layernormalization",
+    "gelu",
+    "biasgelu",
+    "tanh",
+    "gather",
+    "erf",
+    "sub",
+    "div",
+    "pow",
+    "sqrt",
+    "reducemean",
+}
 # `/bert/encoder/layer.0/attention/self/query/MatMul`, as torch's first exporter names nodes.
-_NODE = re.compile(r"/?(?:bert|roberta|distilbert|albert|electra|mpnet|deberta|mobilebert)?/?(?P<path>.*layer[./].*)/(?:MatMul|Gemm)(?:_\d+)?")
+_NODE = re.compile(
+    r"/?(?:bert|roberta|distilbert|albert|electra|mpnet|deberta|mobilebert)?/?(?P<path>.*layer[./].*)/(?:MatMul|Gemm)(?:_\d+)?"
+)
 _PREPARED = "the canonical graph has its shapes and is folded before it is quantized"
-_SEARCHED = "a recipe has one method; static is taken, and --set quantize=dynamic or --set quantize=weight-only makes the others"
+_SEARCHED = (
+    "a recipe has one method; static is taken, and --set quantize=dynamic or --set quantize=weight-only makes the others"
+)
 _TABLE = "the target's table says what it computes in integers"
 
 
@@ -65,7 +84,12 @@ def _by_mode(draft: Draft, step: Node) -> None:
 def _weights(draft: Draft, node: Node) -> None:
     name = node.text.lower().removeprefix("q").replace("uint", "uint")
     if name in ("int4", "uint4", "nf4", "int16", "uint16", "int32"):
-        raise RecipeError("octobert's weights have 8 bits", where=f"{draft.config.where}: {node.path}", got=node.text, expected="int8 or uint8")
+        raise RecipeError(
+            "octobert's weights have 8 bits",
+            where=f"{draft.config.where}: {node.path}",
+            got=node.text,
+            expected="int8 or uint8",
+        )
     if node.value == SEARCHABLE:
         node.refused("a recipe has one type of weights; the target's default is taken")
     elif draft.method == "static" and name in ("int8", "uint8"):
@@ -135,7 +159,9 @@ def _without(draft: Draft, node: Node) -> None:
     if not names:
         node.not_needed("nothing is excluded")
     elif draft.method != "static":
-        node.not_needed("dynamic quantization takes the inputs and weights of linear layers, and embeddings: see quantize.dynamic")
+        node.not_needed(
+            "dynamic quantization takes the inputs and weights of linear layers, and embeddings: see quantize.dynamic"
+        )
     elif names <= _OTHERS:
         if "gather" in names:
             draft.options["embeddings"] = "float"
@@ -252,7 +278,9 @@ def shapes(draft: Draft) -> None:
         draft.task_options["max_length"] = sequence
     for field in draft.shape_fields:
         where = "shape" if fixed else "benchmark"
-        field.mapped(where, "" if fixed else "the file of this target takes any shape; this one is timed, and texts are cut there")
+        field.mapped(
+            where, "" if fixed else "the file of this target takes any shape; this one is timed, and texts are cut there"
+        )
 
 
 _DATA: dict[str, Rule] = {
@@ -278,7 +306,9 @@ _ONNX: dict[str, Rule] = {
     "prepare_qdq_config": needless(_TABLE),
     "op_types_to_quantize": _only,
     "op_types_to_exclude": _without,
-    "nodes_to_quantize": refuse("the captured graph has other names; quantize modules by quantize.static.enable, or a placement"),
+    "nodes_to_quantize": refuse(
+        "the captured graph has other names; quantize modules by quantize.static.enable, or a placement"
+    ),
     "nodes_to_exclude": _nodes,
     "min_real_range": _smallest,
     "tensor_quant_overrides": refuse("the captured graph has other names; ranges of modules cannot be set by hand"),
@@ -294,9 +324,13 @@ _EXTRA: dict[str, Rule] = {
     "CalibMovingAverage": lambda draft, node: (
         draft.set("calibrate", "moving-average", node) if node.value else node.not_needed("off, as in octobert")
     ),
-    "CalibMovingAverageConstant": lambda draft, node: draft.set("calibrate", {"moving-average": {"constant": node.value}}, node),
+    "CalibMovingAverageConstant": lambda draft, node: draft.set(
+        "calibrate", {"moving-average": {"constant": node.value}}, node
+    ),
     "CalibPercentile": lambda draft, node: draft.set("calibrate", {"percentile": {"keep": node.value}}, node),
-    "CalibTensorRangeSymmetric": needless("ranges are kept with both ends, and the plan makes them symmetric where it needs them"),
+    "CalibTensorRangeSymmetric": needless(
+        "ranges are kept with both ends, and the plan makes them symmetric where it needs them"
+    ),
     "CalibMaxIntermediateOutputs": needless("statistics of each tensor have a bounded size"),
     "AddQDQPairToWeight": lambda draft, node: draft.option("weight_form", "pair" if node.value else "integers", node),
     "DedicatedQDQPair": false_is_default("a value has one pair for all its readers"),
@@ -321,7 +355,9 @@ _RECIPES: dict[str, Rule] = {
     "weight_correction": false_is_default("take corrections: [weight-rounding]"),
     "gemm_to_matmul": needless("the canonical graph has MatMul and Add"),
     "graph_optimization_level": needless("ONNX Runtime optimizes the file when it opens it"),
-    "first_conv_or_matmul_quantization": needless("the first product is that of layer 0; quantize.static.disable keeps it in float"),
+    "first_conv_or_matmul_quantization": needless(
+        "the first product is that of layer 0; quantize.static.disable keeps it in float"
+    ),
     "last_conv_or_matmul_quantization": needless("the head is float unless quantize.static.enable names it"),
     "pre_post_process_quantization": needless("a captured encoder has no such operators"),
     "add_qdq_pair_to_weight": lambda draft, node: draft.option("weight_form", "pair" if node.value else "integers", node),

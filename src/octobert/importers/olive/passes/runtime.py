@@ -22,7 +22,9 @@ def _half(draft: Draft, node: Node) -> None:
 
 
 def _bound(draft: Draft, node: Node) -> None:
-    node.not_needed("the tuner tries it with and without binding" if node.value else "the tuner takes binding only where it is faster")
+    node.not_needed(
+        "the tuner tries it with and without binding" if node.value else "the tuner takes binding only where it is faster"
+    )
 
 
 def _extra(draft: Draft, node: Node) -> None:

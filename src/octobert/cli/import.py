@@ -1,0 +1,39 @@
+"""`octobert import CONFIG`: a config of another tool becomes a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octobert.cli import _show
+
+PANEL = _show.MAKE
+EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert run bert_ptq_cpu.json --dry-run")
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="Config of Olive, JSON or YAML.")],
+    out: Annotated[Path | None, typer.Option(help="Write the recipe to this file. Default: print it.")] = None,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Make a recipe from a config of Olive, and say what became of each of its fields."""
+    import octobert
+    from octobert.core.files import atomic_write, storage_errors
+
+    imported = octobert.import_olive(config)
+    if out is not None:
+        with storage_errors(out.parent), atomic_write(out) as file:
+            file.write_text(imported.text(out.parent), encoding="utf-8")
+    if as_json:
+        _show.document({"recipe": imported.recipe, "fields": imported.to_rows()})
+        return
+    if out is None:
+        _show.line(imported.text(Path()).rstrip())
+        return
+    from octobert.report import terminal
+
+    _show.render(terminal.outcomes_table(imported.to_rows()))
+    _show.line(f"\nRecipe   {out}")
+    _show.line(f"   try   octobert run {out} --dry-run")

@@ -1,0 +1,315 @@
+"""Configs of Olive become recipes, and every field of a config has an outcome."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import octobert
+from octobert.config import loading
+from octobert.core.errors import RecipeError
+from octobert.importers import olive
+from octobert.importers.outcomes import UNKNOWN, leaves
+from tests.importers.configs import config, data_config, everything, goal, layouts, metric, sub, system
+from tests.support.cli import octobert as program
+
+SCRIPT = """
+from transformers import AutoModelForNextSentencePrediction as NSP
+import torch
+raise RuntimeError("the script was run")
+
+class Rows:
+    def __init__(self):
+        self.name = "mrpc"
+    def all(self):
+        return load_dataset("glue", self.name, split="train[:30]")
+
+@Registry.register_dataset()
+def rows():
+    return Rows().all()
+
+@Registry.register_dataset()
+def unclear(name):
+    return load_dataset(name)
+
+@Registry.register_post_process()
+def best(outputs):
+    return torch.max(outputs, dim=1)[1]
+
+@Registry.register_post_process()
+def shifted(outputs):
+    return my_own(outputs).argmax(-1)
+
+def score(model, device, execution_providers):
+    return torchmetrics.Accuracy(task="binary")(predict(model), labels())
+
+def other(model, device, execution_providers):
+    return my_own(model)
+
+def load(name):
+    return NSP.from_pretrained(name)
+
+def made(name):
+    return something(name)
+"""
+
+
+def recipe_of(raw: Any, **more: Any) -> dict[str, Any]:
+    return olive.convert(raw, **more).recipe
+
+
+def with_passes(**passes: dict[str, Any]) -> dict[str, Any]:
+    return config(passes)
+
+
+def outcome(imported: olive.Imported, field: str) -> Any:
+    found = [each for each in imported.outcomes if each.field == field]
+    assert len(found) == 1, [each.field for each in imported.outcomes]
+    return found[0]
+
+
+@pytest.mark.parametrize("raw", [everything(), *layouts().values(), config()])
+def test_every_leaf_of_a_config_has_one_known_outcome(raw: Any) -> None:
+    imported = olive.convert(copy.deepcopy(raw))
+    assert [each.field for each in imported.outcomes] == [place for place, _ in leaves(raw, "")]
+    assert [each.field for each in imported.outcomes if each.note == UNKNOWN] == []
+    for each in imported.outcomes:
+        assert each.key if each.verdict == "mapped" else each.note, each
+        assert not each.note.endswith("."), each
+
+
+@pytest.mark.parametrize("name", list(layouts()))
+def test_layouts_mean_the_same(name: str) -> None:
+    assert recipe_of(layouts()[name]) == recipe_of(layouts()["flat"])
+
+
+def test_a_config_becomes_a_recipe_that_loads(tmp_path: Path) -> None:
+    made = recipe_of(layouts()["flat"])
+    assert made["model"] == "some/model"
+    assert made["task"] == "mrpc"
+    assert made["data"] == {"source": "glue", "config": "mrpc", "evaluate": {"from": "validation"}}
+    assert made["accuracy"] == {"max_drop": 0.03}
+    assert made["targets"] == ["ort-cpu"]
+    assert made["transforms"] == made["corrections"] == []
+    assert made["quantize"] == {"static": {"activations": "uint16", "per_channel": False}}
+    assert loading.parse(made).quantize.options["activations"] == "uint16"
+
+
+@pytest.mark.parametrize(
+    ("passes", "expected"),
+    [
+        ({"type": "OnnxDynamicQuantization", "precision": "uint8", "activation_type": "uint8"}, {"quantize": "dynamic"}),
+        ({"type": "OnnxQuantization", "quant_mode": "dynamic"}, {"quantize": "dynamic"}),
+        ({"type": "OnnxQuantization", "reduce_range": True}, {"quantize": {"static": {"reduce_range": True}}}),
+        ({"type": "onnxstaticquantization", "calibrate_method": "Entropy"}, {"calibrate": "entropy"}),
+        ({"type": "OnnxStaticQuantization", "op_types_to_exclude": ["Gather", "Add"]}, {"quantize": {"static": {"embeddings": "float", "placement": "matmul-attention"}}}),
+        ({"type": "OnnxStaticQuantization", "nodes_to_exclude": ["/bert/encoder/layer.1/attention/self/query/MatMul"]}, {"quantize": {"static": {"disable": ["encoder.layer.1.attention.self.query"]}}}),
+        ({"type": "OnnxStaticQuantization", "extra_options": {"SmoothQuant": True, "CalibPercentile": 99.9}}, {"transforms": ["smoothquant"], "calibrate": {"percentile": {"keep": 99.9}}}),
+        ({"type": "IncDynamicQuantization"}, {"quantize": "dynamic"}),
+        ({"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}, {"quantize": "static"}),
+        ({"type": "IncStaticQuantization", "recipes": {"smooth_quant": True, "smooth_quant_args": {"alpha": 0.7}}}, {"transforms": [{"smoothquant": {"alpha": 0.7}}]}),
+        ({"type": "IncStaticQuantization", "recipes": {"smooth_quant": True, "smooth_quant_args": {"alpha": "auto"}}}, {"transforms": [{"smoothquant": {"alpha": "per-layer"}}]}),
+        ({"type": "IncStaticQuantization", "tuning_criterion": {"timeout": 300}}, {"accuracy": {"max_drop": 0.03, "minutes": 5.0}}),
+        ({"type": "OrtTransformersOptimization", "float16": True}, {"quantize": {"float": {"float_parts": "float16"}}}),
+        ({"type": "OnnxFloatToFloat16"}, {"quantize": {"float": {"float_parts": "float16"}}}),
+        ({"type": "OnnxConversion"}, {"quantize": "float", "transforms": []}),
+        ({"type": "QuantizationAwareTraining", "num_epochs": 3}, {"qat": {"epochs": 3}, "quantize": "static"}),
+        ({"type": "VitisAIAddMetaData"}, {"targets": ["vitisai"]}),
+        ({"type": "EPContextBinaryGenerator"}, {"targets": ["qnn"]}),
+        ({"type": "OpenVINOQuantization", "target_device": "npu"}, {"targets": ["openvino-npu"], "quantize": "static"}),
+        ({"type": "OpenVINOEncapsulation", "target_device": "cpu"}, {"targets": ["openvino-cpu"]}),
+        ({"type": "DynamicToFixedShape", "dim_param": ["batch", "seq"], "dim_value": [2, 64]}, {"benchmark": {"batch": [2], "sequence": [64]}, "task": {"mrpc": {"max_length": 64}}}),
+    ],
+)  # fmt: skip
+def test_passes(passes: dict[str, Any], expected: dict[str, Any]) -> None:
+    made = recipe_of(with_passes(it=passes))
+    assert {key: made.get(key) for key in expected} == expected
+    loading.parse(made)
+
+
+def test_a_config_without_passes_has_octoberts_defaults() -> None:
+    made = recipe_of(config({}, **system("CUDA", "Tensorrt", device="gpu")))
+    assert made["targets"] == ["ort-cuda", "tensorrt"]
+    assert not {"quantize", "transforms", "corrections"} & made.keys()
+
+
+def test_fixed_shapes_of_an_npu() -> None:
+    fixed = {"type": "DynamicToFixedShape", "input_name": ["input_ids"], "input_shape": [[1, 128]]}
+    made = recipe_of(config({"fix": fixed}, **system("QNN", device="npu")))
+    assert (made["targets"], made["shape"]) == (["qnn"], {"batch": 1, "sequence": 128})
+
+
+def test_sessions_have_their_options_and_no_libraries() -> None:
+    settings = {
+        "execution_provider": "QNNExecutionProvider",
+        "provider_options": [{"backend_path": "QnnHtp.dll", "htp_arch": "73", "op_package": "/lib/x.so"}],
+    }
+    raw = config({}, **system("QNN", device="npu"))
+    raw["evaluators"]["scores"]["metrics"] = [metric("latency", sub("avg"), user_config={"inference_settings": settings})]
+    imported = olive.convert(raw)
+    assert imported.recipe["session"] == {"qnn": {"provider": {"htp_arch": "73"}}}
+    place = "evaluators.scores.metrics[0].user_config.inference_settings.provider_options[0]"
+    assert outcome(imported, f"{place}.backend_path").verdict == "not needed"
+    assert "--allow-code" in outcome(imported, f"{place}.op_package").note
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "expected"),
+    [
+        ("accuracy", sub("accuracy_score", 1, goal("percent-max-degradation", 2)), {"max_drop": 0.02, "relative": True}),
+        ("accuracy", sub("f1_score", 1, goal("max-degradation", 0.05)), {"max_drop": 0.05}),
+        ("accuracy", sub("accuracy", 1, goal("threshold", 0.8)), {"at_least": 0.8}),
+        ("accuracy", sub("accuracy", 1, goal("min-improvement", 0.8)), None),
+        ("accuracy", sub("accuracy", 1), None),
+    ],
+)
+def test_goals_of_answers(kind: str, part: Any, expected: Any) -> None:
+    assert recipe_of(config(evaluators={"scores": {"metrics": [metric(kind, part)]}})).get("accuracy") == expected
+
+
+def test_of_several_goals_the_first_by_priority_is_the_criterion() -> None:
+    parts = (sub("f1_score", 2, goal("max-degradation", 0.1)), sub("accuracy_score", 1, goal("max-degradation", 0.2)))
+    imported = olive.convert(config(evaluators={"scores": {"metrics": [metric("accuracy", *parts)]}}))
+    assert imported.recipe["accuracy"]["max_drop"] == 0.2
+    assert outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").verdict == "refused"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_scripts_are_read_and_not_run(script: Path) -> None:
+    rows = {
+        "name": "pairs",
+        "user_script": "script.py",
+        "load_dataset_config": {"type": "rows"},
+        "post_process_data_config": {"type": "best"},
+    }
+    own = {"user_script": "script.py", "evaluate_func": "score"}
+    scores = metric("custom", sub("mine", 1, goal("max-degradation", 0.02)), user_config=own)
+    raw = config(data_configs=[rows], evaluators={"scores": {"metrics": [scores]}})
+    made = recipe_of(raw, folder=script)
+    assert made["data"]["source"] == "glue"
+    assert made["data"]["config"] == "mrpc"
+    assert made["data"]["evaluate"] == {"from": "train", "samples": 30}
+    assert made["data"]["calibrate"] == {"from": "train", "samples": 30, "drop_evaluated": True}
+    assert made["accuracy"] == {"max_drop": 0.02}
+    assert made["task"] == "mrpc"
+
+
+def test_functions_that_octobert_cannot_express_are_named_or_refused(script: Path) -> None:
+    rows = {"name": "pairs", "user_script": "script.py", "load_dataset_config": {"type": "unclear"}}
+    own = {"user_script": "script.py", "evaluate_func": "other"}
+    scores = metric("custom", sub("mine", 1, goal("max-degradation", 0.02)), user_config=own)
+    imported = olive.convert(config(data_configs=[rows], evaluators={"scores": {"metrics": [scores]}}), folder=script)
+    assert imported.recipe["data"]["source"] == "script.py:unclear"
+    assert "metric: script.py:NAME" in outcome(imported, "evaluators.scores.metrics[0].user_config.evaluate_func").note
+
+
+@pytest.mark.parametrize(
+    ("loader", "task", "model"), [("load", "next-sentence", "some/model"), ("made", "text-classification", "script.py:made")]
+)
+def test_the_head_of_a_loaded_model_is_read(script: Path, loader: str, task: str, model: str) -> None:
+    loaded = {"type": "PyTorchModel", "model_path": "some/model", "model_loader": loader, "model_script": "script.py"}
+    made = recipe_of(
+        config({}, input_model=loaded, data_configs=[data_config(load_dataset_config={"data_name": "x"})]), folder=script
+    )
+    assert made["model"] == model
+    assert task in (made["task"], *made["task"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([1, 2], "config: the file is not an Olive config (got a list, expected a JSON object with input_model and passes)."),
+        ({}, "config: the file is not an Olive config (got an empty object, expected a JSON object with input_model and passes)."),
+        ({"passes": {}}, 'config: the config has no input_model (expected {"type": …, "model_path": …}).'),
+        (config({"q": {"type": "OnnxQuantisation"}}), 'config: passes.q.type: the importer does not know this pass (got onnxquantisation); did you mean "onnxquantization"?.'),
+        (config({"q": {"type": "GptqQuantizer"}}), "config: passes.q.type: the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits (got gptqquantizer); remove the pass."),
+        (config({"q": {"type": "OnnxStaticQuantization", "precision": "int4"}}), "config: passes.q.precision: octobert's weights have 8 bits (got int4, expected int8 or uint8)."),
+        (config({"q": {}}), "config: passes.q: the pass has no type."),
+        (config(builds={"a": {}}), "config: the config is of another version of Olive's schema: builds means several builds in one file; write one config for each build."),
+        (config(evaluator="score"), 'config: evaluator: evaluators has no "score"; did you mean "scores"?.'),
+        (config(pass_flows=[["convert"]]), 'config: pass_flows: there is no pass "convert"; known: quant.'),
+        (config(input_model={"type": "HfModel", "model_path": "m", "task": "text-generation"}), "config: input_model.task: octobert has no such task: it quantizes encoders"),
+        (config(input_model={"type": "CompositeModel"}), "config: input_model.type: the importer does not know this kind of model (got CompositeModel, expected"),
+        (config(**system("Dml", device="gpu")), "config: octobert has no target for any of the config's execution providers (got Dml, expected"),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_result_is_one_sentence(raw: Any, message: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        olive.convert(raw)
+    assert str(raised.value).startswith(message.replace("?.", "?"))
+
+
+def test_unknown_fields_are_refused_as_unknown() -> None:
+    imported = olive.convert(config({"q": {"type": "OnnxStaticQuantization", "bits_of_luck": 3}}, colour="blue"))
+    assert outcome(imported, "passes.q.bits_of_luck").note == outcome(imported, "colour").note == UNKNOWN
+
+
+def test_azureml_models_have_a_name_with_their_workspace() -> None:
+    model = {
+        "type": "HfModel",
+        "model_path": {"type": "azureml_model", "name": "bert", "version": "3"},
+        "task": "text-classification",
+    }
+    client = {"subscription_id": "S", "resource_group": "R", "workspace_name": "W"}
+    imported = olive.convert(config(input_model=model, azureml_client=client))
+    assert imported.recipe["model"] == "azureml://subscriptions/S/resourcegroups/R/workspaces/W/models/bert/versions/3"
+    assert all(o.verdict == "mapped" for o in imported.outcomes if o.field.startswith("azureml_client"))
+
+
+def test_a_config_is_imported_from_the_command_line(tmp_path: Path) -> None:
+    source, recipe = tmp_path / "mrpc.json", tmp_path / "recipes" / "mrpc.yaml"
+    source.write_text(json.dumps(everything()))
+    recipe.parent.mkdir()
+    done = program("import", source, "--out", recipe)
+    assert done.returncode == 0
+    assert "passes.tune.type" in done.stdout
+    text = recipe.read_text()
+    comments = [line for line in text.splitlines() if line.startswith("#   ")]
+    assert len(comments) == len(list(leaves(everything(), "")))
+    assert yaml.safe_load(text) == octobert.import_olive(source).recipe
+    assert json.loads(program("import", source, "--json").stdout)["fields"][0]["field"] == "input_model.type"
+
+
+def test_comments_stay_comments(tmp_path: Path) -> None:
+    raw = config(output_dir="a\nmodel: evil\u2028task: evil\x85x", **{"odd\nkey: 1": "x"})
+    text = olive.convert(raw).text()
+    assert yaml.safe_load(text) == recipe_of(raw)
+
+
+def test_a_config_runs_as_a_recipe_does(tmp_path: Path, pairs: Path, checkpoint: Any) -> None:
+    source = tmp_path / "config.json"
+    source.write_text(json.dumps(config()))
+    changes = ("--set", f"model={checkpoint('bert')}", "--set", f"data={pairs}")
+    done = program("run", source, "--out", tmp_path / "out", "--dry-run", *changes)
+    assert done.returncode == 0, done.stderr
+    assert "search/ort-cpu" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"input_model": ', "line 1: the file is not valid JSON (got Expecting value)"),
+        ('{"passes": {}, "passes": {}}', 'the file is not valid JSON (got the key "passes" is given twice)'),
+        ('{"passes": ' + "[" * 60 + "]" * 60 + "}", "the config is nested too deeply (expected at most 50 levels)"),
+        (
+            '{"epochs": 3}',
+            "the file is not an Olive config (got the keys epochs, expected a JSON object with input_model and passes)",
+        ),
+    ],
+)
+def test_files_that_are_no_configs_are_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    source = tmp_path / "c.json"
+    source.write_text(text)
+    done = program("import", source)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
