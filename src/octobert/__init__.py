@@ -67,7 +67,7 @@ _PUBLIC = {
     "octobert.api.models": (
         "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune verify"
     ),
-    "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run stored",
+    "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run setup stored",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
         "AccuracyError BusyError DataError IgnoredFileWarning ModelError OctobertError OldNameWarning ParityError PlanError "

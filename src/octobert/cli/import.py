@@ -10,7 +10,7 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.MAKE
-EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert run bert_ptq_cpu.json --dry-run")
+EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert import bert_ptq_cpu.json --json")
 
 
 def command(
