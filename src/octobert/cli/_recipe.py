@@ -111,16 +111,18 @@ def _parameters() -> dict[str, inspect.Parameter]:
     parameters = {}
     for key, field in Recipe.model_fields.items():
         kinds = {t for t in _types(field.annotation) if t not in (type(None), Ellipsis, tuple)}
-        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        kind = Choice if key == "metric" else next(iter(kinds)) if len(kinds) == 1 else None
         if key in _EXPLICIT or kind not in (bool, int, float, str, Choice):
             continue
         text, default = texts.get(key, ""), field.default
         several = tuple in _types(field.annotation)
         if kind is Choice:
-            text += f" {_YAML}{', several times; none for none' if several else ''}."
+            text += (
+                f" {_YAML}{', several times; none for none' if several and default else ', several times' if several else ''}."
+            )
         elif several:
             text += " Give it several times."
-        if default is not None and not isinstance(default, bool):
+        if default is not None and default != () and not isinstance(default, bool):
             shown = [
                 choice.name if isinstance(choice, Choice) else str(choice) for choice in (default if several else (default,))
             ]
@@ -157,7 +159,7 @@ def _value(key: str, value: Any) -> Any:
     field = Recipe.model_fields[RENAMED.get(key, key)]
     if isinstance(value, bool):
         return not field.default
-    if RENAMED.get(key, key) not in plugin_families() or key == "targets":
+    if key != "metric" and (RENAMED.get(key, key) not in plugin_families() or key == "targets"):
         return _show.split_names(value) if isinstance(value, list) else value
     name = _SPELLINGS.get(key, f"--{key}")
     return [yaml_of(text, name) for text in value if text != "none"] if isinstance(value, list) else yaml_of(value, name)

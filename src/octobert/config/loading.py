@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from octobert.config import yaml_text
-from octobert.config.recipe import PERMISSIONS, Choice, Recipe, RowSelection, plugin_families, with_current_keys
+from octobert.config.recipe import PERMISSIONS, Choice, EvaluateMetric, Recipe, RowSelection, plugin_families, with_current_keys
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.user_code import names_code
@@ -280,7 +280,8 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     for key in _ROWS:
         rows: RowSelection = getattr(data, key)
         places[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
-    update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess")}
+    update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")}
+    update["metric"] = tuple(_metric_at(metric, local) for metric in recipe.metric)
     update["data"] = data.model_copy(update=places)
     for name in ("finetune", "qat"):
         stage = getattr(recipe, name)
@@ -288,6 +289,14 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
             distill = stage.distill and stage.distill.model_copy(update={"teacher": local(stage.distill.teacher)})
             update[name] = stage.model_copy(update={"distill": distill, "code": local(stage.code)})
     return recipe.model_copy(update=update)
+
+
+def _metric_at(metric: str | EvaluateMetric, local: Callable[[str], str | None]) -> str | EvaluateMetric:
+    """A metric whose file, or folder of a module, is at another path."""
+    if isinstance(metric, str):
+        return str(local(metric)) if names_code(metric) else metric
+    is_path = looks_local(metric.name, (".py",))
+    return EvaluateMetric(evaluate={**metric.arguments, "name": str(local(metric.name))}) if is_path else metric
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
@@ -299,7 +308,8 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         found = isinstance(file, str) and Path(file).exists()
         return str(Path(file).resolve()) + (f":{function}" if function else "") if found else name
 
-    plain |= {key: absolute(plain[key]) for key in ("model", "preprocess") if key in plain}
+    plain |= {key: absolute(plain[key]) for key in ("model", "preprocess", "postprocess") if key in plain}
+    plain["metric"] = [_metric_at(metric, absolute) for metric in recipe.metric]
     plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}
     return Recipe.model_validate(plain)
 

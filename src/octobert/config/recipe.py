@@ -224,6 +224,9 @@ class Recipe(FrozenModel):
         task: The task: a name, or a name with options.
         data: Where the rows come from.
         preprocess: `file.py:function` that changes each row, or leaves it out. Needs `--allow-code`.
+        postprocess: `file.py:function` that makes predictions of outputs, for the metrics. Needs `--allow-code`.
+        metric: Metrics, the main one first: names such as `auroc`, `{evaluate: NAME}`, or `file.py:function`. The latter two
+            need `--allow-code`. Default: those of the task.
         finetune: Training in float, before everything else.
         qat: Quantization-aware training, after calibration. It excludes transforms and corrections, which would change the
             trained weights.
@@ -260,6 +263,8 @@ class Recipe(FrozenModel):
     task: Annotated[Choice, PluginOf("tasks")]
     data: Data
     preprocess: str | None = None
+    postprocess: str | None = None
+    metric: tuple[str | EvaluateMetric, ...] = ()
     finetune: Finetune | None = None
     qat: Qat | None = None
     training: Training = Training()
@@ -337,8 +342,20 @@ class Recipe(FrozenModel):
         named = {key: text for key, text in data.items() if names_code(text)}
         stages = {"finetune": self.finetune, "qat": self.qat}
         named |= {f"{key}.code": stage.code for key, stage in stages.items() if stage is not None and stage.code is not None}
-        named |= {key: getattr(self, key) for key in ("preprocess",) if getattr(self, key) is not None}
+        named |= {key: getattr(self, key) for key in ("preprocess", "postprocess") if getattr(self, key) is not None}
+        others = {f"metric.{i}": m if isinstance(m, str) else f"{{evaluate: {m.name}}}" for i, m in enumerate(self.metric)}
+        named |= {key: text for key, text in others.items() if names_code(text) or text.startswith("{")}
         return named
+
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _one_metric(cls, value: Any) -> Any:
+        values = (value,) if isinstance(value, str | Mapping | EvaluateMetric) else value
+        for each in values if isinstance(values, list | tuple) else (values,):
+            named = isinstance(each, Mapping) and set(each) == {"evaluate"} and isinstance(each["evaluate"], str | Mapping)
+            if not isinstance(each, str | EvaluateMetric) and not named:
+                raise ValueError("a metric is a name, {evaluate: NAME} or file.py:function")
+        return values
 
     @field_validator("targets", "baselines")
     @classmethod

@@ -92,12 +92,17 @@ def _plugin(key: str, names: tuple[str, ...], options: dict[str, Schema]) -> Sch
 
 
 def _allow_short_forms_(recipe: Schema, data: Schema, names: dict[type[BaseModel], str]) -> None:
-    """`data: FOLDER` and `calibrate: SPLIT` are short forms of objects; both schemas are edited in place."""
+    """`data: FOLDER`, `calibrate: SPLIT` and `metric: NAME` are short forms; the schemas are edited in place."""
     short: list[tuple[Schema, str, type[BaseModel]]] = [(recipe, "data", Data)]
     short += [(data, key, RowSelection) for key, field in Data.model_fields.items() if field.annotation is RowSelection]
     for properties, key, model in short:
         either = [{"type": "string"}, {"$ref": f"#/$defs/{names[model]}"}]
         properties[key] = {**_annotations(properties[key]), "anyOf": either}
+    metric = recipe["metric"]
+    recipe["metric"] = {
+        **_annotations(metric),
+        "anyOf": [{"type": "array", "items": metric["items"]}, *metric["items"]["anyOf"]],
+    }
 
 
 def _annotations(schema: Schema) -> Schema:

@@ -5,7 +5,7 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from pydantic import computed_field, model_validator
 
 from octobert.core.frozen import FrozenModel
 
+# Of the bootstrap of an interval.
+RESAMPLES = 1000
 # Statistics of times, from the fastest to the slowest; p999 is the percentile 99.9.
 STATISTICS = ("min", "avg", "p50", "p75", "p90", "p95", "p99", "p999", "max")
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
@@ -48,6 +50,7 @@ class Score(FrozenModel):
         rows: evaluation rows.
         chance: the best value on these rows of a model that does not read its input, such as the share of the most frequent
             class; None where the task does not say.
+        resamples: that the interval comes from; fewer where a metric of the recipe's own is slow or undefined on some of them.
     """
 
     metric: str
@@ -56,6 +59,12 @@ class Score(FrozenModel):
     high: float
     rows: int
     chance: float | None = None
+    resamples: int = RESAMPLES
+
+
+def score_named(name: str | None, scores: Iterable[Score]) -> Score | None:
+    """The score of a metric; the first value of one that has several, which are called `name.key`."""
+    return next((score for score in scores if name is not None and (score.metric + ".").startswith(name + ".")), None)
 
 
 class Comparison(FrozenModel):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from octobert.core.errors import DataError
-from octobert.core.measurements import Comparison, Score
+from octobert.core.measurements import Comparison, Score, score_named
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation.statistics import mcnemar, paired, score
-from octobert.tasks import Outputs, Task
+from octobert.evaluation.statistics import mcnemar, paired, scores_of
+from octobert.tasks import Outputs, Task, unpacked
 
 
 def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any], *, seed: int) -> tuple[Score, ...]:
@@ -32,14 +32,18 @@ def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[A
         return ()
     items = task.items(outputs, encoded, gold)
     chance = task.chance(items)
-    by_name = {name: score(name, metric, items, seed=seed, chance=chance.get(name)) for name, metric in task.metrics.items()}
-    if task.primary is not None and by_name[task.primary] is None:
+    found = [
+        score
+        for name, metric in task.metrics.items()
+        for score in scores_of(name, metric, items, seed=seed, chance=chance.get(name))
+    ]
+    if task.primary is not None and score_named(task.primary, found) is None:
         raise DataError(
             f"{task.primary} is not defined on the evaluated rows",
             got=f"{len(gold)} rows, for example with gold {task.expected(gold[0])}",
             fix="evaluate more rows, or rows that differ",
         )
-    return tuple(value for value in by_name.values() if value is not None)
+    return tuple(found)
 
 
 def compare(
@@ -67,7 +71,8 @@ def compare(
         ours, theirs = (task.items(each, encoded, gold) for each in outputs)
         difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, seed=seed)
         if task.primary == "accuracy" and task.head == "sequence-classification":
-            p_value = mcnemar(ours[:, 0] == ours[:, 1], theirs[:, 0] == theirs[:, 1])
+            right = [each[:, 0] == each[:, 1] for each in map(unpacked, (ours, theirs))]
+            p_value = mcnemar(right[0], right[1])
     expected = [task.expected(value) for value in gold]
     return Comparison(
         candidate=names[0],

@@ -5,14 +5,17 @@ Sources: McNemar 1947; Efron & Tibshirani 1993.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from octobert.core.measurements import Score
-from octobert.tasks import Metric
+from octobert.core.errors import OctobertError
+from octobert.core.measurements import RESAMPLES, Score
+from octobert.tasks import Computed, Metric
 
-RESAMPLES = 1000
+# A metric that code of others computes may be slow: then fewer resamples, but at least so many.
+SECONDS, LEAST = 10.0, 20
 CONFIDENCE = 0.95
 
 
@@ -41,6 +44,43 @@ def score(name: str, metric: Metric, items: np.ndarray, *, seed: int, chance: fl
     return Score(metric=name, value=value, low=low, high=high, rows=len(items), chance=chance)
 
 
+def scores_of(name: str, metric: Metric, items: np.ndarray, *, seed: int, chance: float | None = None) -> list[Score]:
+    """Compute a metric as `score` does; of one that code of others computes, every value that it has.
+
+    Such a metric is computed for at least `LEAST` resamples, and for no more once `SECONDS` have passed. The score says for how
+    many it was. Resamples on which it fails or is undefined are left out.
+    """
+    if not isinstance(metric, Computed):
+        single = score(name, metric, items, seed=seed, chance=chance)
+        return [] if single is None else [single]
+    values = metric.values(items)
+    draws = [drawn for indices in _in_time(_resamples(len(items), seed)) if (drawn := _tried(metric, items[indices]))]
+    found = []
+    for key, value in values.items():
+        if np.isfinite(value):
+            own = [each[key] for each in draws if np.isfinite(each.get(key, np.nan))]
+            low, high = _interval(own) if own else (value, value)
+            found.append(Score(metric=key, value=value, low=low, high=high, rows=len(items), resamples=len(own)))
+    return found
+
+
+def _tried(metric: Computed, items: np.ndarray) -> dict[str, float]:
+    """The values of a metric on a resample, which may lack a class that the metric needs; none where it fails."""
+    try:
+        return metric.values(items)
+    except OctobertError:
+        return {}
+
+
+def _in_time(resamples: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """As many resamples as fit into `SECONDS`, but `LEAST`."""
+    started = time.perf_counter()
+    for number, indices in enumerate(resamples):
+        if number >= LEAST and time.perf_counter() - started > SECONDS:
+            return
+        yield indices
+
+
 def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:
     """Compute the difference of a metric between two models on the same items, by the paired bootstrap.
 
@@ -53,7 +93,11 @@ def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -
         (ours minus theirs, lower and upper end of the 95 % interval, p-value of "no difference").
     """
     difference = metric(ours) - metric(theirs)
-    draws = [metric(ours[i]) - metric(theirs[i]) for i in _resamples(len(ours), seed)]
+    if isinstance(metric, Computed):
+        both = ((_tried(metric, ours[i]), _tried(metric, theirs[i])) for i in _in_time(_resamples(len(ours), seed)))
+        draws = [next(iter(own.values())) - next(iter(other.values())) for own, other in both if own and other] or [difference]
+    else:
+        draws = [metric(ours[i]) - metric(theirs[i]) for i in _resamples(len(ours), seed)]
     low, high = _interval(draws)
     defined = np.array(draws)[np.isfinite(draws)]
     beyond = np.sum(np.abs(defined - defined.mean()) >= abs(difference) - 1e-12)

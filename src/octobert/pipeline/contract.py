@@ -22,7 +22,7 @@ from octobert.config.training import Training
 from octobert.core.frozen import FrozenModel
 from octobert.core.inputs import UserFiles
 from octobert.core.results import Stated
-from octobert.tasks import Task, build
+from octobert.tasks import Measures, Task, build, measured
 
 M = TypeVar("M", bound=FrozenModel)
 I_co = TypeVar("I_co", bound=FrozenModel, covariant=True)
@@ -78,6 +78,20 @@ class TaskSpec(FrozenModel):
     def build(self) -> Task:
         """The task itself."""
         return build(self.name, self.options, self.stated)
+
+
+class ScoredTask(TaskSpec):
+    """A task with the metrics that a recipe asks for, for the stages that score.
+
+    Args:
+        measures: metrics, and what makes predictions of outputs.
+    """
+
+    measures: Measures
+
+    def build(self) -> Task:
+        """The task itself."""
+        return measured(super().build(), self.measures)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from octobert.models import heads, source
 from octobert.models.source import ModelSource
 from octobert.models.stated import stated_by
 from octobert.pipeline import preflight, quick
-from octobert.pipeline.contract import StepResult, TaskSpec
-from octobert.tasks import build, files_of
+from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
+from octobert.tasks import Measures, build, files_of, measured, measures_of
 
 DATA, CAPTURE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "observe"))
 
@@ -47,6 +47,12 @@ class RunFacts:
     here: environment.Environment
     allow_pickle: bool
     preprocess: UserCode | None
+    measures: Measures
+
+    @property
+    def scored(self) -> ScoredTask:
+        """The task with the recipe's metrics."""
+        return ScoredTask(name=self.task.name, options=self.task.options, stated=self.task.stated, measures=self.measures)
 
     @property
     def machine(self) -> str:
@@ -114,7 +120,8 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     stated = _stated(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, stated)
     timed = fit_lengths(recipe.benchmark, model.longest_input)
-    preflight.check(recipe, model, task, timed, places)
+    measures = measures_of(recipe.metric, recipe.postprocess, task)
+    preflight.check(recipe, model, measured(task, measures), timed, places)
     baselines = candidates.baselines_of(available, recipe.baselines)
     absent = {each.name: candidates.why_not(each, is_checkpoint=model.is_checkpoint) for each in baselines}
     left_out = {each.name for each in candidates.baselines_of(available, full.baselines)} - set(absent)
@@ -133,6 +140,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         here=environment.current(),
         allow_pickle=recipe.allow_pickle,
         preprocess=_preprocess(recipe),
+        measures=measures,
     )
 
 

@@ -273,7 +273,7 @@ def _targets(facts: RunFacts) -> list[Step]:
                 target=target,
                 entries=facts.entries(target),
                 machine=facts.machine,
-                task=facts.task,
+                task=facts.scored,
                 seed=recipe.seed,
             )
             measured = StepResult(step=f"sensitivity/{target}")
@@ -305,7 +305,7 @@ def _measure(facts: RunFacts) -> list[Step]:
                 quantize=facts.chosen(target),
                 evaluate=StepResult(step=f"evaluate/{target}"),
             )
-            options = simulate.Options(task=facts.task, seed=recipe.seed)
+            options = simulate.Options(task=facts.scored, seed=recipe.seed)
             steps.append(step(f"simulate/{target}", simulate.run, inputs, options))
     exports = {target: StepResult(step=f"export/{target}") for target in recipe.targets}
     timed = benchmark.Options(
@@ -331,7 +331,7 @@ def _evaluate(facts: RunFacts, candidate: str) -> Step:
         model=facts.model,
         allow_pickle=facts.allow_pickle,
         machine=facts.machine,
-        task=facts.task,
+        task=facts.scored,
         seed=facts.recipe.seed,
     )
     inputs = evaluate.Inputs(capture=CAPTURE, data=DATA, trained=facts.trained, export=exported)
@@ -361,7 +361,7 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
         recipe=facts.recipe.model_dump(mode="json", by_alias=True),
         model_digest=facts.model.digest,
         absent=facts.absent,
-        task=facts.task,
+        task=facts.scored,
         seed=facts.recipe.seed,
     )
     return step("report", report.run, inputs, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octobert.core.measurements import Comparison, Footprint, Latency, Score, Speedup, Throughput
+from octobert.core.measurements import RESAMPLES, Comparison, Footprint, Latency, Score, Speedup, Throughput, score_named
 from octobert.core.results import Report, Search
 from octobert.report import times
 
@@ -138,7 +138,7 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
         comparison: of a quantized model with the float model.
     """
     sentences, name = [], comparison.reference
-    score = next((s for s in scores.get(name, ()) if s.metric == comparison.metric and s.chance is not None), None)
+    score = score_named(comparison.metric, scores.get(name, ()))
     if score is not None and score.chance is not None and score.low <= score.chance:
         better = "no better" if score.value <= score.chance else "not clearly better"
         constant = "one that always gives the most frequent answer" if score.metric == "accuracy" else "one that reads no input"
@@ -180,7 +180,8 @@ def _exported(report: Report, target: str) -> list[str]:
 def _simulated(report: Report) -> list[str]:
     sentences = []
     for target, result in report.simulations.items():
-        score = next((f"{s.metric} {s.value:.4f} in PyTorch; " for s in result.scores if s.metric == report.task.primary), "")
+        primary = score_named(report.task.primary, result.scores)
+        score = f"{primary.metric} {primary.value:.4f} in PyTorch; " if primary else ""
         sentences.append(
             f"{target}: the exported model compared with the fake-quantized PyTorch model that was trained, on "
             f"{result.rows:,} rows: {score}{result.name} {result.agreement:.2%}, root mean square difference of outputs "
@@ -221,6 +222,18 @@ def search_text(search: Search) -> str:
     )
 
 
+def _few_resamples(report: Report) -> list[str]:
+    """Sentences on intervals of slow metrics."""
+    least: dict[str, int] = {}
+    for score in (score for scores in report.scores.values() for score in scores):
+        least[score.metric] = min(least.get(score.metric, RESAMPLES), score.resamples)
+    return [
+        f"The interval of {name} comes from {count:,} resamples, not {RESAMPLES:,}: it is slow, or undefined on the others."
+        for name, count in least.items()
+        if count < RESAMPLES
+    ]
+
+
 def warnings(report: Report) -> list[str]:
     """Return sentences on everything that limits what the results mean."""
     data, sentences = report.data, []
@@ -244,6 +257,7 @@ def warnings(report: Report) -> list[str]:
         sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
     quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
     sentences += dict.fromkeys(each for comparison in quantized for each in chance(report.scores, comparison))
+    sentences += _few_resamples(report)
     sentences += times.noise(report.latencies, report.load)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"

@@ -9,9 +9,27 @@ from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import Stated, TaskFacts
+from octobert.tasks._measured import Computed, Measures, measured, measures_of, unpacked
 from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs, Task
 
-__all__ = ["NOTHING", "Fidelity", "Metric", "Outputs", "Task", "TaskPlugin", "build", "files_of", "load", "names", "rebuild"]
+__all__ = [
+    "NOTHING",
+    "Computed",
+    "Fidelity",
+    "Measures",
+    "Metric",
+    "Outputs",
+    "Task",
+    "TaskPlugin",
+    "build",
+    "files_of",
+    "load",
+    "measured",
+    "measures_of",
+    "names",
+    "rebuild",
+    "unpacked",
+]
 
 
 class TaskPlugin(Protocol):

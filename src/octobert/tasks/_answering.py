@@ -24,7 +24,7 @@ from octobert.tasks._common import (
     text_of,
 )
 from octobert.tasks._spans import Prediction
-from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._task import Fidelity, Judged, Metric, Outputs, objects
 
 # Defaults of the reference implementations; each is smaller where the model's own length is.
 MAX_LENGTH, STEP, MAX_QUERY_LENGTH = 384, 128, 64
@@ -231,6 +231,11 @@ class Answering:
             difference = min(prediction.null_minus_best, np.finfo(np.float32).max)
             items.append((*final, float(bool(golds)), difference, *best_scores, float(bool(best))))
         return np.array(items, dtype=np.float64)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> Judged:
+        """The answer to each question, and the list of acceptable answers; empty ones for "no answer"."""
+        answers = [self.final_answer(prediction) for prediction in self.predictions(outputs, encoded, 1)]
+        return Judged(objects(answers), objects([right["texts"] for right in gold]))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Where a question may have no answer, saying so every time is right for all that have none."""

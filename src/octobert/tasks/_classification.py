@@ -14,7 +14,7 @@ from octobert.core.results import Problem, Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import first_column, output_error, place_of, probabilities, share_of_most_frequent
-from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 from octobert.tasks._texts import RowTexts
 
 
@@ -30,7 +30,7 @@ def f1(items: np.ndarray) -> float:
     return float(2 * true / either) if either else 0.0
 
 
-def _confusion(items: np.ndarray) -> np.ndarray:
+def confusion(items: np.ndarray) -> np.ndarray:
     """[classes, classes] counts by right and predicted class. Fast, as resampling calls it a thousand times."""
     classes = int(items.max()) + 1
     pairs = items[:, 1].astype(np.int64) * classes + items[:, 0].astype(np.int64)
@@ -39,14 +39,14 @@ def _confusion(items: np.ndarray) -> np.ndarray:
 
 def macro_f1(items: np.ndarray) -> float:
     """Mean F1 over the classes that occur in gold or predictions."""
-    table = _confusion(items)
+    table = confusion(items)
     total = table.sum(axis=0) + table.sum(axis=1)
     return float(np.mean(2 * np.diag(table)[total > 0] / total[total > 0]))
 
 
 def matthews(items: np.ndarray) -> float:
     """Matthews correlation, as GLUE scores CoLA, for any number of classes (Gorodkin 2004); 0 where it is undefined."""
-    table = _confusion(items)
+    table = confusion(items)
     count, right = table.sum(), np.trace(table)
     predicted, expected = table.sum(axis=0), table.sum(axis=1)
     spread = (count**2 - predicted @ predicted) * (count**2 - expected @ expected)
@@ -90,6 +90,10 @@ class Classification(RowTexts):
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> np.ndarray:
         """[items, 2]: predicted class, right class."""
         return np.stack([self._classes(outputs), np.asarray(gold)], axis=1)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> Judged:
+        """Predicted and right classes by their numbers."""
+        return Judged(self._classes(outputs), np.asarray(gold), probabilities(outputs["logits"]))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the best class, given to every text."""

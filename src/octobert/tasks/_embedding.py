@@ -17,7 +17,7 @@ from octobert.core.errors import DataError, did_you_mean
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._common import WholeTexts, need_columns, number_of, output_error, place_of, spearman, text_of
-from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 
 Form = Literal["pairs", "retrieval", "texts"]
 MRR_DEPTH = 10
@@ -125,8 +125,20 @@ class Embedding(WholeTexts):
             ranks = self._ranks(outputs, encoded)
             documents = len({text[0] for text in encoded.texts[len(ranks) :]})
             return np.stack([ranks, np.full_like(ranks, documents)], axis=1)
+        judged = self.judged(outputs, encoded, gold)
+        return np.stack([judged.predictions, judged.references], axis=1)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
+        """Cosines and gold scores of pairs.
+
+        Raises:
+            DataError: the data has no pairs with a score.
+        """
+        if self.form != "pairs":
+            fix = "give pairs with a score, or leave out metric"
+            raise DataError("only pairs with a score have predictions for such a metric", where="metric", fix=fix)
         first, second = np.split(_unit(outputs[OUTPUT]), 2)
-        return np.stack([np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64)], axis=1)
+        return Judged(np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of documents in random order, and of scores that say nothing."""

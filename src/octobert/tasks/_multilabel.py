@@ -12,7 +12,7 @@ from octobert.core.errors import DataError
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import first_column, output_error, place_of, share_of_most_frequent, sigmoid
-from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 from octobert.tasks._texts import RowTexts
 
 # A label is given where its probability is at least this.
@@ -81,11 +81,16 @@ class MultiLabel(RowTexts):
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> np.ndarray:
         """[items, 2 · labels]: 1 for each predicted label, then for each right label."""
+        judged = self.judged(outputs, encoded, gold)
+        return np.concatenate([judged.predictions, judged.references], axis=1)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> Judged:
+        """[items, labels] 1 for each predicted label, and for each right label."""
         predicted = self._decided(outputs)
         right = np.zeros_like(predicted)
         for row, own in enumerate(gold):
             right[row, list(own)] = 1
-        return np.concatenate([predicted, right], axis=1)
+        return Judged(predicted, right, sigmoid(outputs["logits"]))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of no label for any text, and of all labels for every text."""

@@ -13,7 +13,7 @@ from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import first_column, number_of, output_error, pearson, place_of, sigmoid, spearman
-from octobert.tasks._task import Fidelity, Metric, Outputs
+from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 from octobert.tasks._texts import RowTexts
 
 METRICS: Mapping[str, Metric] = {"spearman": spearman, "pearson": pearson}
@@ -79,7 +79,12 @@ class Scores(RowTexts):
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
         """[items, 2]: score, right score."""
-        return np.stack([self._scores(outputs), np.asarray(gold, dtype=np.float64)], axis=1)
+        judged = self.judged(outputs, encoded, gold)
+        return np.stack([judged.predictions, judged.references], axis=1)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
+        """Scores."""
+        return Judged(self._scores(outputs), np.asarray(gold, dtype=np.float64))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         return dict.fromkeys(self.metrics, 0.0)

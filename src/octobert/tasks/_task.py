@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -42,6 +42,38 @@ class Fidelity:
     error: float
     changed: tuple[tuple[int, str, str], ...]
     chance: float | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions beside references, one entry for each item that is scored; functions of other people compute metrics of them.
+
+    Args:
+        predictions: [items, …]; of type object where an entry is not a number.
+        references: the same for what is expected.
+        scores: [items, classes] probabilities; None where there are none.
+    """
+
+    predictions: np.ndarray
+    references: np.ndarray
+    scores: np.ndarray | None = None
+
+
+@runtime_checkable
+class Judges(Protocol):
+    """A task whose predictions can be read by other metrics than its own."""
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> Judged:
+        """Predictions and references."""
+        ...
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """An array of values that are not numbers, one for each item."""
+    array = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
 
 
 class Task(Protocol):

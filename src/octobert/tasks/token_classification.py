@@ -19,7 +19,7 @@ from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
 from octobert.tasks._common import check_texts, first_column, output_error, place_of, probabilities
-from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs
+from octobert.tasks._task import NOTHING, Fidelity, Judged, Metric, Outputs, objects
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES: tuple[str, ...] = ()
@@ -178,8 +178,13 @@ class Tagging:
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
         """[sentences, 5]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
-        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
+        predicted = self.judged(outputs, encoded, gold).predictions
         return np.array([_entities.counts(*both) for both in zip(predicted, gold, strict=True)], dtype=np.float64)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> Judged:
+        """The tags of each sentence in IOB2, as seqeval reads them."""
+        predicted = [_entities.iob2(tags) for tags, _ in self.predictions(outputs, encoded)]
+        return Judged(objects(predicted), objects(gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Entities are not found by chance."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from octobert import targets
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Score
+from octobert.core.measurements import Score, score_named
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _rows
 from octobert.pipeline.stages._artifacts import trained_source
 
@@ -51,7 +51,7 @@ class Options(FrozenModel):
     model: ModelSource
     allow_pickle: bool
     machine: str
-    task: TaskSpec
+    task: ScoredTask
     seed: int
 
 
@@ -85,7 +85,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         "candidate": options.candidate,
         "precision": session.precision,
         "truncated": sum(row.truncated for row in rows),
-        "primary": next((score.value for score in scores if score.metric == task.primary), None),
+        "primary": primary.value if (primary := score_named(task.primary, scores)) else None,
         "texts": len(encoded.texts),
         "rows": len(rows),
     }

@@ -26,7 +26,7 @@ from octobert.core.results import (
 )
 from octobert.evaluation import candidates, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
 from octobert.pipeline.store import manifest_of
 from octobert.tasks import Task
@@ -58,7 +58,7 @@ class Options(FrozenModel):
     recipe: dict[str, Any]
     model_digest: str
     absent: dict[str, str]
-    task: TaskSpec
+    task: ScoredTask
     seed: int
 
 

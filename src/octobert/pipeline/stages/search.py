@@ -26,7 +26,7 @@ from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.criterion import AccuracyJudge, TuningPart
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans, _rows, sensitivity
 from octobert.quantization import apply_corrections, search
 from octobert.quantization.layers import LayerChange
@@ -59,7 +59,7 @@ class Options(FrozenModel):
     target: str
     entries: SessionEntries
     machine: str
-    task: TaskSpec
+    task: ScoredTask
     seed: int
 
 

@@ -13,7 +13,7 @@ from octobert.core.results import Simulated
 from octobert.core.session import SessionOptions
 from octobert.evaluation import scoring
 from octobert.inference.batching import run_rows
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _rows, evaluate
 from octobert.targets.runtimes.torch import TorchSession
 
@@ -33,7 +33,7 @@ class Inputs(FrozenModel):
 class Options(FrozenModel):
     """The seed draws the resamples of intervals."""
 
-    task: TaskSpec
+    task: ScoredTask
     seed: int
 
 

@@ -1,0 +1,342 @@
+"""Metrics that a recipe asks for: built in, of the library `evaluate`, or a function of the user; and `postprocess`.
+
+`measured` wraps a task so that its items hold what these metrics read. Nothing of the user is imported before a metric is used,
+and a package is predicted with by the task alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from octobert.config.recipe import EvaluateMetric
+from octobert.core import environment, user_code
+from octobert.core.errors import DataError, OctobertError, RecipeError, did_you_mean
+from octobert.core.files import canonical_digest, file_digest
+from octobert.core.frozen import FrozenModel
+from octobert.core.user_code import UserCode
+from octobert.data.tokenization import EncodedTexts
+from octobert.tasks._metrics import ALIASES, AUROC, auroc, built_in
+from octobert.tasks._task import Judged, Judges, Metric, Outputs, Task
+
+# Of packed items.
+_ITEMS, _PREDICTIONS, _REFERENCES, _SCORES = "items", "predictions", "references", "scores"
+
+
+class Evaluated(FrozenModel):
+    """A metric of the library `evaluate`.
+
+    Args:
+        name: its name, or the folder of its module.
+        arguments: of its `compute`, besides predictions and references.
+        content: digest of the module; empty where the library finds it by name.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    content: str
+
+
+class Measures(FrozenModel):
+    """What a recipe asks for.
+
+    Args:
+        metrics: names of built-in metrics, metrics of `evaluate`, and functions of the user; none for those of the task.
+        postprocess: the user's function that makes predictions of outputs.
+    """
+
+    metrics: tuple[UserCode | Evaluated | str, ...] = ()
+    postprocess: UserCode | None = None
+
+
+def measures_of(metrics: Sequence[str | EvaluateMetric], postprocess: str | None, task: Task) -> Measures:
+    """What a recipe asks for, checked against a task.
+
+    Raises:
+        RecipeError: a metric that the task does not have, a file that does not exist, or `evaluate` is missing.
+    """
+    found: list[UserCode | Evaluated | str] = []
+    for metric in metrics:
+        if isinstance(metric, EvaluateMetric):
+            found.append(_evaluated(metric))
+        elif user_code.names_code(metric):
+            found.append(user_code.at(metric, "metric", where="metric"))
+        else:
+            known = built_in(task)
+            if ALIASES.get(metric, metric) not in known:
+                fix = f"{did_you_mean(metric, [*known, *ALIASES])} (or file.py:function, or {{evaluate: NAME}})"
+                raise RecipeError(f'the task has no metric "{metric}"', where="metric", fix=fix)
+            found.append(ALIASES.get(metric, metric))
+    titles = [_title(metric) for metric in found]
+    if len(set(titles)) < len(titles):
+        raise RecipeError("two metrics have the same name", where="metric", got=", ".join(titles), fix="name each once")
+    code = None if postprocess is None else user_code.at(postprocess, "postprocess", where="postprocess")
+    if (code is not None or any(not isinstance(metric, str) for metric in found)) and not isinstance(task, Judges):
+        where = "metric" if code is None else "postprocess"
+        raise RecipeError("the task's answers cannot be given to functions", where=where, fix="use the task's own metrics")
+    return Measures(metrics=tuple(found), postprocess=code)
+
+
+def _evaluated(metric: EvaluateMetric) -> Evaluated:
+    if importlib.util.find_spec("evaluate") is None:
+        raise RecipeError("the library evaluate is not installed", where="metric", fix=environment.install("metrics"))
+    path = Path(metric.name)
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+    content = canonical_digest([[file.name, file_digest(file)] for file in files]) if files else ""
+    return Evaluated(name=metric.name, arguments=metric.arguments, content=content)
+
+
+def _title(metric: UserCode | Evaluated | str) -> str:
+    """The name of a metric in results."""
+    return metric if isinstance(metric, str) else metric.function if isinstance(metric, UserCode) else Path(metric.name).stem
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A metric that code of others computes from predictions and references. It may have several values.
+
+    Args:
+        title: its name in results.
+        compute: function of packed items.
+        single: one value is named by the title alone.
+    """
+
+    title: str
+    compute: Callable[[np.ndarray], Any]
+    single: bool = False
+
+    def __call__(self, packed: np.ndarray) -> float:
+        """The first value."""
+        return next(iter(self.values(packed).values()))
+
+    def values(self, packed: np.ndarray) -> dict[str, float]:
+        """Name → value: `title` of a number, `title.key` of each number in a dict.
+
+        Raises:
+            DataError: it is neither.
+        """
+        result = self.compute(packed)
+        if isinstance(result, Mapping):
+            numbers = {str(key): _number(value) for key, value in result.items()}
+            own = {key: value for key, value in numbers.items() if value is not None}
+            if self.single and len(own) == 1:
+                return {self.title: next(iter(own.values()))}
+            if own and (self.single or len(own) == len(numbers)):
+                return {f"{self.title}.{key}": value for key, value in own.items()}
+        elif (value := _number(result)) is not None:
+            return {self.title: value}
+        got, expected = f"a {type(result).__name__}: {str(result)[:100]}", "a number, or a dict of numbers"
+        raise DataError("the metric does not return numbers", where=self.title, got=got, expected=expected)
+
+
+def _given(array: np.ndarray) -> Any:
+    """What a function is given: an array of numbers, or a list of other things."""
+    return list(array) if array.dtype == object else array.copy()
+
+
+def _number(value: Any) -> float | None:
+    """A number of any library; None for anything else."""
+    if isinstance(value, (str, bytes)) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+@cache
+def _module(metric_name: str) -> Any:
+    """A metric of `evaluate`.
+
+    Raises:
+        RecipeError: it cannot be loaded.
+    """
+    import evaluate
+
+    try:
+        return evaluate.load(metric_name, keep_in_memory=True)
+    except Exception as error:  # the library, the hub's client and the module itself raise anything
+        message = " ".join(str(error).split())[:200]
+        raise RecipeError(
+            "evaluate cannot load the metric",
+            where="metric",
+            got=f"{metric_name}: {type(error).__name__}: {message}",
+            fix="check its name, install what it imports, and without a network give the folder of its module",
+        ) from error
+
+
+def _compute(metric: Evaluated, packed: np.ndarray) -> Any:
+    """Call a metric of `evaluate` with the arguments that its features name.
+
+    Raises:
+        RecipeError: it failed.
+    """
+    module = _module(metric.name)
+    features = module.features[0] if isinstance(module.features, list) else module.features
+    predictions, references = _given(packed[_PREDICTIONS]), _given(packed[_REFERENCES])
+    name = "prediction_scores" if "prediction_scores" in features else "predictions"
+    if name == "prediction_scores" and _SCORES in (packed.dtype.names or ()):
+        scores = packed[_SCORES]
+        predictions = scores[:, 1] if scores.ndim == 2 and scores.shape[1] == 2 and references.ndim == 1 else scores
+    elif isinstance(features.get("predictions"), Mapping) and "prediction_text" in features["predictions"]:
+        predictions, references = _of_squad(predictions, references, features["predictions"])
+    try:
+        return module.compute(references=references, **{name: predictions}, **metric.arguments)
+    except OctobertError:
+        raise
+    except Exception as error:  # a module of somebody else
+        message = " ".join(str(error).split())[:200]
+        got = f"{type(error).__name__}: {message}"
+        raise RecipeError("the metric of evaluate failed", where=f"metric: {metric.name}", got=got) from error
+
+
+def _of_squad(predictions: Sequence[str], references: Sequence[Sequence[str]], features: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Answers as the metrics squad and squad_v2 read them."""
+    more = {"no_answer_probability": 0.0} if "no_answer_probability" in features else {}
+    told = [{"id": str(i), "prediction_text": text, **more} for i, text in enumerate(predictions)]
+    right = [
+        {"id": str(i), "answers": {"text": list(texts), "answer_start": [0] * len(texts)}} for i, texts in enumerate(references)
+    ]
+    return told, right
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A task with other metrics. Everything else is the task's own.
+
+    Args:
+        task: the task itself.
+        metrics: functions of what `items` returns.
+        primary: the first of them.
+        postprocess: the user's function that makes predictions of outputs.
+        packs: `items` returns packed items; otherwise those of the task.
+    """
+
+    task: Task
+    metrics: Mapping[str, Metric]
+    primary: str | None
+    postprocess: UserCode | None
+    packs: bool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.task, name)
+
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
+        """[items] with what the metrics read in named columns, so that one resampling serves all of them."""
+        if not self.packs:
+            return self.task.items(outputs, encoded, gold)
+        judged = cast(Judges, self.task).judged(outputs, encoded, gold)
+        columns = {}
+        if self.postprocess is not None:
+            judged = replace(judged, **_postprocessed(self.postprocess, outputs, judged))
+            if _like(judged.predictions, judged.references):
+                columns[_ITEMS] = np.column_stack([judged.predictions, judged.references])
+        else:
+            columns[_ITEMS] = self.task.items(outputs, encoded, gold)
+        columns |= {_PREDICTIONS: judged.predictions, _REFERENCES: judged.references}
+        if judged.scores is not None:
+            columns[_SCORES] = judged.scores
+        return _packed(columns)
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Of the task's metrics, and one half of AUROC."""
+        own = self.task.chance(unpacked(items)) if not self.packs or _ITEMS in (items.dtype.names or ()) else {}
+        return {**own, AUROC: 0.5}
+
+
+def unpacked(items: np.ndarray) -> np.ndarray:
+    """The items of the task itself."""
+    return items[_ITEMS] if items.dtype.names else items
+
+
+def _like(predictions: np.ndarray, references: np.ndarray) -> bool:
+    """Whether predictions are numbers as the task has them: scores, or classes by their numbers."""
+    if predictions.dtype.kind not in "biuf" or references.dtype.kind not in "biuf" or predictions.shape != references.shape:
+        return False
+    return references.dtype.kind == "f" or bool(np.all((predictions >= 0) & (predictions == np.round(predictions))))
+
+
+def _packed(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Columns as one array whose entries can be drawn together."""
+    kinds = [(name, column.dtype, column.shape[1:]) for name, column in columns.items()]
+    packed = np.empty(len(columns[_PREDICTIONS]), dtype=kinds)
+    for name, column in columns.items():
+        packed[name] = column
+    return packed
+
+
+def _postprocessed(code: UserCode, outputs: Outputs, judged: Judged) -> dict[str, Any]:
+    """Predictions that the user's function makes of outputs; numbers with a fraction are also scores.
+
+    Raises:
+        DataError: they are not one for each row.
+    """
+    given = user_code.load(code)({name: array.copy() for name, array in outputs.items()})
+    predictions = np.asarray(given) if given is not None else np.empty(())
+    count = len(judged.references)
+    if given is None or predictions.ndim == 0 or len(predictions) != count:
+        got = "nothing" if given is None else f"shape {predictions.shape}"
+        where, expected = code.text, f"{count} predictions, one for each row"
+        raise DataError("postprocess does not give one prediction for each row", where=where, got=got, expected=expected)
+    numbers = predictions.dtype.kind in "biuf"
+    return {
+        "predictions": predictions if numbers else predictions.astype(object),
+        "scores": predictions.astype(np.float64) if predictions.dtype.kind == "f" else None,
+    }
+
+
+def measured(task: Task, measures: Measures) -> Task:
+    """A task with the metrics of a recipe; the task itself where the recipe asks for none."""
+    if measures == Measures():
+        return task
+    known = built_in(task)
+    names = [metric for metric in measures.metrics if isinstance(metric, str)]
+    names = names if measures.metrics else list(task.metrics)
+    own = {name: metric for name in names if (metric := known[name]) is not None}
+    if is_dataclass(task) and any(field.name == "metrics" for field in fields(task)):
+        task = replace(cast(Any, task), metrics=own)
+    packs = measures.postprocess is not None or len(own) < len(measures.metrics)
+    metrics: dict[str, Metric] = {}
+    for each in measures.metrics or tuple(names):
+        title = _title(each)
+        if isinstance(each, UserCode):
+            metrics[title] = Computed(title, partial(_call, each))
+        elif isinstance(each, Evaluated):
+            metrics[title] = Computed(title, partial(_compute, each), single=True)
+        else:
+            metrics[title] = _of_packed(each, own.get(each)) if packs else own[each]
+    primary = next(iter(metrics)) if measures.metrics else task.primary
+    return cast(Task, Measured(task, metrics, primary, measures.postprocess, packs))
+
+
+def _call(code: UserCode, packed: np.ndarray) -> Any:
+    return _loaded(code)(_given(packed[_PREDICTIONS]), _given(packed[_REFERENCES]))
+
+
+@cache
+def _loaded(code: UserCode) -> Callable[..., Any]:
+    return user_code.load(code)
+
+
+def _of_packed(name: str, metric: Metric | None) -> Metric:
+    """A built-in metric as a function of packed items.
+
+    Returns:
+        A function that raises DataError where predictions are not those of the task.
+    """
+
+    def value(packed: np.ndarray) -> float:
+        needed = _SCORES if metric is None else _ITEMS
+        if needed not in (packed.dtype.names or ()):
+            what = f"{name} cannot be computed from what postprocess gives"
+            expected = "probabilities" if metric is None else "predictions as the task has them"
+            raise DataError(what, where="metric", expected=expected, fix="name a metric of your own, file.py:function")
+        return auroc(packed[_SCORES], packed[_REFERENCES]) if metric is None else metric(packed[_ITEMS])
+
+    return value

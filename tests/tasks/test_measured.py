@@ -1,0 +1,246 @@
+"""Metrics that a recipe asks for: built in against scikit-learn, functions of the user, modules of `evaluate`, postprocess."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn import metrics as reference
+
+from octobert.config.recipe import EvaluateMetric
+from octobert.core.errors import DataError, RecipeError
+from octobert.core.results import Stated
+from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.evaluation import scoring, statistics
+from octobert.tasks import build, measured, measures_of
+
+ROWS = 120
+NOTHING = EncodedTexts([], [])
+needs_evaluate = pytest.mark.skipif(importlib.util.find_spec("evaluate") is None, reason="evaluate is not installed")
+
+
+def classes(count: int, problem: str | None = None):
+    """(task, outputs, gold) of texts with a model that is right more often than not."""
+    generator = np.random.default_rng(count)
+    task = build("text-classification", {"problem": problem} if problem else {}, Stated(labels=tuple("abcd"[:count])))
+    if problem == "multi-label":
+        gold = [sorted(set(generator.integers(0, count, 2).tolist())) for _ in range(ROWS)]
+        right = np.array([[k in own for k in range(count)] for own in gold])
+    else:
+        gold = generator.integers(0, count, ROWS).tolist()
+        right = np.eye(count)[gold]
+    logits = (right * 1.5 + generator.standard_normal((ROWS, count))).astype(np.float32) - (problem == "multi-label")
+    return task, {"logits": logits}, gold
+
+
+def scores_of(task, outputs, gold, *names, postprocess: str | None = None):
+    """Name → score, of the metrics that are asked for."""
+    own = measured(task, measures_of(names, postprocess, task))
+    return {score.metric: score for score in scoring.scores(own, outputs, NOTHING, gold, seed=0)}
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+def code(folder: Path, text: str, function: str = "metric") -> str:
+    (folder / "mine.py").write_text(text)
+    return f"{folder / 'mine.py'}:{function}"
+
+
+def test_metrics_of_two_classes_equal_scikit_learn() -> None:
+    task, outputs, gold = classes(2)
+    predicted = outputs["logits"].argmax(axis=1)
+    expected = {
+        "auroc": reference.roc_auc_score(gold, softmax(outputs["logits"])[:, 1]),
+        "accuracy": reference.accuracy_score(gold, predicted),
+        "f1": reference.f1_score(gold, predicted),
+        "micro_f1": reference.f1_score(gold, predicted, average="micro"),
+        "precision": reference.precision_score(gold, predicted),
+        "recall": reference.recall_score(gold, predicted),
+        "macro_precision": reference.precision_score(gold, predicted, average="macro"),
+        "matthews": reference.matthews_corrcoef(gold, predicted),
+    }
+    found = scores_of(task, outputs, gold, *expected)
+    assert {name: score.value for name, score in found.items()} == pytest.approx(expected)
+    assert list(found) == list(expected)
+    assert all(score.low < score.value < score.high for score in found.values())
+    assert (found["auroc"].chance, found["accuracy"].chance) == (0.5, max(np.mean(gold), 1 - np.mean(gold)))
+    assert list(scores_of(task, outputs, gold, "mcc")) == ["matthews"]
+
+
+def test_metrics_of_more_classes_and_of_labels_equal_scikit_learn() -> None:
+    task, outputs, gold = classes(4)
+    predicted = outputs["logits"].argmax(axis=1)
+    expected = {
+        "auroc": reference.roc_auc_score(gold, softmax(outputs["logits"]), multi_class="ovr"),
+        "macro_recall": reference.recall_score(gold, predicted, average="macro"),
+    }
+    assert {n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()} == pytest.approx(expected)
+    task, outputs, gold = classes(3, "multi-label")
+    right, predicted = np.array([[k in own for k in range(3)] for own in gold]), outputs["logits"] >= 0
+    expected = {
+        "auroc": reference.roc_auc_score(right, outputs["logits"]),
+        "accuracy": reference.accuracy_score(right, predicted),
+        "micro_precision": reference.precision_score(right, predicted, average="micro"),
+        "macro_recall": reference.recall_score(right, predicted, average="macro"),
+    }
+    assert {n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()} == pytest.approx(expected)
+
+
+def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:
+    task, outputs, gold = classes(2)
+    text = """
+        import numpy as np
+        def metric(predictions, references):
+            assert isinstance(predictions, np.ndarray) and predictions.dtype.kind == "i"
+            return (predictions == references).mean()
+        def two(predictions, references):
+            return {"wrong": float((predictions != references).sum()), "rows": len(predictions)}
+    """
+    own = code(tmp_path, text.replace("\n        ", "\n"))
+    found = scores_of(task, outputs, gold, own, "accuracy", own.replace(":metric", ":two"))
+    assert list(found) == ["metric", "accuracy", "two.wrong", "two.rows"]
+    both = [found[name].model_dump(exclude={"metric", "chance"}) for name in ("metric", "accuracy")]
+    assert both[0] == both[1]
+    assert found["two.rows"].value == ROWS
+    assert measured(task, measures_of([own], None, task)).primary == "metric"
+
+
+def test_tags_are_lists_of_names(tmp_path, wordpiece_folder) -> None:
+    task = build("token-classification", {}, Stated(labels=("O", "B-PER", "I-PER")))
+    rows = [{"tokens": ["the", "of", "and"], "ner_tags": ["O", "B-PER", "I-PER"]}, {"tokens": ["a"], "ner_tags": ["O"]}]
+    encoded = task.encode(Tokenizer(wordpiece_folder, 64), task.inputs(rows, where="rows"))
+    text = "def metric(predictions, references):\n    return float(predictions == [['O', 'B-PER', 'O'], ['O']] == references)\n"
+    asked = measured(task, measures_of([code(tmp_path, text)], None, task))
+    outputs = {"logits": np.eye(3, dtype=np.float32)[[0, 0, 1, 0, 0, 0, 0, 0]]}
+    gold = [["O", "B-PER", "O"], ["O"]]
+    assert asked.metrics["metric"](asked.items(outputs, encoded, gold)) == 1
+    assert (asked.head, asked.per_token) == ("token-classification", True)
+
+
+def test_answers_are_texts(tmp_path, wordpiece_folder) -> None:
+    task = build("squad", {})
+    rows = [{"id": "1", "question": "the", "context": "of and a", "answers": [{"text": "and", "answer_start": 3}]}]
+    encoded = task.encode(Tokenizer(wordpiece_folder, 64), task.inputs(rows, where="rows"))
+    text = "def metric(predictions, references):\n    return float(predictions == ['and'] and references == [['and']])\n"
+    asked = measured(task, measures_of([code(tmp_path, text)], None, task))
+    high = 9 * np.eye(len(encoded.flat[0]), dtype=np.float32)[4]
+    items = asked.items({"start_logits": high, "end_logits": high}, encoded, task.gold(rows, where="rows"))
+    assert asked.metrics["metric"](items) == 1
+
+
+def test_slow_metrics_have_fewer_resamples(tmp_path, monkeypatch) -> None:
+    task, outputs, gold = classes(2)
+    monkeypatch.setattr(statistics, "SECONDS", 0.0)
+    slow = code(tmp_path, "def metric(predictions, references):\n    return float((predictions == references).mean())\n")
+    found = scores_of(task, outputs, gold, slow)["metric"]
+    assert found.resamples == statistics.LEAST
+    assert found.low < found.value < found.high
+    asked = measured(task, measures_of([slow], None, task))
+    items = asked.items(outputs, NOTHING, gold)
+    assert statistics.paired(asked.metrics["metric"], items, items, seed=0)[:3] == (0.0, 0.0, 0.0)
+
+
+def test_resamples_on_which_a_metric_fails_are_left_out(tmp_path) -> None:
+    """As scikit-learn's AUROC fails where a resample has one class."""
+    task, outputs, gold = classes(2)
+    text = "def metric(predictions, references):\n    if references[0] == 1:\n        raise ValueError\n    return 1.0\n"
+    found = scores_of(task, outputs, [0, *gold[1:]], code(tmp_path, text))["metric"]
+    assert 200 < found.resamples < 800
+
+
+def test_postprocess_makes_the_predictions(tmp_path) -> None:
+    task, outputs, gold = classes(2)
+    own = code(tmp_path, "def post(outputs):\n    return (outputs['logits'][:, 1] > 5).astype(int)\n", "post")
+    found = scores_of(task, outputs, gold, postprocess=own)
+    assert list(found) == ["accuracy", "f1", "macro_f1", "matthews"]
+    assert found["accuracy"].value == pytest.approx(1 - np.mean(gold))
+    own = code(tmp_path, "def post(outputs):\n    return outputs['logits'][:, 1] * 1.0\n", "post")
+    expected = reference.roc_auc_score(gold, outputs["logits"][:, 1])
+    assert scores_of(task, outputs, gold, "auroc", postprocess=own)["auroc"].value == pytest.approx(expected)
+    with pytest.raises(
+        DataError, match=r"accuracy cannot be computed from what postprocess gives .*expected predictions as the task"
+    ):
+        scores_of(task, outputs, gold, "accuracy", postprocess=own)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return outputs['logits'][:3]", r"one prediction for each row \(got shape \(3, 2\), expected 120 predictions"),
+        ("pass", r"one prediction for each row \(got nothing, expected 120"),
+        ("return 1.0", r"one prediction for each row \(got shape \(\)"),
+    ],
+)
+def test_what_postprocess_must_not_return(tmp_path, body: str, message: str) -> None:
+    task, outputs, gold = classes(2)
+    with pytest.raises(DataError, match=message):
+        scores_of(task, outputs, gold, postprocess=code(tmp_path, f"def post(outputs):\n    {body}\n", "post"))
+
+
+@pytest.mark.parametrize("value", ["'good'", "None", "{}", "[1, 2]", "{'a': 'b'}"])
+def test_what_a_metric_must_not_return(tmp_path, value: str) -> None:
+    task, outputs, gold = classes(2)
+    with pytest.raises(
+        DataError, match=r"metric: the metric does not return numbers \(got a .*expected a number, or a dict of"
+    ):
+        scores_of(task, outputs, gold, code(tmp_path, f"def metric(predictions, references):\n    return {value}\n"))
+
+
+def test_metrics_that_a_recipe_cannot_have() -> None:
+    task = classes(2)[0]
+    with pytest.raises(RecipeError, match=r'metric: the task has no metric "acuracy"; did you mean "accuracy"\? \(or file.py'):
+        measures_of(["acuracy"], None, task)
+    with pytest.raises(RecipeError, match=r'the task has no metric "f1"'):
+        measures_of(["f1"], None, classes(3)[0])
+    with pytest.raises(RecipeError, match="two metrics have the same name"):
+        measures_of(["mcc", "matthews"], None, task)
+
+
+def test_without_evaluate_its_metrics_name_the_extra(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=r"metric: the library evaluate is not installed; pip install .*\[metrics\]'"):
+        measures_of([EvaluateMetric(evaluate="f1")], None, classes(2)[0])
+
+
+MODULE = """
+import datasets
+import evaluate
+
+
+class Share(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({"%s": datasets.Value("float32"), "references": datasets.Value("int32")})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, %s, references, scale=1.0):
+        return {"share": scale * sum(round(p) == r for p, r in zip(%s, references)) / len(references)}
+"""
+
+
+@needs_evaluate
+@pytest.mark.parametrize("name", ["predictions", "prediction_scores"])
+def test_a_local_module_of_evaluate(tmp_path, monkeypatch, name: str) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(statistics, "SECONDS", 0.0)
+    folder = tmp_path / f"share_{name}"
+    folder.mkdir()
+    (folder / f"share_{name}.py").write_text(MODULE % (name, name, name))
+    task, outputs, gold = classes(2)
+    asked = EvaluateMetric(evaluate={"name": str(folder), "scale": 2.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = scores_of(task, outputs, gold, asked)
+    expected = 2 * np.mean(outputs["logits"].argmax(axis=1) == gold)
+    assert found[f"share_{name}"].value == pytest.approx(expected)
+
+
+@needs_evaluate
+def test_a_metric_of_evaluate_that_is_not_there(tmp_path) -> None:
+    task, outputs, gold = classes(2)
+    with pytest.raises(RecipeError, match=r"metric: evaluate cannot load the metric \(got .*nothing.*; check its name"):
+        scores_of(task, outputs, gold, EvaluateMetric(evaluate=str(tmp_path / "nothing")))
