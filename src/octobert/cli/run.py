@@ -132,12 +132,14 @@ def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
 
 
 def _check_criterion(report: Report) -> None:
-    """The exit code says whether the finished run meets the accuracy criterion.
+    """The exit code says whether the finished run meets the criteria of its recipe.
 
     Raises:
-        AccuracyError: a target misses it.
+        AccuracyError: a target misses the accuracy.
+        SpeedError: a target misses the speed, or does not clearly reach it.
     """
-    from octobert.core.errors import AccuracyError
+    from octobert.core.errors import AccuracyError, SpeedError
+    from octobert.report import summary
 
     for target, search in report.searches.items():
         if not search.met:
@@ -148,3 +150,13 @@ def _check_criterion(report: Report) -> None:
                 expected=search.criterion,
                 fix="allow a larger drop or more minutes, or keep more layers in float",
             )
+    for goal in report.speed_goals:
+        if goal.state not in ("met", "not measured"):
+            # The sentence names the target, the goal, and the slowest shape.
+            what = summary.goal_text(goal).removesuffix(".")
+            fix = (
+                "compare on an idle machine, or with more benchmark.repeats"
+                if goal.state == "not clear"
+                else "set a lower goal"
+            )
+            raise SpeedError(what, fix=f"{fix}; octobert inspect {goal.target} --runtime says where the time goes")

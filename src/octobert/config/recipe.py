@@ -141,6 +141,17 @@ class Accuracy(FrozenModel):
         return self
 
 
+class Speed(FrozenModel):
+    """How much faster than the float model a quantized model must be.
+
+    Args:
+        min_speedup: Smallest accepted speedup over the float baseline of the same runtime, at every timed shape. It is met
+            where the 95 % interval of the speedup is above it. Latency that is to fall by a fifth is a speedup of 1.25.
+    """
+
+    min_speedup: float = Field(gt=0)
+
+
 class Benchmark(FrozenModel):
     """What is timed.
 
@@ -237,6 +248,8 @@ class Recipe(FrozenModel):
         corrections: Weight corrections after quantization.
         sensitivity: Measure the output error of each quantized value.
         accuracy: Search for the fastest plan that meets an accuracy criterion.
+        speed: The speedup that every target must reach. The models are not changed for it; the report and the exit code say
+            whether it is met.
         strict: A plan that breaks a rule of its target is an error. Otherwise the plan is repaired, and the report lists the
             changes.
         targets: The targets to write models for.
@@ -274,6 +287,7 @@ class Recipe(FrozenModel):
     corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (Choice(name="bias-correction"),)
     sensitivity: bool = False
     accuracy: Accuracy | None = None
+    speed: Speed | None = None
     strict: bool = True
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
@@ -314,6 +328,12 @@ class Recipe(FrozenModel):
                 raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
         if self.finetune is not None and self.finetune.distill is not None and self.finetune.distill.teacher is None:
             raise ValueError("finetune.distill needs a teacher")
+        return self
+
+    @model_validator(mode="after")
+    def _is_timed(self) -> Recipe:
+        if self.speed is not None and not self.measure:
+            raise ValueError("speed: a speedup has to be measured; remove measure: false")
         return self
 
     @model_validator(mode="after")

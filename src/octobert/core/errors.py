@@ -130,6 +130,12 @@ class AccuracyError(OctobertError):
     exit_code = 9
 
 
+class SpeedError(OctobertError):
+    """The run is complete, but a model is not shown to be as fast as the recipe wants."""
+
+    exit_code = 9
+
+
 class OldNameWarning(FutureWarning):
     """A name of an earlier version is used. The message has the new name."""
 

@@ -6,7 +6,7 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import computed_field, model_validator
@@ -228,6 +228,23 @@ class Speedup(FrozenModel):
     ratio: float
     low: float
     high: float
+
+
+class SpeedGoal(FrozenModel):
+    """Whether a target is as much faster than its float baseline as a recipe wants.
+
+    Args:
+        target: its name.
+        min_speedup: the goal.
+        state: `met` if the intervals of all timed shapes are above the goal, `missed` if one of them is below it, otherwise
+            `not clear`; `not measured` where the target cannot run.
+        slowest: the smallest of the speedups; None where none was measured.
+    """
+
+    target: str
+    min_speedup: float
+    state: Literal["met", "missed", "not clear", "not measured"]
+    slowest: Speedup | None = None
 
 
 class Load(FrozenModel):

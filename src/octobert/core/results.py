@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup, Throughput
+from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, SpeedGoal, Speedup, Throughput
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
 from octobert.core.ranges import Provenance, Ranges
@@ -334,6 +334,7 @@ class Report(Tabular):
         speedups: of each quantized model at each shape, compared with every float form that was timed on its runtime.
         throughputs: per candidate and shape, of inferences at the same time; empty where the recipe does not ask for them.
         ratios: as `speedups`, of the throughputs.
+        speed_goals: whether each target is as fast as the recipe wants.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
         absent: baseline → why it was not measured.
@@ -358,6 +359,7 @@ class Report(Tabular):
     speedups: tuple[Speedup, ...] = ()
     throughputs: tuple[Throughput, ...] = ()
     ratios: tuple[Speedup, ...] = ()
+    speed_goals: tuple[SpeedGoal, ...] = ()
     load: Load | None = None
     environment: Environment
     absent: dict[str, str]

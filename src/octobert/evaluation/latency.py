@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import psutil
 
 from octobert.config.recipe import Benchmark
 from octobert.core.errors import ModelError
-from octobert.core.measurements import Footprint, Latency, Load, Speedup
+from octobert.core.measurements import Footprint, Latency, Load, SpeedGoal, Speedup
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation import statistics
@@ -208,6 +208,27 @@ def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]], 
         for rival in rivals.get(name, ())
         for ratio, low, high in (statistics.speedup(own, times[rival, batch, sequence], seed=seed),)
     )
+
+
+def speed_goals(found: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float) -> tuple[SpeedGoal, ...]:
+    """Judge the speed of targets, shape by shape.
+
+    Args:
+        found: speedups of all targets, over several float models.
+        baselines: target → the float model that its goal is about.
+        min_speedup: the goal.
+    """
+    goals = []
+    for target, baseline in baselines.items():
+        own = [each for each in found if each.candidate == target and each.reference == baseline]
+        if not own:
+            goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state="not measured"))
+            continue
+        met, missed = all(each.low >= min_speedup for each in own), any(each.high < min_speedup for each in own)
+        state: Literal["met", "missed", "not clear"] = "met" if met else "missed" if missed else "not clear"
+        slowest = min(own, key=lambda each: each.ratio)
+        goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest))
+    return tuple(goals)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from octobert.core.measurements import RESAMPLES, Comparison, Footprint, Latency, Score, Speedup, Throughput, score_named
+from octobert.core.measurements import (
+    RESAMPLES,
+    Comparison,
+    Footprint,
+    Latency,
+    Score,
+    SpeedGoal,
+    Speedup,
+    Throughput,
+    score_named,
+)
 from octobert.core.results import Report, Search
 from octobert.report import times
 
@@ -104,7 +114,7 @@ def verdicts(report: Report) -> list[str]:
     compared += [sentence for timing in throughputs(report) for sentence in times.speed(timing)]
     exported = [sentence for target in report.plans for sentence in _exported(report, target)]
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    return [*compared, *exported, *searches, *_simulated(report)]
+    return [*compared, *map(goal_text, report.speed_goals), *exported, *searches, *_simulated(report)]
 
 
 def _compared(report: Report, model: ModelResult) -> list[str]:
@@ -209,6 +219,17 @@ def trainings(report: Report) -> list[str]:
             parts.append(f"{settings['ranges']} ranges, whose bounds moved by {done['moved']:.1%} of their width (median)")
         sentences.append("; ".join(parts) + ".")
     return sentences
+
+
+def goal_text(goal: SpeedGoal) -> str:
+    """Return whether a target reaches the goal of speed, as a sentence."""
+    wanted = f"{goal.target}: the goal of a speedup of at least {goal.min_speedup:g}"
+    if goal.slowest is None:
+        return f"{wanted} was not measured here."
+    over = f"{times.speedup_text(goal.slowest)} × {goal.slowest.reference}"
+    shape = times.TimedShape(goal.slowest.batch, goal.slowest.sequence)
+    state = {"met": "is met", "missed": "is MISSED"}.get(goal.state, "is not clearly met")
+    return f"{wanted} {state}: the smallest is {over}, at {shape}."
 
 
 def search_text(search: Search) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from octobert.core import environment
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Comparison
+from octobert.core.measurements import Comparison, SpeedGoal, Speedup
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.results import (
@@ -24,7 +24,7 @@ from octobert.core.results import (
     TaskFacts,
     TransformFacts,
 )
-from octobert.evaluation import candidates, scoring
+from octobert.evaluation import candidates, latency, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
@@ -88,6 +88,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         speedups=timings.speedups if timings else (),
         throughputs=timings.throughputs if timings else (),
         ratios=timings.ratios if timings else (),
+        speed_goals=_speed_goals(options, inputs, timings.speedups if timings else ()),
         load=timings.load if timings else None,
         environment=timings.environment if timings else environment.current(),
         absent=options.absent,
@@ -95,6 +96,16 @@ def run(context: Context[Inputs, Options]) -> Summary:
     )
     context.write(REPORT, report)
     return {"comparisons": len(report.comparisons)}
+
+
+def _speed_goals(options: Options, inputs: Inputs, found: Sequence[Speedup]) -> tuple[SpeedGoal, ...]:
+    """Whether every target is as fast as the recipe wants."""
+    goal = options.recipe.get("speed")
+    if goal is None:
+        return ()
+    measured = tuple(inputs.evaluations)
+    baselines = {target: candidates.baseline_of(target, measured).name for target in inputs.plans}
+    return latency.speed_goals(found, baselines, goal["min_speedup"])
 
 
 def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> TaskFacts:

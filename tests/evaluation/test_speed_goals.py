@@ -1,0 +1,67 @@
+"""A goal of speed: judged by intervals, shape by shape, and said in the report and by the exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from octobert.cli import run as run_command
+from octobert.config.loading import parse
+from octobert.core.errors import RecipeError, SpeedError
+from octobert.core.measurements import Speedup
+from octobert.evaluation.latency import speed_goals
+from octobert.pipeline.stages import report
+from octobert.report import summary
+
+PLAIN = {"model": "m", "task": "mrpc", "data": "d"}
+
+
+def speedup(low: float, high: float, sequence: int = 128, reference: str = "ort-f32") -> Speedup:
+    middle = (low + high) / 2
+    return Speedup(candidate="ort-cpu", reference=reference, batch=1, sequence=sequence, ratio=middle, low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "slowest"),
+    [
+        ([speedup(1.3, 1.5), speedup(1.25, 1.4, 64)], "met", 64),
+        ([speedup(1.3, 1.5), speedup(1.2, 1.4, 64)], "not clear", 64),
+        ([speedup(1.1, 1.2), speedup(1.2, 1.4, 64)], "missed", 128),
+        # Another float model is not the baseline.
+        ([speedup(1.3, 1.5), speedup(0.9, 1.0, 64, "ort-bf16")], "met", 128),
+        ([], "not measured", None),
+    ],
+)
+def test_intervals_decide(finished, found: list[Speedup], state: str, slowest: int | None) -> None:
+    (goal,) = speed_goals(found, {"ort-cpu": "ort-f32"}, 1.25)
+    assert goal.state == state
+    assert (goal.slowest and goal.slowest.sequence) == slowest
+    whole = finished[2].model_copy(update={"speed_goals": (goal,)})
+    assert summary.goal_text(goal) in summary.verdicts(whole)
+    if state in ("met", "not measured"):
+        run_command._check_criterion(whole)
+        return
+    with pytest.raises(SpeedError, match=r"ort-cpu: the goal of a speedup of at least 1.25 is .* × ort-f32, at 1 × ") as caught:
+        run_command._check_criterion(whole)
+    assert caught.value.exit_code == 9
+
+
+def test_the_report_judges_every_target_of_a_recipe() -> None:
+    inputs = report.Inputs.model_construct(plans={"ort-cpu": None, "qnn": None}, evaluations={"ort-f32": None, "ort-cpu": None})
+    options = report.Options.model_construct(recipe=parse({**PLAIN, "speed": {"min_speedup": 2}}).model_dump(mode="json"))
+    goals = report._speed_goals(options, inputs, [speedup(1.3, 1.5)])
+    assert [(goal.target, goal.state) for goal in goals] == [("ort-cpu", "missed"), ("qnn", "not measured")]
+    assert report._speed_goals(options.model_copy(update={"recipe": {"speed": None}}), inputs, []) == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"speed": {"min_speedup": 0}}, "speed.min_speedup: input should be greater than 0"),
+        ({"speed": {}}, "speed.min_speedup: missing"),
+        ({"speed": {"min_speedup": 2}, "measure": False}, "a speedup has to be measured; remove measure: false"),
+    ],
+)
+def test_goals_that_cannot_be(keys: dict[str, object], text: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse({**PLAIN, **keys})
+    assert text in str(caught.value)
