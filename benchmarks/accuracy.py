@@ -9,7 +9,7 @@ checkpoint is checked) and the same rows: octobert as a file, other tools as tok
 padding would affect their ranges.
 
 octobert      the recipe with its defaults, and the variants of OCTOBERT_VARIANTS; for squad also the settings of the reference
-              workflow (recipes/squad-reference.yaml).
+              workflow (recipes/migraphx-squad.yaml with the placement of its TensorRT sibling).
 onnxruntime   after quant_pre_process, as documented (without symbolic shape inference, which fails on these graphs).
               quantize_static with its defaults (QDQ, int8, MinMax, every operator), and as usually copied for BERT on x86
               (uint8 activations, int8 weights, MatMul only); quantize_dynamic, which the documentation recommends for
@@ -62,8 +62,9 @@ OCTOBERT_VARIANTS: dict[str, dict[str, Any]] = {
     "static, percentile 99.999": {"calibrate": {"percentile": {"keep": 99.999}}},
     "dynamic": {"quantize": "dynamic"},
 }
-REFERENCE = Path(__file__).parents[1] / "recipes" / "squad-reference.yaml"
+REFERENCE = Path(__file__).parents[1] / "recipes" / "migraphx-squad.yaml"
 _settings = yaml.safe_load(REFERENCE.read_text(encoding="utf-8"))
+_settings["quantize"]["static"]["placement"] = "tensorrt"
 OCTOBERT_VARIANTS["reference settings"] = {
     key: _settings[key] for key in ("transforms", "calibrate", "quantize", "corrections")
 }

@@ -155,8 +155,15 @@ def plugins_page() -> str:
 def recipes_page() -> str:
     """The recipes of the repository, as they are."""
     parts = ["# Shipped recipes", "", "These files are in `recipes/`. `--set key=value` changes any part of them."]
-    for path in sorted((ROOT / "recipes").glob("*.yaml")):
-        parts += ["", f"## {path.stem}", "", "```yaml", path.read_text(encoding="utf-8").rstrip(), "```"]
+    for path in sorted((ROOT / "recipes").rglob("*.yaml")):
+        parts += [
+            "",
+            f"## {path.relative_to(ROOT / 'recipes').with_suffix('').as_posix()}",
+            "",
+            "```yaml",
+            path.read_text(encoding="utf-8").rstrip(),
+            "```",
+        ]
     return "\n".join(parts) + "\n"
 
 

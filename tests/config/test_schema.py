@@ -16,7 +16,7 @@ from octobert.core import plugins
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "reference" / "recipe.schema.json"
-SHIPPED = sorted((ROOT / "recipes").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "recipes").rglob("*.yaml"))
 LINE = "# yaml-language-server: $schema="
 
 

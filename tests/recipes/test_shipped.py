@@ -1,0 +1,128 @@
+"""Every shipped recipe parses, says what it reproduces, and runs on a tiny model and tiny data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import yaml
+
+import octobert
+from octobert.config import loading
+from octobert.core.results import Report
+from octobert.pipeline import planner, runner
+from octobert.pipeline.executors import inline
+from tests.recipes.test_reference import squad_file
+from tests.support.checkpoints import WORDS
+from tests.support.runs import made_once, warmed, write_pairs
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SHIPPED = sorted(RECIPES.rglob("*.yaml"))
+# Those of workflows that others published: a header says what is reproduced, and what came of it.
+WORKFLOWS = [
+    *sorted((RECIPES / "olive").glob("*.yaml")),
+    *(RECIPES / f"{name}.yaml" for name in ("migraphx-squad", "qdqbert-squad", "imdb-qat", "nncf-mrpc")),
+]
+
+
+@pytest.mark.filterwarnings("error")  # old keys warn
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_recipes_are_valid(path: Path) -> None:
+    recipe = loading.load(path, ["allow_code=true"])
+    assert recipe.targets
+    assert loading.parse(recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)) == recipe
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_headers_say_what_is_reproduced_and_how_to_run_it(path: Path) -> None:
+    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    header = "\n".join(comments)
+    assert all(
+        f"# {word}" in header for word in ("Reproduces: ", "Published", "Measured", "Differs: " if "Differs" in header else "")
+    )
+    assert f"octobert run recipes/{path.relative_to(RECIPES).as_posix()}" in header
+
+
+def reviews(folder: Path) -> None:
+    folder.mkdir()
+    for split, count in (("train", 40), ("test", 16)):
+        rows = [
+            {"text": f"{WORDS[i % 20]} {split} x{i} {' '.join(WORDS[i % 7 : i % 7 + 9])}", "label": i % 2} for i in range(count)
+        ]
+        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of tiny rows: `pairs`, `squad`, `reviews`."""
+
+    def make(folder: Path) -> None:
+        write_pairs(folder / "pairs")
+        reviews(folder / "reviews")
+        (folder / "squad").mkdir()
+        squad_file(folder / "squad" / "train-v1.1.json", 24, 0)
+        squad_file(folder / "squad" / "dev-v1.1.json", 8, 100)
+
+    return made_once(tmp_path_factory, "recipe-data", make)
+
+
+@pytest.fixture(scope="session")
+def out(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One output directory for all recipes: what several of them need is made once."""
+    return warmed(finished[1], tmp_path_factory.mktemp("recipes") / "out", "capture")
+
+
+# Recipe → its data, and what makes it small.
+SQUAD = "task.squad.max_length=40", "task.squad.max_query_length=8"
+TRAINED = "qat.epochs=0.5", "qat.batch=8", "qat.learning_rate=1.0e-3"
+# The search is planned; it runs in the tests of its own.
+SEARCHED = ("accuracy=null",)
+SMALL: dict[str, tuple[str, ...]] = {
+    "migraphx-squad": ("squad", *SQUAD, "task.squad.step=8"),
+    "qdqbert-squad": ("squad", *SQUAD, "task.squad.overlap=8", "finetune=null", *TRAINED),
+    # ort-cuda takes heads of a multiple of 16 channels; the tiny model has 8.
+    "imdb-qat": (
+        "reviews",
+        "task.imdb.max_length=32",
+        "data.finetune.samples=16",
+        "finetune.epochs=0.5",
+        "qat.epochs=0.5",
+        "targets=[ort-cpu, openvino-cpu]",
+    ),
+    "nncf-mrpc": ("pairs",),
+    "ptq-cpu": ("pairs", *SEARCHED),
+    "inc-accuracy": ("pairs", *SEARCHED),
+    "inc-smoothquant": ("pairs", *SEARCHED),
+    "qat-loop": ("pairs", *TRAINED, "data.finetune.samples=16"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::octobert.PublishedFileWarning")  # packages of the recipe before
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[str, str], Path]) -> None:
+    folder, *changes = SMALL.get(path.stem, ("pairs",))
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    head = "question-answering" if folder == "squad" else "sequence-classification"
+    small = [
+        f"model={checkpoint('bert', head)}",
+        f"data.source={data / folder}",
+        "data.config=null",
+        "data.calibrate.samples=8",
+    ]
+    if "shape" in raw:
+        small += ["shape={batch: 1, sequence: 64}", "task={mrpc: {max_length: 64}}"]
+    elif raw["task"] == "mrpc" or "mrpc" in raw["task"]:
+        small += ["task=mrpc"]
+    small += ["measure=false", "allow_code=true", "zip=true"]
+    planned = loading.load(path, [*small, *(change for change in changes if change not in SEARCHED)])
+    assert {"package", "archive", *(("search",) if "accuracy" in raw else ())} <= {s.stage for s in planner.steps_of(planned)}
+    changed = loading.load(path, [*small, *changes])
+    report: Report = runner.run(changed, out, executor=inline.run)
+    assert list(report.plans) == list(changed.targets)
+    for target in changed.targets:
+        graph = onnx.load(out / target / "onnx" / "model_quantized.onnx", load_external_data=False).graph
+        assert any("QuantizeLinear" in node.op_type or "QOrdered" in node.op_type for node in graph.node), target
+        assert octobert.verify(out / f"{target}.zip").files == octobert.verify(out / target).files
