@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ from octobert.config import loading
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization import tables
-from tests.support.checkpoints import WORDS, reduces
+from tests.support.checkpoints import reduces
+from tests.support.runs import squad_file
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "migraphx-squad.yaml"
 # Correlation of 8-bit and float outputs. Random weights are wide, so this only shows that the function is the same. The steps of 7-bit
@@ -23,24 +23,6 @@ FLOAT_CORRELATION_8, FLOAT_CORRELATION_7 = 0.98, 0.97
 # Correlation of outputs with and without ONNX Runtime's optimizer. It is 0.96 where products saturate.
 OPTIMIZED_CORRELATION = 0.999
 SMALL = ("task.squad.max_length=40", "task.squad.step=8", "task.squad.max_query_length=8", "measure=false")
-
-
-def squad_file(path: Path, paragraphs: int, start: int) -> Path:
-    """Write an official SQuAD file whose answers are single words."""
-    content = []
-    for number in range(start, start + paragraphs):
-        context = " ".join(WORDS[(number * 5 + i * 3) % len(WORDS)] for i in range(12 + number % 30)) + f" x{number}"
-        answer = context.split()[number % 10]
-        qas = [
-            {
-                "id": f"{number}",
-                "question": f"{answer} of x{number}?",
-                "answers": [{"text": answer, "answer_start": context.index(answer)}],
-            }
-        ]
-        content.append({"context": context, "qas": qas})
-    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": content}]}))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,8 @@ from octobert.config import loading
 from octobert.core.results import Report
 from octobert.pipeline import planner, runner
 from octobert.pipeline.executors import inline
-from tests.recipes.test_reference import squad_file
 from tests.support.checkpoints import WORDS
-from tests.support.runs import made_once, warmed, write_pairs
+from tests.support.runs import made_once, squad_file, warmed, write_pairs
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SHIPPED = sorted(RECIPES.rglob("*.yaml"))

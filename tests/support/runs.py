@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -67,6 +68,24 @@ def write_pairs(folder: Path) -> Path:
         lines = ["sentence1\tsentence2\tlabel"] + [f"{a}\t{b}\t{c}" for a, b, c in rows]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+def squad_file(path: Path, paragraphs: int, start: int) -> Path:
+    """Write an official SQuAD file whose answers are single words."""
+    content = []
+    for number in range(start, start + paragraphs):
+        context = " ".join(WORDS[(number * 5 + i * 3) % len(WORDS)] for i in range(12 + number % 30)) + f" x{number}"
+        answer = context.split()[number % 10]
+        qas = [
+            {
+                "id": f"{number}",
+                "question": f"{answer} of x{number}?",
+                "answers": [{"text": answer, "answer_start": context.index(answer)}],
+            }
+        ]
+        content.append({"context": context, "qas": qas})
+    path.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": content}]}))
+    return path
 
 
 def warmed(source: Path, out: Path, *stages: str) -> Path:
