@@ -132,6 +132,46 @@ def test_passes(passes: dict[str, Any], expected: dict[str, Any]) -> None:
     loading.parse(made)
 
 
+@pytest.mark.parametrize(
+    ("provider", "activations", "opset", "expected"),
+    [
+        ("CPU", "uint16", 17, 17),
+        ("QNN", "uint16", 20, None),
+        ("QNN", "uint16", 21, 21),
+        ("QNN", "uint8", 14, None),
+        ("CUDA", "int8", 14, 14),
+    ],
+)
+def test_an_opset_that_cannot_hold_the_model_is_left_out(
+    provider: str, activations: str, opset: int, expected: int | None
+) -> None:
+    steps = {
+        "convert": {"type": "OnnxConversion", "target_opset": opset},
+        "quant": {"type": "OnnxStaticQuantization", "activation_type": activations, "precision": "uint8"},
+    }
+    imported = olive.convert(config(steps, **system(provider)))
+    assert imported.recipe.get("opset") == expected
+    assert outcome(imported, "passes.convert.target_opset").verdict == ("refused" if expected is None else "mapped")
+    weights = imported.recipe["quantize"]["static"].get("weights")
+    assert weights in (None, "uint8")
+    assert (weights is None) == (outcome(imported, "passes.quant.precision").verdict == "refused")
+
+
+def test_a_training_loop_is_code_of_the_recipe() -> None:
+    step = {"type": "QuantizationAwareTraining", "user_script": "script.py", "training_loop_func": "loop"}
+    made = recipe_of(with_passes(train=step))
+    assert made["qat"] == {"code": "script.py:loop"}
+    with pytest.raises(RecipeError, match="--allow-code"):
+        loading.parse(made)
+    assert loading.parse({**made, "allow_code": True}).qat is not None
+
+
+def test_timing_has_keys() -> None:
+    timing = {"warmup_num": 5, "repeat_test_num": 40, "sleep_num": 1}
+    made = recipe_of(config(evaluators={"scores": {"metrics": [metric("latency", sub("avg", metric_config=timing))]}}))
+    assert made["benchmark"] == {"warmup": 5, "repeats": 40, "pause_ms": 1000}
+
+
 def test_a_config_without_passes_has_octoberts_defaults() -> None:
     made = recipe_of(config({}, **system("CUDA", "Tensorrt", device="gpu")))
     assert made["targets"] == ["ort-cuda", "tensorrt"]

@@ -66,6 +66,15 @@ def import_olive(config: PathLike | Mapping[str, Any]) -> Imported:
     return olive.read(path_of(config, "config"))
 
 
+def refused_fields(path: RecipeLike) -> list[str]:
+    """What octobert does not do of a config of Olive, one sentence for each field; nothing for recipes."""
+    from octobert.importers import olive
+
+    if not isinstance(path, str | Path) or not olive.is_config_file(Path(path)):
+        return []
+    return [each.sentence() for each in olive.read(Path(path)).outcomes if each.verdict == "refused"]
+
+
 def parse_recipe(recipe: RecipeLike, *, where: str = "recipe", changes: str | Sequence[str] = ()) -> Recipe:
     """Check a recipe given as plain data, as a file, or as a `Recipe`.
 

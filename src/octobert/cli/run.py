@@ -46,12 +46,15 @@ def command(
 ) -> None:
     """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
     import octobert
+    from octobert.api.runs import refused_fields
     from octobert.core.errors import RecipeError
 
     # What lets a recipe run code is given here and not in its file.
     flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
     given = [f"{name}=true" for name, flag in flags.items() if flag]
     checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *given])
+    for sentence in refused_fields(recipe):
+        _show.note(f"octobert: {sentence}.")
     if yes and not setup:
         raise RecipeError("--yes agrees to the installation of packages", where="--yes", fix="give it with --setup")
     if setup:

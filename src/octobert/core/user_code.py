@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from octobert.core import processes
+from octobert.core import processes, stand_ins
 from octobert.core.errors import OctobertError, RecipeError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest, file_stamp, is_disk_error
 from octobert.core.frozen import FrozenModel
@@ -117,6 +117,8 @@ def load(code: UserCode) -> Callable[..., Any]:
         fix = did_you_mean(code.function, names) if names else f"add {SIGNATURES[code.kind]}"
         raise RecipeError(f'the file has no function "{code.function}"', where=code.where, got=str(code.path), fix=fix)
     _check_signature(code, function)
+    if code.kind == "train":
+        function = stand_ins.training_loop(function)
 
     def call(*arguments: Any) -> Any:
         with sentences(code):
@@ -149,7 +151,8 @@ def _module(code: UserCode) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with stand_ins.for_olive():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failure("the file cannot be imported", code, error) from error

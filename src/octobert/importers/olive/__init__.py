@@ -83,6 +83,7 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     passes.read(draft, steps)
     systems.finish(draft)
     goals.finish(draft)
+    passes.quantization.fit(draft)
     passes.quantization.shapes(draft)
     engine.read(draft)
     for other in config.objects("evaluators").values():

@@ -29,6 +29,9 @@ class Draft:
         self.options: dict[str, Any] = {}
         # The field that asks for float16.
         self.half: Node | None = None
+        # The field that says the opset, and those that say the type of weights.
+        self.opset: Node | None = None
+        self.weights: list[Node] = []
         self.task = ""
         self.task_options: dict[str, Any] = {}
         # (batch, sequence) of fixed shapes, and the field that says so.

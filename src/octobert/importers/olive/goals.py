@@ -8,7 +8,7 @@ from typing import Any
 from octobert.core.session import SessionEntries
 from octobert.importers.olive import scripts, systems
 from octobert.importers.olive.data import post_process
-from octobert.importers.olive.draft import Draft, Rule, apply, needless, refuse
+from octobert.importers.olive.draft import Draft, Rule, apply, key, needless, refuse
 from octobert.importers.olive.model import path_of_script
 from octobert.importers.outcomes import Node
 
@@ -288,10 +288,17 @@ def _bind(draft: Draft, node: Node) -> None:
         node.not_needed("off, as in octobert")
 
 
+def _pause(draft: Draft, node: Node) -> None:
+    if isinstance(node.value, int | float) and node.value > 0:
+        draft.set("benchmark.pause_ms", 1000 * node.value, node, "from seconds")
+    else:
+        node.not_needed("10 ms pass before each timed run")
+
+
 _TIMING: dict[str, Rule] = {
     "repeat_test_num": lambda draft, node: draft.set("benchmark.repeats", max(3, int(node.value)), node),
-    "warmup_num": needless("every timed run follows an untimed one, and runtimes are warmed until they are steady"),
-    "sleep_num": needless("10 ms pass before each timed run"),
+    "warmup_num": key("benchmark.warmup", note="beside the untimed run before each timed one"),
+    "sleep_num": lambda draft, node: _pause(draft, node),
 }
 _SUB: dict[str, Rule] = {
     "priority": needless("the accuracy criterion comes first; among plans that meet it the fastest is taken"),

@@ -22,9 +22,10 @@ SURGERIES = {
 }
 
 
-def _opset(draft: Draft, node: Node) -> None:
+def opset(draft: Draft, node: Node) -> None:
+    """Note the opset of the written file."""
     if type(node.value) is int:
-        draft.set("opset", node.value, node)
+        draft.opset = node
     else:
         node.refused("an opset is a number")
 
@@ -81,7 +82,7 @@ def _transformer(draft: Draft, node: Node) -> None:
 
 
 _CONVERSION: dict[str, Rule] = {
-    "target_opset": _opset,
+    "target_opset": opset,
     "use_dynamo_exporter": needless("octobert always captures with torch.export"),
     "dynamic": needless("batch and sequence are dynamic, unless the target needs a fixed shape"),
     "device": needless("octobert captures on the CPU"),

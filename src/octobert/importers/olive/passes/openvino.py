@@ -5,6 +5,7 @@ from __future__ import annotations
 from octobert.importers.olive import systems
 from octobert.importers.olive.draft import Draft, Rule, apply, false_is_default, key, needless, refuse
 from octobert.importers.olive.model import TASKS, fix_shape
+from octobert.importers.olive.passes import graph
 from octobert.importers.outcomes import Node
 
 _CAPTURED = "octobert captures one graph, and OpenVINO's model is made from it"
@@ -70,7 +71,7 @@ _OPTIMUM: dict[str, Rule] = {
     "components": needless("an encoder is one graph"),
     "device": _implied,
     "ov_quant_config": refuse("quantize says how the model is quantized"),
-    "target_opset": lambda draft, node: draft.set("opset", node.value, node),
+    "target_opset": graph.opset,
     "fp16": false_is_default("the target says its float type"),
 }
 _IO: dict[str, Rule] = {

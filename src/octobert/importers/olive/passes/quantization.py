@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from octobert.core.errors import RecipeError
 from octobert.importers.olive import goals, systems
 from octobert.importers.olive.draft import Draft, Rule, apply, false_is_default, key, needless, refuse
+from octobert.importers.olive.model import path_of_script
 from octobert.importers.outcomes import Node
 
 SEARCHABLE = "SEARCHABLE_VALUES"
+# The first opsets with 16-bit Quantize/DequantizeLinear, and with LayerNormalization.
+_WIDE_SINCE, _NORM_SINCE = 21, 17
 CALIBRATORS = {"minmax": "minmax", "entropy": "entropy", "percentile": "percentile"}
 _TYPES = ("uint8", "int8", "uint16", "int16")
 # Operators besides matrix products that ONNX Runtime's quantizer takes; the placement `whole` quantizes them.
@@ -93,7 +96,8 @@ def _weights(draft: Draft, node: Node) -> None:
     if node.value == SEARCHABLE:
         node.refused("a recipe has one type of weights; the target's default is taken")
     elif draft.method == "static" and name in ("int8", "uint8"):
-        draft.option("weights", name, node)
+        draft.options["weights"] = name
+        draft.weights.append(node)
     else:
         node.not_needed(f"{draft.method} quantization has the target's weight type")
 
@@ -229,20 +233,18 @@ def _metric(draft: Draft, node: Node) -> None:
     goals.read(draft, [node])
 
 
-def _loop(draft: Draft, node: Node) -> None:
-    script = draft.config.root.get("passes")
-    node.refused(
-        "the function gets a model that torch.ao.quantization prepared, and returns it; octobert's training does the same "
-        "rounding: for a loop of your own write train(job), which trains job.model, and give it as qat.code: file.py:train"
-    )
-    assert script is not None
-
-
 def _training(draft: Draft, step: Node) -> None:
     draft.set("qat", {})
     _method(draft, "static", None)
     if (kind := step.get("type")) is not None:
         kind.mapped("qat")
+    loop, script = step.get("training_loop_func"), step.get("user_script")
+    if loop is not None and script is not None:
+        code = f"{path_of_script(draft, step, script)}:{loop.text}"
+        draft.set("qat.code", code, loop, "needs --allow-code; the model that it gets rounds as octobert's plan does")
+        script.mapped("qat.code")
+    elif loop is not None:
+        loop.refused("a function needs its user_script")
 
 
 def finish(draft: Draft, *, any_pass: bool) -> None:
@@ -261,7 +263,31 @@ def finish(draft: Draft, *, any_pass: bool) -> None:
         else:
             options["float_parts"] = "float16"
             draft.half.mapped(f"quantize.{method}.float_parts")
-    draft.set("quantize", {method: draft.options} if draft.options else method)
+    draft.method = method
+
+
+def fit(draft: Draft) -> None:
+    """Leave out an opset and a type of weights that a target cannot have."""
+    targets = draft.recipe["targets"]
+    if draft.opset is not None:
+        wide = draft.options.get("activations") in ("uint16", "int16") and not set(targets) <= set(systems.CONTRIB)
+        if wide and draft.opset.value < _WIDE_SINCE:
+            draft.opset.refused(
+                "16-bit Quantize/DequantizeLinear are in ONNX since opset 21; the least that holds the model is taken"
+            )
+        elif draft.opset.value < _NORM_SINCE and set(targets) & set(systems.WHOLE):
+            draft.opset.refused("LayerNormalization is in ONNX since opset 17, and this NPU runs no primitive norms")
+        else:
+            draft.set("opset", draft.opset.value, draft.opset)
+    if draft.options.get("weights") == "uint8" and not set(targets) <= set(systems.UNSIGNED):
+        del draft.options["weights"]
+    if draft.method is not None:
+        draft.set("quantize", {draft.method: draft.options} if draft.options else draft.method)
+    for field in draft.weights:
+        if "weights" in draft.options:
+            field.mapped("quantize.static.weights")
+        else:
+            field.refused(f"a target of these takes int8 weights only: {', '.join(targets)}")
 
 
 def shapes(draft: Draft) -> None:
@@ -391,7 +417,6 @@ _INC: dict[str, Rule] = {
     **_DATA,
 }
 _QAT: dict[str, Rule] = {
-    "training_loop_func": _loop,
     "num_epochs": key("qat.epochs"),
     "seed": key("seed"),
     "train_data_config": needless("training rows: see data.finetune"),
