@@ -12,7 +12,7 @@ from typing import Any
 
 from octobert.config.recipe import Recipe
 from octobert.core.tabular import Row, Tabular
-from octobert.importers.olive import data, document, engine, goals, model, passes, rendering, systems
+from octobert.importers.olive import data, document, engine, finishing, goals, model, passes, rendering, systems
 from octobert.importers.olive.document import is_config, is_config_file
 from octobert.importers.olive.draft import Draft
 from octobert.importers.olive.layout import Config, Pass, config_of
@@ -81,10 +81,11 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     systems.read(draft)
     goals.read(draft, metrics)
     passes.read(draft, steps)
+    finishing.method(draft, any_pass=bool(steps))
     systems.finish(draft)
     goals.finish(draft)
-    passes.quantization.fit(draft)
-    passes.quantization.shapes(draft)
+    finishing.fit(draft)
+    finishing.shapes(draft)
     engine.read(draft)
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")

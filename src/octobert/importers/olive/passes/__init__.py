@@ -5,7 +5,7 @@ from __future__ import annotations
 from octobert.core.errors import RecipeError, did_you_mean
 from octobert.importers.olive.draft import Draft, Rule, apply, needless, refuse
 from octobert.importers.olive.layout import Pass
-from octobert.importers.olive.passes import graph, npu, openvino, quantization, runtime
+from octobert.importers.olive.passes import graph, inc, npu, openvino, quantization, runtime, training
 
 _FILES = "large weights are written beside the graph where they have to be"
 _COMMON: dict[str, Rule] = {
@@ -27,7 +27,15 @@ _COMMON: dict[str, Rule] = {
     "reuse_cache": needless("stored results are reused always"),
 }
 # Type in lower case → (rules of its fields, what the pass itself means).
-PASSES = {**graph.PASSES, **quantization.PASSES, **runtime.PASSES, **npu.PASSES, **openvino.PASSES}
+PASSES = {
+    **graph.PASSES,
+    **quantization.PASSES,
+    **inc.PASSES,
+    **training.PASSES,
+    **runtime.PASSES,
+    **npu.PASSES,
+    **openvino.PASSES,
+}
 # Passes for models that generate text or images, and for other methods.
 _GENERATIVE = (
     "modelbuilder", "gptqquantizer", "autoawqquantizer", "gptq", "rtn", "lora", "qlora", "loftq", "dora", "loha", "lokr",
@@ -54,7 +62,6 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         if before is not None:
             before(draft, step.node)
         apply(draft, step.node, table, _COMMON)
-    quantization.finish(draft, any_pass=bool(steps))
 
 
 def _nearest(kind: str) -> str:
