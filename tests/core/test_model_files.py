@@ -69,13 +69,20 @@ def test_external_data_that_does_not_fit(tmp_path, entries: dict[str, object], m
         onnx_files.read_onnx(path)
 
 
-def test_external_data_beside_the_model_is_read(tmp_path) -> None:
+def test_external_data_beside_the_model_is_read(tmp_path, monkeypatch) -> None:
     path = write_onnx(tmp_path, external(location="inner/data.bin", length=16))
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "data.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
     weight = onnx_files.read_onnx(path).graph.initializers["weight"].const_value
     assert weight.numpy().tolist() == [0, 1, 2, 3]
     assert onnx_files.external_files(path) == [tmp_path / "inner" / "data.bin"]
+    # A run asks many times: the file is parsed again only once it has changed.
+    monkeypatch.setattr(onnx_files, "_proto", lambda path: pytest.fail("parsed again"))
+    assert onnx_files.external_files(path) == [tmp_path / "inner" / "data.bin"]
+    monkeypatch.undo()
+    write_onnx(tmp_path, external(location="other.bin", length=16))
+    with pytest.raises(ModelError, match=r"other\.bin: the model's external data is missing"):
+        onnx_files.external_files(path)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NoReturn
 
 from octobert.core.errors import StorageError
@@ -89,6 +89,17 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder itself, not a link to one."""
     return path.is_dir() and not path.is_symlink()
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a name of unknown origin stays in the folder that it is relative to, on every system.
+
+    Example:
+        >>> [stays_inside(name) for name in ("a/b.txt", "../b", "/b", "C:b", "a\\\\..\\\\b", "")]
+        [True, False, False, False, False, False]
+    """
+    paths = (PurePosixPath(name), PureWindowsPath(name))
+    return bool(name) and "\0" not in name and not any(path.anchor or ".." in path.parts for path in paths)
 
 
 def remove(path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octobert.core.errors import ModelError
+from octobert.core.files import file_stamp, stays_inside
 from octobert.core.ports import Port, Ports
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ def external_files(path: Path) -> list[Path]:
     Raises:
         ModelError: as `read_onnx`.
     """
-    return sorted({path.parent / location for location in _locations(_proto(path))})
+    stamp = file_stamp(path) if path.is_file() else ""
+    return sorted(path.parent / location for location in _locations(path, stamp))
 
 
 def _proto(path: Path) -> Any:
@@ -132,17 +135,24 @@ def _tensors(proto: Any) -> Iterator[Any]:
         yield from graph.initializer
 
 
-def _locations(proto: Any) -> set[str]:
-    return {entry.value for tensor in _tensors(proto) for entry in tensor.external_data if entry.key == "location"}
+@functools.lru_cache(maxsize=64)
+def _locations(path: Path, stamp: str) -> frozenset[str]:
+    """Names of the files beside an ONNX file that hold its weights. A run asks for them many times; parsing takes seconds.
+
+    Args:
+        path: the ONNX file.
+        stamp: of the file, so that it is read again once it has changed.
+    """
+    tensors = _tensors(_proto(path))
+    return frozenset(entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location")
 
 
 def _check_external(path: Path, tensor: Any) -> None:
     """Refuse external data that is not a part of a file beside the model."""
     stated = {entry.key: entry.value for entry in tensor.external_data}
     location, where = stated.get("location", ""), f"{path}, tensor {tensor.name}"
-    parts = {*PurePosixPath(location).parts, *PureWindowsPath(location).parts}
     file, folder = path.parent / location, path.parent.resolve()
-    if not location or ".." in parts or PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
+    if not stays_inside(location):
         raise ModelError(
             "the external data is not in the model's folder", where=where, got=repr(location), fix="do not trust it"
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from octobert.core.environment import Environment
+from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, SpeedGoal, Speedup, Throughput
 from octobert.core.plan import QuantPlan
@@ -391,8 +392,7 @@ class Report(Tabular):
 
 
 def _inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or set(name) & {"\\", ":", "\0"}:
+    if not stays_inside(name) or not PurePosixPath(name).parts or set(name) & {"\\", ":"}:
         raise ValueError("the path leaves the package")
     return name
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from octobert.core.errors import ModelError
+from octobert.core.files import stays_inside
 from octobert.core.model_config import read_json
 
 MODULES, ABOUT = "modules.json", "config_sentence_transformers.json"
@@ -33,10 +34,9 @@ def modules_of(folder: Path) -> list[tuple[str, Path]]:
         stated = entry.get("path", "")
         if not isinstance(stated, str) or not re.fullmatch(_FOLDER, stated, re.ASCII):
             raise ModelError("the path of a module is no folder", where=str(path), got=repr(stated), fix="download it again")
-        inner = Path(stated)
-        if inner.is_absolute() or ".." in inner.parts:
-            raise ModelError("a module lies outside of the model's folder", where=str(path), got=str(inner))
-        modules.append((entry["type"], folder / inner))
+        if stated and not stays_inside(stated):
+            raise ModelError("a module lies outside of the model's folder", where=str(path), got=stated)
+        modules.append((entry["type"], folder / stated))
     return modules
 
 
