@@ -90,7 +90,7 @@ PUBLIC = {
         "list_targets list_tasks load load_recipe manifest packages parse_recipe quantize read_calibration_table recipe_schema "
         "run setup stored tune verify"
     ),
-    "others": "IgnoredFileWarning OldNameWarning ProgressBar ProgressEvent PublishedFileWarning Recipe",
+    "others": "DownloadWarning IgnoredFileWarning OldNameWarning ProgressBar ProgressEvent PublishedFileWarning Recipe",
 }
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         AccuracyError,
         BusyError,
         DataError,
+        DownloadWarning,
         IgnoredFileWarning,
         ModelError,
         OctobertError,
@@ -70,8 +71,8 @@ _PUBLIC = {
     "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run setup stored",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
-        "AccuracyError BusyError DataError IgnoredFileWarning ModelError OctobertError OldNameWarning ParityError PlanError "
-        "PublishedFileWarning RecipeError StorageError TargetError"
+        "AccuracyError BusyError DataError DownloadWarning IgnoredFileWarning ModelError OctobertError OldNameWarning "
+        "ParityError PlanError PublishedFileWarning RecipeError StorageError TargetError"
     ),
     "octobert.report.progress": "ProgressBar ProgressEvent",
 }
@@ -81,6 +82,7 @@ __all__ = [
     "AccuracyError",
     "BusyError",
     "DataError",
+    "DownloadWarning",
     "IgnoredFileWarning",
     "ModelError",
     "OctobertError",

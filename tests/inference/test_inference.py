@@ -381,7 +381,7 @@ def test_prediction_works_without_a_writable_cache(finished, tmp_path, monkeypat
 
 def test_the_cache_folder_is_the_users(monkeypatch) -> None:
     monkeypatch.delenv("OCTOBERT_CACHE")
-    assert cost_model.cache_folder() == platformdirs.user_cache_path("octobert", appauthor=False)
+    assert environment.cache_folder() == platformdirs.user_cache_path("octobert", appauthor=False)
 
 
 # ---- opening a package

@@ -180,7 +180,7 @@ def quantize(
     """Quantize a model and compare it with the float model on your data.
 
     Args:
-        model: Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer.
+        model: Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these.
         task: Name of the task, or one name with its options: `{"squad": {"max_length": 384}}`.
         data: File, folder or Hub id; or the recipe's `data` as a mapping.
         out: Output directory (see `run`).

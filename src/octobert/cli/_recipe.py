@@ -17,7 +17,7 @@ from octobert.cli import _show
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
 
-MODEL_HELP = "Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer."
+MODEL_HELP = "Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these."
 TASK_HELP = "The task: a name, or YAML with its options: '{squad: {max_length: 384}}'."
 DATA_HELP = "File, folder, Hub id, or SPLIT=FILE. Give it several times for several splits."
 # Keys with options of another name.

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from octobert.config.training import Finetune, Qat, Training
-from octobert.core.errors import OldNameWarning
+from octobert.core.errors import OldNameWarning, did_you_mean
+from octobert.core.family import families
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.settings import Goal
@@ -227,8 +228,9 @@ class Recipe(FrozenModel):
     """Everything that a run depends on.
 
     Args:
-        model: Hub id, folder, package:NAME/PATH, or an .onnx file next to its tokenizer.
+        model: Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these.
         revision: Revision of the model on the Hub.
+        family: Model type of a checkpoint whose config.json names none, such as bert.
         allow_pickle: Accept pickle weights. Loading them can run code. Not in a recipe file.
         allow_code: Run the Python functions that the recipe names as `file.py:function`, and let `session` name files that a
             runtime loads or writes. Not in a recipe file.
@@ -271,6 +273,7 @@ class Recipe(FrozenModel):
 
     model: str
     revision: str | None = None
+    family: str | None = None
     allow_pickle: bool = False
     allow_code: bool = False
     task: Annotated[Choice, PluginOf("tasks")]
@@ -376,6 +379,13 @@ class Recipe(FrozenModel):
             if not isinstance(each, str | EvaluateMetric) and not named:
                 raise ValueError("a metric is a name, {evaluate: NAME} or file.py:function")
         return values
+
+    @field_validator("family")
+    @classmethod
+    def _known_family(cls, value: str | None) -> str | None:
+        if value is not None and value not in families():
+            raise ValueError(f"there is no such model type; {did_you_mean(value, families())}")
+        return value
 
     @field_validator("targets", "baselines")
     @classmethod

@@ -9,6 +9,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import platformdirs
+
 from octobert.core import plugins
 from octobert.core.frozen import FrozenModel
 
@@ -46,6 +48,12 @@ class Environment(FrozenModel):
     system: str
     python: str
     versions: dict[str, str]
+
+
+def cache_folder() -> Path:
+    """Return octobert's folder in the user's cache, or `$OCTOBERT_CACHE`: measurements and downloaded models."""
+    folder = os.environ.get("OCTOBERT_CACHE")
+    return Path(folder) if folder else platformdirs.user_cache_path("octobert", appauthor=False)
 
 
 def current() -> Environment:

@@ -140,6 +140,10 @@ class OldNameWarning(FutureWarning):
     """A name of an earlier version is used. The message has the new name."""
 
 
+class DownloadWarning(UserWarning):
+    """A model was downloaded without a digest that it must have. The message has the digest that it has."""
+
+
 class IgnoredFileWarning(UserWarning):
     """A file of a package was not used. The message says which, and why."""
 

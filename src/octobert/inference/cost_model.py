@@ -7,14 +7,13 @@ folder. Batching uses it to decide which rows run together.
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
+from octobert.core.environment import cache_folder
 from octobert.core.files import atomic_write, canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import PackageManifest
@@ -137,12 +136,6 @@ def read_or_measure_cost_model(manifest: PackageManifest, session: Session, max_
             with atomic_write(path) as partial:
                 partial.write_text(cost.model_dump_json(), encoding="utf-8")
     return cost
-
-
-def cache_folder() -> Path:
-    """Return the folder for measurements of this machine: `$OCTOBERT_CACHE`, or octobert's folder in the user's cache."""
-    folder = os.environ.get("OCTOBERT_CACHE")
-    return Path(folder) if folder else platformdirs.user_cache_path("octobert", appauthor=False)
 
 
 def _read(path: Path) -> CostModel | None:

@@ -16,7 +16,8 @@ from octobert.core import environment, model_config
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import is_disk_error
 from octobert.models.heads import head_of
-from octobert.models.source import PICKLES, pickle_only, read_config
+from octobert.models.locating import PICKLES, pickle_only
+from octobert.models.source import read_config
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _ADAPTER = "adapter_config.json"

@@ -17,8 +17,8 @@ from octobert.core.errors import ModelError, reason
 from octobert.core.frozen import first_problem
 from octobert.core.model_config import SENTENCE_CONFIG, read_object
 from octobert.core.pooling import Dense, LayerNorm, Mode, Normalize, Pooling, PoolingStep
+from octobert.models.locating import pickle_only
 from octobert.models.modules import ABOUT, MODULES, WEIGHTS, modules_of
-from octobert.models.source import pickle_only
 
 # Keys of older folders, in the order in which sentence-transformers concatenates.
 FLAGS: dict[str, Mode] = {

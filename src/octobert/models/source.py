@@ -1,29 +1,25 @@
 """Where a model is and what it is: `resolve` turns the name that a user gives into a `ModelSource`, once for each run.
 
-A model is named by a hub id, a folder, `package:NAME/PATH` (a folder inside an installed Python package), or an `.onnx` file
-whose tokenizer lies beside it.
+`locating` finds the files that a name stands for. What they are is read here.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from octobert.config.loading import looks_local
-from octobert.core import environment, model_config
-from octobert.core.errors import ModelError, did_you_mean, reason
+from octobert.core import model_config
+from octobert.core.errors import ModelError, did_you_mean
 from octobert.core.family import EncoderFamily, families, family_of, longest_input
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.onnx_files import external_files
-from octobert.models.modules import module_files, modules_of
+from octobert.models.locating import completed, locate
+from octobert.models.modules import module_files
 
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _DIGESTED = ("*.json", "*.txt", "*.model")
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
 
@@ -79,23 +75,31 @@ class ModelSource(FrozenModel):
         return tuple(str(names[key]) for key in sorted(names, key=int))
 
 
-def resolve(name: str | Path, *, revision: str | None = None, allow_pickle: bool = False) -> ModelSource:
-    """Find a model, download it if the name is a hub id, and read what it is.
+def resolve(
+    name: str | Path, *, revision: str | None = None, allow_pickle: bool = False, family: str | None = None
+) -> ModelSource:
+    """Find a model, download and unpack it where its name asks for that, and read what it is.
 
     Args:
-        name: a hub id, a folder, `package:NAME/PATH`, or an `.onnx` file.
+        name: a hub id, a folder, an `.onnx` file, a zip file of either, a URL of such a file, or `package:NAME/PATH`.
         revision: branch, tag or commit on the hub.
         allow_pickle: download pickle weights if there are no others. Opening a pickle file runs code.
+        family: the model type, for a `config.json` that names none.
 
     Raises:
         ModelError: there is no such model, the hub does not answer, or the folder is not a checkpoint that octobert can use.
     """
-    path = _locate(str(name), revision=revision, allow_pickle=allow_pickle)
+    path = locate(str(name), revision=revision, allow_pickle=allow_pickle)
     if path.is_file() and path.suffix != ".onnx":
         raise ModelError("not a model", where=str(path), got=path.suffix, expected="a checkpoint folder or an .onnx file")
     folder = path if path.is_dir() else _tokenizer_folder(path)
-    stamp = _summary(path, folder, file_stamp)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
+    kind = _model_type(config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir())
+    if kind != config.get("model_type"):
+        config = {**config, "model_type": kind}
+        folder = completed(folder, json.dumps(config, indent=2))
+        path = folder if path.is_dir() else path
+    stamp = _summary(path, folder, file_stamp)
     return ModelSource(
         path=path,
         kind="checkpoint" if path.is_dir() else "onnx",
@@ -127,6 +131,33 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _model_type(config: dict[str, Any], family: str | None, *, where: str, needed: bool) -> str | None:
+    """The model type that a config states, or its architecture, or the user. Configs of old checkpoints do not state it.
+
+    Args:
+        needed: whether weights are loaded by it; an ONNX file without one is taken for a BERT.
+
+    Raises:
+        ModelError: nobody states it, or two state different ones.
+    """
+    stated = config.get("model_type")
+    if stated is not None:
+        if family not in (None, stated):
+            got, fix = f"family: {family}", "leave family out"
+            raise ModelError("the config names another model type", where=where, got=got, expected=str(stated), fix=fix)
+        return str(stated)
+    architecture = re.match(r"(\w+?)(For[A-Z]\w*|Model)$", (config.get("architectures") or [""])[0])
+    named = {name.replace("-", ""): name for name in families()}.get(architecture[1].lower()) if architecture else None
+    if family is None and named is None and needed:
+        raise ModelError(
+            "the config does not say of which type the model is",
+            where=where,
+            got="no model_type",
+            fix=f"name it with family: bert, or another of {', '.join(sorted(families()))}",
+        )
+    return family or named
+
+
 def _family(config: dict[str, Any], *, where: str) -> EncoderFamily:
     model_type = str(config.get("model_type", "bert"))
     family = family_of(model_type)
@@ -141,72 +172,6 @@ def _family(config: dict[str, Any], *, where: str) -> EncoderFamily:
                 expected=f"{key} {json.dumps(value)}",
             )
     return family
-
-
-def _locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
-    """The folder or `.onnx` file of a model, downloaded if its name is a hub id."""
-    if name.startswith("package:"):
-        return _in_package(name.removeprefix("package:"))
-    path = Path(name).expanduser()
-    # Unlike `Path.exists`, it does not raise for names that no file system takes.
-    if os.path.exists(path):
-        return path
-    if looks_local(name, (".onnx",)):
-        raise ModelError("there is no such file or folder", where=name, fix="check the path")
-    try:
-        from huggingface_hub import list_repo_files, snapshot_download
-    except ModuleNotFoundError:
-        raise ModelError(
-            "a hub id needs huggingface_hub", where=name, fix=f"{environment.install('torch')}, or give a local folder"
-        ) from None
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
-        without = [own for own in _weighted_folders(folder) if not list((folder / own).glob("*.safetensors"))]
-        if without:
-            # Pickle weights are downloaded only when they are allowed.
-            names = {str(Path(own, pickle)) for own in without for pickle in PICKLES}
-            pickles = sorted(names & set(list_repo_files(name, revision=revision)))
-            if pickles and not allow_pickle:
-                raise pickle_only(f"{name}/{pickles[0]}")
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*_DOWNLOADED, "*.bin"]))
-        return folder
-    except ModelError:
-        raise
-    except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
-        raise ModelError(
-            "there is no folder of that name, and it could not be downloaded from the hub",
-            where=name,
-            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
-            fix="check the name, the network and your token, or give a local folder",
-        ) from error
-
-
-def _weighted_folders(folder: Path) -> list[str]:
-    """Folders of a model that may hold weights, relative to it: its own, and those of its modules."""
-    return list(dict.fromkeys([".", *(own.relative_to(folder).as_posix() for _, own in modules_of(folder))]))
-
-
-def _in_package(name: str) -> Path:
-    distribution, _, inner = name.partition("/")
-    package = distribution.replace("-", "_")
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        what = f'the package "{distribution}" is not installed'
-        raise ModelError(what, where=f"package:{name}", fix=f"pip install {distribution}")
-    folder = Path(next(iter(spec.submodule_search_locations))) / inner
-    if not folder.exists():
-        raise ModelError("the package has no such folder", where=str(folder), fix="check the path after the package's name")
-    return folder
-
-
-def pickle_only(where: str) -> ModelError:
-    """The error for a checkpoint that has no safetensors weights."""
-    return ModelError(
-        "the checkpoint has only pickle weights, and opening a pickle file runs code",
-        where=where,
-        expected="model.safetensors",
-        fix="convert it to safetensors, or pass --allow-pickle if you trust its author",
-    )
 
 
 def _tokenizer_folder(file: Path) -> Path:

@@ -1,0 +1,111 @@
+"""Zip files of unknown origin: unpacked once, with limits on what comes out, and nothing outside of the folder."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock
+
+from octobert.core.environment import cache_folder
+from octobert.core.errors import ModelError, StorageError, reason
+from octobert.core.files import file_digest, remove, stays_inside, storage_errors
+
+SUFFIX = ".zip"
+# More than any model has. A zip file can state petabytes in a few kilobytes; weights shrink by less than half.
+MOST_FILES, MOST_BYTES, MOST_RATIO = 10_000, 64 << 30, 100
+# Below this a ratio harms nobody.
+_HARMLESS = 64 << 20
+# What the archivers of some systems add.
+_ADDED = ("__MACOSX", ".DS_Store")
+
+
+def unpacked(path: Path) -> Path:
+    """The content of a zip file as a folder, unpacked into octobert's cache folder unless it is there.
+
+    Returns:
+        the folder in the zip file that is not alone in another one.
+
+    Raises:
+        ModelError: it is no zip file, is damaged, or holds what none of a model does: links, names outside of it, too much.
+        StorageError: the cache folder cannot be written, or has no room.
+    """
+    try:
+        folder = cache_folder() / "unpacked" / file_digest(path)[:16]
+    except OSError as error:
+        raise ModelError("the file cannot be read", where=str(path), got=error.strerror, fix="check its permissions") from error
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                partial = folder.with_name(f"partial-{folder.name}")
+                remove(partial)
+                try:
+                    unpack(path, partial)
+                    partial.rename(folder)
+                finally:
+                    remove(partial)
+    while len(inner := [entry for entry in folder.iterdir() if entry.name not in _ADDED]) == 1 and inner[0].is_dir():
+        folder = inner[0]
+    return folder
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack a zip file into a new folder. What is refused is found before anything is written.
+
+    Raises:
+        ModelError: as `unpacked`.
+        StorageError: there is no room.
+    """
+    folder.mkdir()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            _check(path, entries)
+            total, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
+            if total > free:
+                got, fix = f"{free:,} bytes", "free some space, or set OCTOBERT_CACHE to a folder on another disk"
+                raise StorageError("the disk is full", where=str(folder), got=got, expected=f"{total:,} bytes", fix=fix)
+            for entry in entries:
+                target = folder / entry.filename
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as source, target.open("xb") as written:
+                    shutil.copyfileobj(source, written, 1 << 20)
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        # RuntimeError: an encrypted file. NotImplementedError: a method of compression that Python does not have.
+        fix = "download or copy it again"
+        raise ModelError("the zip file cannot be unpacked", where=str(path), got=reason(error), fix=fix) from error
+
+
+def _check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse what would leave the folder, or fill the disk.
+
+    Raises:
+        ModelError: with the first entry that is wrong.
+    """
+    seen: set[str] = set()
+    for entry in entries:
+        name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
+        if not stays_inside(name):
+            what, got = "a file of the zip file lies outside of its folder", repr(name)
+        elif kind not in (0, stat.S_IFREG):
+            what, got = "the zip file holds a link or a device", repr(name)
+        elif name.casefold() in seen:
+            what, got = "the zip file holds two files of one name", repr(name)
+        else:
+            seen.add(name.casefold())
+            continue
+        raise ModelError(what, where=str(path), got=got, fix="do not trust it")
+    total, size = sum(entry.file_size for entry in entries), path.stat().st_size
+    for count, most, noun in ((len(entries), MOST_FILES, "files"), (total, MOST_BYTES, "bytes")):
+        if count > most:
+            got, expected = f"{count:,} {noun}", f"at most {most:,}"
+            raise ModelError("the zip file holds more than any model", where=str(path), got=got, expected=expected)
+    if total > max(_HARMLESS, MOST_RATIO * size):
+        got, expected = f"{total:,} bytes from {size:,}", f"at most {MOST_RATIO} times as much"
+        raise ModelError("the zip file unpacks to more than any model does", where=str(path), got=got, expected=expected)

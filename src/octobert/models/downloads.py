@@ -1,0 +1,265 @@
+"""Models at URLs: a zip file or an `.onnx` file, downloaded once into octobert's cache folder.
+
+A download that breaks off continues where it ended, if the server says that the file is still the same one. `#sha256=…` at the
+end of a URL is the digest that the file must have. Without it the server is asked each time whether the file has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.request import Request, urlopen
+
+from filelock import FileLock
+
+from octobert.core.environment import cache_folder
+from octobert.core.errors import DownloadWarning, ModelError, StorageError, reason
+from octobert.core.files import atomic_write, canonical_digest, file_digest, is_disk_error, stays_inside, storage_errors
+from octobert.core.version import __version__
+
+SUFFIXES = (".zip", ".onnx")
+MOST_BYTES = 32 << 30
+# Attempts without a single new byte, and seconds that a server may be silent.
+_ATTEMPTS, _TIMEOUT = 4, 30
+_PAUSE = 0.5
+_BLOCK = 1 << 20
+# What a server keeps beside an ONNX file, or above the folder `onnx`; weights have the file's name in front.
+_BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_DATA = ("_data", ".data")
+_RECORD, _PARTIAL = "download.json", "partial"
+
+
+def is_url(name: str) -> bool:
+    """Whether the name of a model is a URL."""
+    return name.startswith(("http://", "https://"))
+
+
+def downloaded(url: str) -> Path:
+    """The file behind a URL, downloaded unless it is there and unchanged.
+
+    Args:
+        url: of a `.zip` or `.onnx` file, with `#sha256=…` or without.
+
+    Raises:
+        ModelError: the URL is of another kind, the server does not give the file, or it is another file than it must be.
+        StorageError: the cache folder cannot be written, or has no room.
+    """
+    try:
+        address, fragment = urldefrag(quote(url, safe="%/:?#[]@!$&'()*+,;=~"))
+        name = Path(unquote(urlsplit(address).path)).name
+    except ValueError as error:
+        raise ModelError("the URL cannot be read", where=url, got=reason(error), fix="correct it") from error
+    pinned = fragment.lower().removeprefix("sha256=") if fragment else None
+    if pinned is not None and not re.fullmatch("[0-9a-f]{64}", pinned):
+        raise ModelError("the end of the URL is no digest", where=url, got=f"#{fragment}", expected="#sha256= and 64 digits")
+    if Path(name).suffix.lower() not in SUFFIXES or not stays_inside(name):
+        expected = "a .zip file or an .onnx file"
+        raise ModelError("the URL names no model", where=url, got=name or "no file", expected=expected)
+    folder = cache_folder() / "downloads" / canonical_digest(address)[:16]
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "lock"):
+            known = _known(folder, name)
+            if pinned is None or known.get("sha256") != pinned:
+                _update(address, folder, name, known, pinned)
+    return folder / name
+
+
+def _known(folder: Path, name: str) -> dict[str, Any]:
+    """What is recorded of a complete download; nothing where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        if isinstance(record, dict) and (folder / name).stat().st_size == record.get("size"):
+            return record
+    return {}
+
+
+def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pinned: str | None) -> None:
+    """Download the file of a URL, or keep the one that is there if the server says so, or does not answer."""
+    partial = folder / f"{_PARTIAL}-{name}"
+    try:
+        stated = _fetch(address, partial, unless=None if pinned else known.get("validator"), same=pinned is not None)
+    except ModelError:
+        if known and not pinned:
+            return
+        raise
+    if stated is None:
+        return
+    digest = file_digest(partial)
+    if pinned not in (None, digest):
+        _forget(partial)
+        fix = "ask for the right digest, or do not trust the file"
+        raise ModelError("the file has another sha256", where=address, got=digest, expected=pinned, fix=fix)
+    if name.lower().endswith(".onnx"):
+        _fetch_beside(address, folder, name)
+    record = {"url": address, "sha256": digest, "size": partial.stat().st_size, "validator": stated}
+    partial.replace(folder / name)
+    _forget(partial)
+    with atomic_write(folder / _RECORD) as written:
+        written.write_text(json.dumps(record, indent=2), encoding="utf-8")
+    if pinned is None:
+        text = f"downloaded {address} ({record['size']:,} bytes); add #sha256={digest} to its name to accept no other file"
+        warnings.warn(text, DownloadWarning, stacklevel=2)
+
+
+def _fetch_beside(address: str, folder: Path, name: str) -> None:
+    """Download what lies beside an ONNX file: its weights, tokenizer and config. Files that are not there are left out."""
+    places = [address] if Path(urlsplit(address).path).parent.name != "onnx" else [address, urljoin(address, "../")]
+    for beside in (*(name + end for end in _DATA), *_BESIDE):
+        for place in places:
+            partial = folder / f"{_PARTIAL}-{beside}"
+            with contextlib.suppress(_Missing):
+                _fetch(urljoin(place, beside), partial)
+                partial.replace(folder / beside)
+                _forget(partial)
+                break
+
+
+class _Missing(ModelError):
+    """The server has no such file."""
+
+
+class _Interrupted(Exception):
+    """The connection broke, or could not be made."""
+
+
+def _fetch(address: str, partial: Path, *, unless: str | None = None, same: bool = False) -> str | None:
+    """Download a file, continuing what is there of it.
+
+    Args:
+        partial: to write to. What the server said of it is kept beside it until it is complete.
+        unless: a file with this validator is not wanted again.
+        same: what is there is of the same file, whatever the server says. A digest will tell.
+
+    Returns:
+        the validator of the file ("" where the server states none); None where the file is not wanted.
+    """
+    attempts, had = 0, -1
+    while True:
+        try:
+            return _attempt(address, partial, unless=unless, same=same)
+        except _Interrupted as error:
+            have = partial.stat().st_size if partial.is_file() else 0
+            attempts = attempts + 1 if have <= had else 1
+            had = max(have, had)
+            if attempts == _ATTEMPTS:
+                fix = "check the address and the network, and run the command again, which continues the download"
+                what, got = "the model could not be downloaded", f"{have:,} bytes; {error}"
+                raise ModelError(what, where=address, got=got, fix=fix) from error
+            time.sleep(_PAUSE * 2**attempts)
+
+
+def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> str | None:
+    """One request of `_fetch`."""
+    said = _said(partial)
+    validator = said.read_text() if said.is_file() else ""
+    have = partial.stat().st_size if partial.is_file() and (validator or same) else 0
+    headers = {"User-Agent": f"octobert/{__version__}"}
+    if have:
+        headers |= {"Range": f"bytes={have}-"} | ({"If-Range": validator} if validator else {})
+    elif unless:
+        headers["If-None-Match" if unless.startswith('"') else "If-Modified-Since"] = unless
+    try:
+        with _opened(Request(address, headers=headers)) as response:
+            if response.status == 304:
+                return None
+            start, total = _extent(response, have)
+            _check_size(address, partial, start, total)
+            validator = _validator(response.headers)
+            said.write_text(validator)
+            _receive(response, partial, start, total)
+            return validator
+    except HTTPError as error:
+        if error.code == 416 and have:
+            _forget(partial)
+            raise _Interrupted("the file was shorter than before") from error
+        if error.code in (429, 500, 502, 503, 504):
+            raise _Interrupted(f"{error.code} {error.reason}") from error
+        kind = _Missing if error.code in (404, 410) else ModelError
+        fix = "check the address" if kind is _Missing else "check the address, and whether it needs a login"
+        raise kind("the server does not give the file", where=address, got=f"{error.code} {error.reason}", fix=fix) from error
+    except (OSError, http.client.HTTPException) as error:
+        if is_disk_error(error):
+            raise
+        raise _Interrupted(reason(error, longest=200)) from error
+
+
+@contextlib.contextmanager
+def _opened(request: Request) -> Iterator[Any]:
+    """The answer to a request. 304 is an answer, not an error."""
+    try:
+        response = urlopen(request, timeout=_TIMEOUT)
+    except HTTPError as error:
+        if error.code != 304:
+            raise
+        response = error
+    with response:
+        if not is_url(response.url):
+            raise ModelError("the server leads to another protocol", where=request.full_url, got=response.url)
+        yield response
+
+
+def _extent(response: Any, have: int) -> tuple[int, int | None]:
+    """(the first byte that comes, bytes of the whole file if the server says it)."""
+    if response.status == 206:
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+        if not found or int(found[1]) != have:
+            raise _Interrupted("the server gave another part of the file")
+        return have, None if found[2] == "*" else int(found[2])
+    length = response.headers.get("Content-Length", "")
+    return 0, int(length) if length.isdecimal() else None
+
+
+def _check_size(address: str, partial: Path, start: int, total: int | None) -> None:
+    if total is None:
+        return
+    if total > MOST_BYTES:
+        got, expected = f"{total:,} bytes", f"at most {MOST_BYTES:,}"
+        raise ModelError("the file is larger than any encoder", where=address, got=got, expected=expected)
+    free = shutil.disk_usage(partial.parent).free
+    if total - start > free:
+        got, fix = f"{free:,} bytes", "free some space, or set OCTOBERT_CACHE to a folder on another disk"
+        raise StorageError("the disk is full", where=str(partial.parent), got=got, expected=f"{total - start:,} bytes", fix=fix)
+
+
+def _receive(response: Any, partial: Path, start: int, total: int | None) -> None:
+    """Write what comes to the end of a file."""
+    from tqdm import tqdm
+
+    name = partial.name.removeprefix(f"{_PARTIAL}-")
+    bar = tqdm(total=total, initial=start, desc=name, unit="B", unit_scale=True, disable=None, leave=False)
+    with bar, partial.open("ab" if start else "wb") as target:
+        while block := response.read(_BLOCK):
+            target.write(block)
+            bar.update(len(block))
+            if target.tell() > MOST_BYTES:
+                raise ModelError("the file is larger than any encoder", where=response.url, expected=f"at most {MOST_BYTES:,}")
+        end = target.tell()
+    if total is not None and end < total:
+        raise _Interrupted("the connection broke")
+
+
+def _validator(headers: Any) -> str:
+    """What tells a file from other files of its address: a strong ETag, or when it was changed."""
+    tag = headers.get("ETag", "")
+    return tag if tag.startswith('"') else headers.get("Last-Modified", "")
+
+
+def _said(partial: Path) -> Path:
+    return partial.with_name(f"{partial.name}.validator")
+
+
+def _forget(partial: Path) -> None:
+    """Remove a partial file, and what the server said of it."""
+    partial.unlink(missing_ok=True)
+    _said(partial).unlink(missing_ok=True)

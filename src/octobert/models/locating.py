@@ -1,0 +1,147 @@
+"""Which files the name of a model stands for.
+
+A model is named by a folder, an `.onnx` file whose tokenizer lies beside it, a zip file of either, a URL of such a file,
+`package:NAME/PATH` (a folder inside an installed Python package), or a hub id.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from filelock import FileLock
+
+from octobert.config.loading import looks_local
+from octobert.core import archives, environment
+from octobert.core.errors import ModelError, reason
+from octobert.core.files import canonical_digest, remove, storage_errors
+from octobert.core.model_config import CONFIG
+from octobert.models import downloads
+from octobert.models.modules import modules_of
+
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
+    """The folder or `.onnx` file of a model, downloaded and unpacked where its name asks for that.
+
+    Args:
+        name: as users give it.
+        revision: branch, tag or commit on the hub.
+        allow_pickle: download pickle weights from the hub if there are no others.
+
+    Raises:
+        ModelError: there is no such model, or it cannot be downloaded or unpacked.
+    """
+    if name.startswith("package:"):
+        return _in_package(name.removeprefix("package:"))
+    path = downloads.downloaded(name) if downloads.is_url(name) else Path(name).expanduser()
+    # Unlike `Path.exists`, it does not raise for names that no file system takes.
+    if os.path.exists(path):
+        return _in_archive(path) if path.suffix.lower() == archives.SUFFIX and path.is_file() else path
+    if looks_local(name, (".onnx", archives.SUFFIX)):
+        raise ModelError("there is no such file or folder", where=name, fix="check the path")
+    try:
+        from huggingface_hub import list_repo_files, snapshot_download
+    except ModuleNotFoundError:
+        raise ModelError(
+            "a hub id needs huggingface_hub", where=name, fix=f"{environment.install('torch')}, or give a local folder"
+        ) from None
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
+        without = [own for own in _weighted_folders(folder) if not list((folder / own).glob("*.safetensors"))]
+        if without:
+            # Pickle weights are downloaded only when they are allowed.
+            names = {str(Path(own, pickle)) for own in without for pickle in PICKLES}
+            pickles = sorted(names & set(list_repo_files(name, revision=revision)))
+            if pickles and not allow_pickle:
+                raise pickle_only(f"{name}/{pickles[0]}")
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*_DOWNLOADED, "*.bin"]))
+        return folder
+    except ModelError:
+        raise
+    except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
+        raise ModelError(
+            "there is no folder of that name, and it could not be downloaded from the hub",
+            where=name,
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
+            fix="check the name, the network and your token, or give a local folder",
+        ) from error
+
+
+def _weighted_folders(folder: Path) -> list[str]:
+    """Folders of a model that may hold weights, relative to it: its own, and those of its modules."""
+    return list(dict.fromkeys([".", *(own.relative_to(folder).as_posix() for _, own in modules_of(folder))]))
+
+
+def _in_archive(path: Path) -> Path:
+    """The model in a zip file: a checkpoint's folder, or the only ONNX file."""
+    folder = archives.unpacked(path)
+    exports = sorted(folder.rglob("*.onnx"))
+    weights = [file for pattern in ("*.safetensors", *PICKLES) for file in folder.glob(pattern)]
+    if (folder / CONFIG).is_file() and (weights or not exports):
+        return folder
+    if len(exports) != 1:
+        got = ", ".join(file.relative_to(folder).as_posix() for file in exports[:8]) or "neither"
+        expected, fix = f"a folder with {CONFIG}, or one .onnx file", "unpack it, and give the folder or the file of the model"
+        raise ModelError("the zip file does not hold one model", where=str(path), got=got, expected=expected, fix=fix)
+    return exports[0]
+
+
+def completed(folder: Path, config: str) -> Path:
+    """A folder in octobert's cache folder with the files of a checkpoint, and with another `config.json`.
+
+    Args:
+        folder: the checkpoint. Its files are linked, or copied where links are not possible.
+        config: content of the file.
+    """
+    own = environment.cache_folder() / "checkpoints" / canonical_digest([str(folder.resolve()), config])[:16]
+    with storage_errors(own):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{own}.lock"):
+            own.mkdir(exist_ok=True)
+            names = {path.name for path in folder.iterdir()} - {CONFIG}
+            for path in own.iterdir():
+                if path.name not in {*names, CONFIG} or not path.exists():
+                    remove(path)
+            for name in names:
+                # What was copied may have changed since.
+                if not (own / name).is_symlink():
+                    remove(own / name)
+                    _link((folder / name).resolve(), own / name)
+            if not (own / CONFIG).exists():
+                (own / CONFIG).write_text(config, encoding="utf-8")
+    return own
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source, target_is_directory=source.is_dir())
+    except OSError:  # Windows lets only some users make links
+        shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+
+
+def _in_package(name: str) -> Path:
+    distribution, _, inner = name.partition("/")
+    package = distribution.replace("-", "_")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        what = f'the package "{distribution}" is not installed'
+        raise ModelError(what, where=f"package:{name}", fix=f"pip install {distribution}")
+    folder = Path(next(iter(spec.submodule_search_locations))) / inner
+    if not folder.exists():
+        raise ModelError("the package has no such folder", where=str(folder), fix="check the path after the package's name")
+    return folder
+
+
+def pickle_only(where: str) -> ModelError:
+    """The error for a checkpoint that has no safetensors weights."""
+    return ModelError(
+        "the checkpoint has only pickle weights, and opening a pickle file runs code",
+        where=where,
+        expected="model.safetensors",
+        fix="convert it to safetensors, or pass --allow-pickle if you trust its author",
+    )

@@ -1,0 +1,312 @@
+"""Models that are not a folder: zip files, URLs, and checkpoints whose config names no model type."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import shutil
+import stat
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from octobert.config.loading import parse
+from octobert.core import archives
+from octobert.core.errors import DownloadWarning, ModelError, RecipeError
+from octobert.data.tokenization import Tokenizer
+from octobert.models import downloads
+from octobert.models.checkpoint import load_torch
+from octobert.models.source import resolve
+from tests.support.checkpoints import batch
+from tests.support.web import Web, serving
+
+HEAD = "sequence-classification"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(downloads, "_PAUSE", 0.001)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Web]:
+    with serving() as web:
+        yield web
+
+
+@pytest.fixture
+def web(server: Web) -> Web:
+    server.files, server.breaks, server.status, server.asked, server.tags = {}, {}, {}, [], True
+    return server
+
+
+def zipped(files: dict[str, bytes], change: Callable[[zipfile.ZipInfo], object] | None = None) -> bytes:
+    """A zip file with these files; an entry can be changed before it is written."""
+    held = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")  # two files of one name
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            if change:
+                change(entry)
+            archive.writestr(entry, content)
+    return held.getvalue()
+
+
+def of_folder(folder: Path, top: str = "") -> bytes:
+    return zipped({f"{top}{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*") if p.is_file()})
+
+
+# ---- zip files
+
+
+def test_a_zip_file_is_the_model_in_it(checkpoint, tmp_path, cache) -> None:
+    folder = checkpoint("bert", HEAD)
+    path = tmp_path / "model.zip"
+    path.write_bytes(of_folder(folder, "MRPC/"))
+    found, own = resolve(path), resolve(folder)
+    assert found.digest == own.digest
+    assert found.path == next(cache.glob("unpacked/*/MRPC"))
+    stamp = found.stamp
+    assert resolve(path).stamp == stamp, "it is unpacked once"
+    assert not list(cache.glob("unpacked/partial-*"))
+
+
+def test_a_zip_file_with_one_onnx_file_is_that_file(float_path, checkpoint, tmp_path) -> None:
+    tokenizer = (checkpoint("bert", HEAD) / "tokenizer.json").read_bytes()
+    files = {"tokenizer.json": tokenizer, "onnx/model.onnx": float_path.read_bytes()}
+    path = tmp_path / "model.zip"
+    path.write_bytes(zipped(files))
+    assert resolve(path).path.name == "model.onnx"
+    path.write_bytes(zipped({**files, "onnx/other.onnx": b""}))
+    with pytest.raises(ModelError, match=r"does not hold one model \(got onnx/model.onnx, onnx/other.onnx, expected a folder"):
+        resolve(path)
+
+
+def as_link(entry: zipfile.ZipInfo) -> None:
+    entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (zipped({"../evil.txt": b""}), r"lies outside of its folder \(got '../evil.txt'\); do not trust it"),
+        (zipped({"a/../../evil.txt": b""}), r"lies outside of its folder"),
+        (zipped({"/etc/evil": b""}), r"lies outside of its folder"),
+        (zipped({"C:\\evil": b""}), r"lies outside of its folder"),
+        (zipped({"a\\..\\..\\evil": b""}), r"lies outside of its folder"),
+        (zipped({"link": b"/etc/passwd"}, as_link), r"holds a link or a device \(got 'link'"),
+        (zipped({"a.txt": b"1", "A.txt": b"2"}), r"holds two files of one name \(got 'A.txt'"),
+        (zipped({f"{i}": b"" for i in range(10_001)}), r"more than any model \(got 10,001 files, expected at most 10,000"),
+        (zipped({"config.json": b"0" * (80 << 20)}), r"unpacks to more than any model does \(got 83,886,080 bytes from"),
+        (zipped({"config.json": b"{}" * 99})[:-20], r"the zip file cannot be unpacked \(got File is not a zip file\)"),
+        (zipped({"config.json": b"{}" * 99}).replace(b"\xab\xae", b"\xff\xff"), r"the zip file cannot be unpacked"),
+        (b"<html>", r"the zip file cannot be unpacked"),
+    ],
+)  # fmt: skip
+def test_a_zip_file_that_is_refused_leaves_nothing(tmp_path, cache, content: bytes, message: str) -> None:
+    path = tmp_path / "model.zip"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        resolve(path)
+    assert [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"] == [path]
+
+
+def test_a_large_file_is_refused_before_anything_is_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(archives, "MOST_BYTES", 100)
+    path = tmp_path / "model.zip"
+    path.write_bytes(zipped({"config.json": b"0" * 101}))
+    with pytest.raises(ModelError, match=r"holds more than any model \(got 101 bytes, expected at most 100\)"):
+        resolve(path)
+
+
+# ---- URLs
+
+
+NOISE = random.Random(0).randbytes(3 << 20)
+
+
+def test_a_url_is_downloaded_once_and_its_digest_shown(web, checkpoint, cache) -> None:
+    content = of_folder(checkpoint("bert", HEAD), "MRPC/")
+    web.files["/a model.zip"] = content
+    digest = hashlib.sha256(content).hexdigest()
+    with pytest.warns(DownloadWarning, match=rf"downloaded {web.address}/a%20model.zip \(.* bytes\); add #sha256={digest}"):
+        first = resolve(f"{web.address}/a model.zip")
+    assert first.digest == resolve(checkpoint("bert", HEAD)).digest
+    # The server says that it is the same, or does not answer.
+    assert resolve(f"{web.address}/a model.zip") == first
+    web.status["/a model.zip"] = 500
+    assert resolve(f"{web.address}/a model.zip") == first
+    # With the digest nobody is asked any more.
+    web.asked.clear()
+    assert resolve(f"{web.address}/a model.zip#sha256={digest}") == first
+    assert web.asked == []
+    web.status.clear()
+    web.files["/a model.zip"] = of_folder(checkpoint("bert", HEAD), "other/")
+    with pytest.warns(DownloadWarning):
+        assert resolve(f"{web.address}/a model.zip").path.name == "other"
+    record = json.loads(next(cache.glob("downloads/*/download.json")).read_text())
+    assert record["sha256"] == hashlib.sha256(web.files["/a model.zip"]).hexdigest()
+
+
+def test_a_download_that_breaks_off_continues(web) -> None:
+    web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20, 10, 1 << 20]
+    digest = hashlib.sha256(NOISE).hexdigest()
+    assert downloads.downloaded(f"{web.address}/m.zip#sha256={digest}").read_bytes() == NOISE
+    mib = 1 << 20
+    spans = [None, f"bytes={mib}-", f"bytes={mib + 10}-", f"bytes={2 * mib + 10}-"]
+    assert web.asked == [("GET", "/m.zip", span) for span in spans]
+
+
+def test_a_download_continues_in_the_next_command_unless_the_file_has_changed(web) -> None:
+    web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20, 0, 0, 0]
+    url = f"{web.address}/m.zip"
+    with pytest.raises(
+        ModelError, match=r"could not be downloaded \(got 1,048,576 bytes; .*run the command again, which continues"
+    ):
+        downloads.downloaded(url)
+    web.asked.clear()
+    with pytest.warns(DownloadWarning):
+        assert downloads.downloaded(url).read_bytes() == NOISE
+    assert web.asked == [("GET", "/m.zip", "bytes=1048576-")]
+    # Half of one file and half of another would be neither.
+    web.files["/n.zip"], web.breaks["/n.zip"] = NOISE, [1 << 20, 0, 0, 0]
+    with pytest.raises(ModelError, match="could not be downloaded"):
+        downloads.downloaded(f"{web.address}/n.zip")
+    web.files["/n.zip"] = NOISE[::-1]
+    with pytest.warns(DownloadWarning):
+        assert downloads.downloaded(f"{web.address}/n.zip").read_bytes() == NOISE[::-1]
+
+
+def test_without_a_validator_a_download_starts_again(web) -> None:
+    web.tags = False
+    web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20]
+    with pytest.warns(DownloadWarning):
+        assert downloads.downloaded(f"{web.address}/m.zip").read_bytes() == NOISE
+    assert web.asked == [("GET", "/m.zip", None)] * 2
+
+
+def test_an_onnx_file_comes_with_what_lies_beside_it(web, float_path, checkpoint) -> None:
+    web.files["/m/onnx/model.onnx"] = float_path.read_bytes()
+    for name in ("tokenizer.json", "config.json"):
+        web.files[f"/m/{name}"] = (checkpoint("bert", HEAD) / name).read_bytes()
+    with pytest.warns(DownloadWarning):
+        found = resolve(f"{web.address}/m/onnx/model.onnx")
+    assert found.kind == "onnx"
+    assert found.config["model_type"] == "bert"
+    assert Tokenizer(found.tokenizer_folder).encode([("the",)])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("m.zip#sha256=00", r"the end of the URL is no digest \(got #sha256=00, expected #sha256= and 64 digits\)"),
+        ("m.zip#main", r"the end of the URL is no digest"),
+        ("m.zip#sha256=" + "0" * 64, rf"the file has another sha256 \(got {hashlib.sha256(NOISE).hexdigest()}, expected 0000"),
+        ("m.tar.gz", r"the URL names no model \(got m.tar.gz, expected a .zip file or an .onnx file\)"),
+        ("", r"the URL names no model \(got no file"),
+        ("gone.zip", r"gone.zip: the server does not give the file \(got 404 Not Found\); check the address"),
+        ("secret.zip", r"the server does not give the file \(got 403 Forbidden\); check the address, and whether it needs a login"),
+        ("broken.zip", r"could not be downloaded \(got 0 bytes; 503 Service Unavailable\)"),
+    ],
+)  # fmt: skip
+def test_a_url_that_gives_no_model(web, cache, name: str, message: str) -> None:
+    web.files = {"/m.zip": NOISE, "/secret.zip": b"", "/broken.zip": b""}
+    web.status = {"/secret.zip": 403, "/broken.zip": 503}
+    with pytest.raises(ModelError, match=message):
+        resolve(f"{web.address}/{name}")
+    assert not list(cache.glob("downloads/*/*.zip"))
+
+
+def test_addresses_that_are_none() -> None:
+    for url, message in (("http://127.0.0.1:1/m.zip", "Connection refused"), ("http://[::1/m.zip", "the URL cannot be read")):
+        with pytest.raises(ModelError, match=message):
+            resolve(url)
+
+
+# ---- checkpoints whose config names no model type
+
+
+@pytest.fixture
+def archive(checkpoint, tmp_path) -> Path:
+    """A checkpoint as they were saved in 2019: pickled weights with old names, vocab.txt, and a config without a type."""
+    folder = shutil.copytree(checkpoint("bert", HEAD), tmp_path / "MRPC")
+    model = load_torch(folder, HEAD)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    weights = dict(model.state_dict())
+    for new, name in old.items():
+        weights = {key.replace(new, name): value for key, value in weights.items()}
+    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("model_type", "architectures", "id2label", "label2id", "transformers_version", "dtype"):
+        config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps({**config, "finetuning_task": "mrpc", "num_labels": 2}))
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)) + "\n")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true, "max_len": 64}')
+    for name in ("tokenizer.json", "model.safetensors"):
+        (folder / name).unlink()
+    return folder
+
+
+def test_an_old_archive_works_with_its_family_and_pickles_allowed(archive, checkpoint, tmp_path) -> None:
+    path = tmp_path / "MRPC.zip"
+    path.write_bytes(of_folder(archive, "MRPC/"))
+    with pytest.raises(
+        ModelError, match=r"config.json: the config does not say of which type the model is .*name it with family: bert, or"
+    ):
+        resolve(path)
+    found = resolve(path, family="bert")
+    assert found.family.model_types[0] == "bert"
+    with pytest.raises(ModelError, match="only pickle weights"):
+        load_torch(found.path, HEAD)
+    feeds = {name: torch.from_numpy(array) for name, array in batch([9, 4]).items()}
+    with torch.no_grad():
+        answers = [
+            load_torch(f, HEAD, allow_pickle=True)(**feeds).logits.numpy() for f in (found.path, checkpoint("bert", HEAD))
+        ]
+    np.testing.assert_array_equal(*answers)
+    ours, theirs = Tokenizer(found.tokenizer_folder), Tokenizer(checkpoint("bert", HEAD))
+    assert [row.ids.tolist() for row in ours.encode([("the one, 42",)])] == [
+        row.ids.tolist() for row in theirs.encode([("the one, 42",)])
+    ]
+
+
+def test_a_folder_without_a_model_type_is_read_where_it_lies(archive, cache) -> None:
+    first = resolve(archive, family="bert")
+    assert (archive / "config.json").read_text() != (first.path / "config.json").read_text()
+    assert resolve(archive, family="bert") == first
+    # Another family is another model; weights that change are seen.
+    assert resolve(archive, family="electra").digest != first.digest
+    torch.save({"a": torch.zeros(1)}, archive / "pytorch_model.bin")
+    assert resolve(archive, family="bert").digest != first.digest
+    (archive / "vocab.txt").unlink()
+    assert not (resolve(archive, family="bert").path / "vocab.txt").exists()
+
+
+def test_an_architecture_names_the_type_too(archive) -> None:
+    path = archive / "config.json"
+    config = json.loads(path.read_text())
+    for architecture, kind in (
+        ("BertForSequenceClassification", "bert"),
+        ("DebertaV2Model", "deberta-v2"),
+        ("XLMRobertaForMaskedLM", "xlm-roberta"),
+    ):
+        path.write_text(json.dumps({**config, "architectures": [architecture]}))
+        assert resolve(archive).config["model_type"] == kind
+    path.write_text(json.dumps({**config, "model_type": "bert"}))
+    assert resolve(archive, family="bert").path == archive
+    with pytest.raises(ModelError, match=r"names another model type \(got family: roberta, expected bert\); leave family out"):
+        resolve(archive, family="roberta")
+    with pytest.raises(RecipeError, match=r'family: there is no such model type; did you mean "bert"\? \(got \'brt\'\)'):
+        parse({"model": "m", "task": "mrpc", "data": "d", "family": "brt"})

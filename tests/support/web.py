@@ -1,0 +1,76 @@
+"""A web server on this machine: files with ETags and ranges, and connections that break where a test says so."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass
+class Web:
+    """What a server has and what it was asked.
+
+    Args:
+        address: of the server, without a path.
+        files: path → content.
+        breaks: path → bytes after which a connection breaks, one for each request.
+        status: path → status that is answered in place of the file.
+        asked: (method, path, range) of every request.
+        tags: whether answers have an ETag.
+    """
+
+    address: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    breaks: dict[str, list[int]] = field(default_factory=dict)
+    status: dict[str, int] = field(default_factory=dict)
+    asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    tags: bool = True
+
+
+@contextmanager
+def serving() -> Iterator[Web]:
+    """A server, until the block ends."""
+    web = Web()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, span = unquote(urlsplit(self.path).path), self.headers.get("Range")
+            web.asked.append((self.command, path, span))
+            body = web.files.get(path)
+            if body is None or path in web.status:
+                return self._answer(web.status.get(path, 404), {"Content-Length": "0"}, b"")
+            tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+            headers = {"ETag": tag} if web.tags else {}
+            if web.tags and self.headers.get("If-None-Match") == tag:
+                return self._answer(304, headers, b"")
+            found = re.fullmatch(r"bytes=(\d+)-", span or "")
+            start = int(found[1]) if found and self.headers.get("If-Range", tag) == tag else 0
+            if start:
+                headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+            headers["Content-Length"] = str(len(body) - start)
+            broken = web.breaks.get(path)
+            return self._answer(206 if start else 200, headers, body[start:], broken.pop(0) if broken else None)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing."""
+
+        def _answer(self, status: int, headers: dict[str, str], body: bytes, kept: int | None = None) -> None:
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.end_headers()
+            self.wfile.write(body[:kept])
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        web.address = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield web
+        server.shutdown()
+        thread.join()
