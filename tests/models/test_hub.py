@@ -80,8 +80,8 @@ def test_every_module_is_downloaded_and_its_pickles_only_if_that_is_allowed(hub:
     dense = ("Dense", {"in_features": 8, "out_features": 2, "activation_function": "torch.nn.modules.activation.Tanh"})
     write_modules(folder, [pooling, dense, dense])
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
-    for name in ("config.json", "tokenizer.json"):
-        (folder / name).write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
     (folder / "model.safetensors").write_bytes(b"x")
     (folder / "README.md").write_text("not needed")
     environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
