@@ -252,7 +252,7 @@ def _receive(response: Any, partial: Path, start: int, total: int | None) -> Non
 def _validator(headers: Any) -> str:
     """What tells a file from other files of its address: a strong ETag, or when it was changed."""
     tag = headers.get("ETag", "")
-    return tag if tag.startswith('"') else headers.get("Last-Modified", "")
+    return str(tag if tag.startswith('"') else headers.get("Last-Modified", ""))
 
 
 def _said(partial: Path) -> Path:
