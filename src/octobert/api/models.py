@@ -34,6 +34,7 @@ def load(
     runtime_log: bool = False,
     allow_fallback: bool = False,
     verify: bool = False,
+    device: str | None = None,
 ) -> Predictor:
     """Open a package for prediction. It needs the target's runtime and `tokenizers` only.
 
@@ -46,6 +47,8 @@ def load(
         runtime_log: Print the runtime's log on stderr.
         allow_fallback: Run operators on the CPU that the target's device does not support. By default they are an error.
         verify: Compare the content of all files with the manifest first. By default only the sizes of the model files are.
+        device: For OpenVINO targets: the device to open the model on, as OpenVINO names it, such as `AUTO`. Default: the
+            target's.
 
     Returns:
         The model: call it with texts, or with an iterable via `stream`.
@@ -57,7 +60,8 @@ def load(
     from octobert.core.settings import goal_named
     from octobert.inference.predictor import Predictor
 
-    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback, "verify": verify}
+    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
+    options |= {"verify": verify, "device": device}
     numbers_of((streams, threads), "streams, threads", least=0)
     return Predictor(path_of(package, "package"), goal=goal_named(goal), streams=streams, threads=threads, **options)
 
@@ -72,6 +76,7 @@ def evaluate(
     seed: int = 0,
     cache: PathLike | None = None,
     runtime_log: bool = False,
+    device: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Judgement:
     """Score a package and its float model on the same rows.
@@ -85,6 +90,7 @@ def evaluate(
         seed: Seed of the sample and of the confidence intervals.
         cache: Folder where the runtime stores compiled models, to open them faster.
         runtime_log: Print the runtime's log on stderr.
+        device: For OpenVINO targets: the device to open both models on, as OpenVINO names it, such as `AUTO`.
         progress: Called after each batch.
 
     Raises:
@@ -98,7 +104,7 @@ def evaluate(
     columns = names_of(columns, "columns")
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed}
     with progress_step(progress, "evaluate") as on_progress:
-        return judge(folder, source, cache=cache, runtime_log=runtime_log, on_progress=on_progress, **chosen)
+        return judge(folder, source, cache=cache, runtime_log=runtime_log, device=device, on_progress=on_progress, **chosen)
 
 
 def benchmark(

@@ -28,6 +28,7 @@ RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
 CACHE_HELP = "Folder where the runtime stores compiled models, to open them faster the next time."
 RUNTIME_LOG_HELP = "Print the runtime's log on stderr."
 FALLBACK_HELP = "Run operators on the CPU that the target's device does not support, instead of failing."
+DEVICE_HELP = "For OpenVINO targets: CPU, GPU, NPU, AUTO, MULTI:… or HETERO:…. Default: the target's."
 JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL)
 
 

@@ -22,6 +22,7 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of the confidence intervals.")] = 0,
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
+    device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Score a package on data, and compare it with its float model on the same rows."""
@@ -37,6 +38,7 @@ def command(
             seed=seed,
             cache=cache,
             runtime_log=runtime_log,
+            device=device,
             progress=progress,
         )
     if as_json:
@@ -49,6 +51,8 @@ def command(
         for score in scores:
             interval = f"[{score.low:.4f}, {score.high:.4f}]"
             _show.line(f"{name:<14} {score.metric:<12} {score.value:.4f}  {interval}  {score.rows} rows")
+    if device:
+        _show.line(f"The models ran on {result.device}, their float operators in {result.precision}.")
     comparison = result.comparison
     change = ""
     if comparison.difference is not None:

@@ -43,6 +43,7 @@ def command(
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     allow_fallback: Annotated[bool, typer.Option("--allow-fallback", help=_show.FALLBACK_HELP)] = False,
+    device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Predict with a package. It needs neither torch nor transformers."""
@@ -53,10 +54,13 @@ def command(
     inputs = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
     waiting: deque[Any] = deque()
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
+    options["device"] = device
     answers, cut = [], False
     with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
         if asks:
             _check_asked(model.manifest.task)
+        if device:
+            _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
         for answer in model.stream(_prompted(_remembered(inputs, waiting), prompt)):
             cut = cut or "truncated" in answer
             if as_json:

@@ -253,7 +253,9 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
     return targets.load(candidate.target).open_session(path, options)
 
 
-def open_float(target: str, path: Path, head: str, entries: SessionEntries = SessionEntries()) -> Session:
+def open_float(
+    target: str, path: Path, head: str, entries: SessionEntries = SessionEntries(), device: str | None = None
+) -> Session:
     """Open the float graph as the baseline of a target, on the target's device where that runs float.
 
     Args:
@@ -261,7 +263,8 @@ def open_float(target: str, path: Path, head: str, entries: SessionEntries = Ses
         path: the float ONNX file.
         head: of the model.
         entries: what the recipe sets for the target.
+        device: of the runtime's own, instead of the target's.
     """
     baseline = baseline_of(target)
     entries = entries if baseline.target == target else SessionEntries()
-    return open_candidate(Candidate(name=baseline.name, path=str(path), head=head, entries=entries), 0)
+    return open_candidate(Candidate(name=baseline.name, path=str(path), head=head, entries=entries, chosen=device), 0)

@@ -18,10 +18,19 @@ from octobert.tasks import files_of
 
 
 class Judgement(Tabular):
-    """Scores of a quantized model and of its float model, and the comparison of the two."""
+    """Scores of a quantized model and of its float model, and the comparison of the two.
+
+    Args:
+        scores: Model → its metrics.
+        comparison: Of the quantized model with the float model.
+        device: What ran the quantized model.
+        precision: Of its float operators, as the runtime reports it.
+    """
 
     scores: dict[str, tuple[Score, ...]]
     comparison: Comparison
+    device: str
+    precision: str
 
     def to_rows(self) -> list[TableRow]:
         """One row per model and metric."""
@@ -38,6 +47,7 @@ def judge(
     seed: int = 0,
     cache: str | Path | None = None,
     runtime_log: bool = False,
+    device: str | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Judgement:
     """Evaluate a package and its float model on the same rows.
@@ -49,14 +59,14 @@ def judge(
         columns: column names, for a file without a header.
         samples: maximum number of rows, sampled at random.
         seed: of the sample and of the bootstrap.
-        cache, runtime_log: see `Predictor`.
+        cache, runtime_log, device: see `Predictor`.
         on_progress: called after each batch with what is evaluated, the rows done, and all rows.
 
     Raises:
         DataError: the rows cannot be read, or do not fit the task.
         ModelError: the folder is not a package.
     """
-    predictor = Predictor(folder, cache=cache, runtime_log=runtime_log)
+    predictor = Predictor(folder, cache=cache, runtime_log=runtime_log, device=device)
     task = predictor.task
     where, rows = _rows(source, split, columns, prefer=files_of(predictor.manifest.task.name))
     if samples:
@@ -66,7 +76,7 @@ def judge(
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
     name, reference = predictor.target, candidates.baseline_of(predictor.target).name
     float_session = candidates.open_float(
-        predictor.target, folder / "onnx" / "model.onnx", task.head, predictor.manifest.session
+        predictor.target, folder / "onnx" / "model.onnx", task.head, predictor.manifest.session, device
     )
     count = len(encoded.flat)
     ours = predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {name}", done, count))
@@ -80,6 +90,8 @@ def judge(
     return Judgement(
         scores={n: scoring.scores(task, o, encoded, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},
         comparison=scoring.compare(task, (name, reference), (ours, theirs), encoded, gold, seed=seed),
+        device=predictor.device,
+        precision=predictor.precision,
     )
 
 

@@ -26,6 +26,7 @@ from octobert.inference.forks import PerProcess, on_live_thread
 from octobert.inference.streaming import Scheduler
 from octobert.inference.tuned_file import read_tuned
 from octobert.models.heads import HEADS
+from octobert.targets import runtimes
 from octobert.tasks import rebuild
 
 Listed = Mapping[str, tuple[RuntimeOption, ...]]
@@ -60,6 +61,8 @@ class Predictor:
         runtime_log: write the messages of the runtime to stderr.
         allow_fallback: run operators that the device does not support on the CPU, instead of raising an error.
         verify: compare the content of all files with the manifest first. Otherwise only the sizes of the model files are.
+        device: for OpenVINO targets, the device to open the model on instead of the target's, as OpenVINO names it: `AUTO`,
+            `GPU.1`, `MULTI:GPU,CPU`. Tuned settings are those of the target's device, and are not used then.
 
     Raises:
         RecipeError: there is no such goal, or the streams and threads are too many for this machine.
@@ -83,6 +86,7 @@ class Predictor:
         runtime_log: bool = False,
         allow_fallback: bool = False,
         verify: bool = False,
+        device: str | None = None,
     ) -> None:
         goal = goal_named(goal)
         self.folder = Path(folder)
@@ -91,20 +95,22 @@ class Predictor:
         self.task = rebuild(self.manifest.task, where=where)
         self.target = self.manifest.target
         target = targets.load(self.target, where=where)
-        probe = target.probe()
-        if not probe.available:
+        if device:
+            runtimes.load(target.CAPABILITIES.runtime).check_device(device)
+        elif not (probe := target.probe()).available:
             what = f"the target {self.target} cannot run here"
             raise TargetError(what, where=str(folder), got=probe.missing, fix=probe.install)
         if verify:
             package_files.verify(self.folder)
         else:
             package_files.check_sizes(self.folder, self.manifest, target.model_file(self.folder))
-        self.setting = _setting(self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
+        self.setting = _setting(None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
         options = self.setting.options(
             cache=str(cache) if cache else None,
             log=runtime_log,
             allow_fallback=allow_fallback,
             entries=self.manifest.session,
+            device=device,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
         self._engine = PerProcess(partial(_engine, self.folder, self.manifest, goal, self.setting, options))
@@ -146,6 +152,16 @@ class Predictor:
             DataError: an input has another form; raised after the answers to the windows before it.
         """
         return self._engine.get().scheduler.answers(inputs)
+
+    @property
+    def device(self) -> str:
+        """What runs the model: the device of the target, or what OpenVINO says it uses of a device that was chosen."""
+        return self._engine.get().session.device or targets.load(self.target).CAPABILITIES.device
+
+    @property
+    def precision(self) -> str:
+        """The precision of the float operators, as the runtime reports it."""
+        return self._engine.get().session.precision
 
     def close(self) -> None:
         """Finish the work in progress, end the threads of this model and free its memory. Later calls are errors.
@@ -204,8 +220,8 @@ def _engine(folder: Path, manifest: PackageManifest, goal: Goal, setting: Settin
     return _Engine(tokenizer, session, cost, Scheduler(task, tokenizer, session, cost, setting.tokens))
 
 
-def _setting(folder: Path, listed: Listed, goal: Goal, streams: int, threads: int) -> Setting:
-    """The setting by the arguments, else the tuned one, else the default."""
+def _setting(folder: Path | None, listed: Listed, goal: Goal, streams: int, threads: int) -> Setting:
+    """The setting by the arguments, else the tuned one in the folder, else the default."""
     if streams or threads:
         for name, count in (("streams", streams), ("threads", threads)):
             if count < 0:
@@ -215,7 +231,7 @@ def _setting(folder: Path, listed: Listed, goal: Goal, streams: int, threads: in
         setting.check(listed, where="streams and threads")
         return setting
     try:
-        tuned = read_tuned(folder, listed).get(goal)
+        tuned = read_tuned(folder, listed).get(goal) if folder else None
     except ModelError as error:
         # The model is whole, and the settings only make it faster.
         warnings.warn(f"{error} The default settings are used", IgnoredFileWarning, stacklevel=4)
