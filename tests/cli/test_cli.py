@@ -279,6 +279,7 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
         (["run", "none.yaml"], RecipeError, "none.yaml: the recipe file does not exist; check the path."),
         (["predict", "."], ModelError, "not a package"),
         (["inspect", "nowhere"], ModelError, "not a package"),
+        (["benchmark", ".", "--streams", "zero"], RecipeError, "--streams: not a number of inferences (got 'zero', expected"),
         (
             ["quantize", "m", "--task", "mrcp", "--data", "d", "--out", "o"],
             RecipeError,
