@@ -1,7 +1,7 @@
 """Which files the name of a model stands for.
 
 A model is named by a folder, an `.onnx` file whose tokenizer lies beside it, a zip file of either, a URL of such a file,
-`package:NAME/PATH` (a folder inside an installed Python package), or a hub id.
+`package:NAME/PATH` (a folder inside an installed Python package), `azureml://…` (`azureml.py`), or a hub id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from octobert.core import archives, environment
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import canonical_digest, remove, storage_errors
 from octobert.core.model_config import CONFIG
-from octobert.models import downloads
+from octobert.models import azureml, downloads
 from octobert.models.modules import modules_of
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -38,6 +38,8 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     """
     if name.startswith("package:"):
         return _in_package(name.removeprefix("package:"))
+    if azureml.is_azureml(name):
+        return azureml.downloaded(name)
     path = downloads.downloaded(name) if downloads.is_url(name) else Path(name).expanduser()
     # Unlike `Path.exists`, it does not raise for names that no file system takes.
     if os.path.exists(path):

@@ -1,0 +1,146 @@
+"""Models of AzureML: registered models of a workspace or of a registry, downloaded once into octobert's cache folder.
+
+    azureml://subscriptions/S/resourcegroups/R/workspaces/W/models/NAME/versions/V
+    azureml://registries/REGISTRY/models/NAME/versions/V
+
+Without a version, the label `latest` is asked for each time. The extra `azureml` has the client. Its default credential is
+taken: a login of the Azure command line, a managed identity, or variables of the environment. The tests answer in the place of
+the client with what it answered for one model; a live workspace was not tried.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from filelock import FileLock
+
+from octobert.core import environment
+from octobert.core.errors import ModelError, reason
+from octobert.core.files import canonical_digest, is_disk_error, remove, stays_inside, storage_errors
+from octobert.core.model_config import CONFIG
+
+_PREFIX = "azureml://"
+_PART = r"([^/<>\s]+)"
+_WORKSPACE = re.compile(
+    rf"azureml://subscriptions/{_PART}/resource[gG]roups/{_PART}/workspaces/{_PART}/models/{_PART}(?:/versions/{_PART})?"
+)
+_REGISTRY = re.compile(rf"azureml://registries/{_PART}/models/{_PART}(?:/versions/{_PART})?")
+_FORMS = "azureml://subscriptions/S/resourcegroups/R/workspaces/W/models/NAME/versions/V"
+
+
+class Models(Protocol):
+    """The part of AzureML's client that is used: `MLClient(…).models`."""
+
+    def get(self, name: str, version: str | None = None, label: str | None = None) -> Any:
+        """The record of a model, with its `version`."""
+        ...
+
+    def download(self, name: str, version: str, download_path: Any) -> None:
+        """Write the files of a model into `download_path/name`."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Name:
+    place: tuple[str, ...]
+    model: str
+    version: str | None
+
+
+def is_azureml(name: str) -> bool:
+    """Whether the name of a model is one of AzureML."""
+    return name.startswith(_PREFIX)
+
+
+def downloaded(name: str, models: Models | None = None) -> Path:
+    """The folder or `.onnx` file of a model, downloaded unless that version is there.
+
+    Args:
+        name: `azureml://…`.
+        models: the client; by default one for the workspace or registry in the name.
+
+    Raises:
+        ModelError: the name has another form or a placeholder, the client is not installed, or the model cannot be had.
+        StorageError: the cache folder cannot be written.
+    """
+    parsed = _parsed(name)
+    client = models or _client(parsed, name)
+    try:
+        version = parsed.version or str(client.get(parsed.model, label="latest").version)
+        folder = environment.cache_folder() / "azureml" / canonical_digest([*parsed.place, parsed.model, version])[:16]
+        with storage_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{folder}.lock"):
+                if not folder.is_dir():
+                    _download(client, parsed.model, version, folder)
+    except Exception as error:  # Azure's clients raise many unrelated types: credentials, network, rights, not found
+        if isinstance(error, ModelError) or is_disk_error(error):
+            raise
+        raise ModelError(
+            "the model could not be downloaded from AzureML",
+            where=name,
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
+            fix="log in (az login), check the name and your rights, or give a local folder",
+        ) from error
+    return _model_in(folder, name)
+
+
+def _download(client: Models, model: str, version: str, folder: Path) -> None:
+    """Download into a folder beside, so that `folder` is there only when it is whole."""
+    partial = folder.with_name(f"partial-{folder.name}")
+    remove(partial)
+    partial.mkdir()
+    try:
+        client.download(name=model, version=version, download_path=str(partial))
+        for path in partial.rglob("*"):
+            if path.is_symlink() or not stays_inside(path.relative_to(partial).as_posix()):
+                raise ModelError("a file of the model is a link", where=path.name, fix="register the model without links")
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _parsed(name: str) -> _Name:
+    workspace, registry = _WORKSPACE.fullmatch(name), _REGISTRY.fullmatch(name)
+    if workspace is not None:
+        *place, model, version = workspace.groups()
+        return _Name(tuple(place), model, version)
+    if registry is not None:
+        place_, model, version = registry.groups()
+        return _Name((place_,), model, version)
+    if placeholder := re.search(r"<[^>]*>", name):
+        what = "the name of the model has a placeholder"
+        raise ModelError(what, where=name, got=placeholder[0], fix="put your own in its place, or give another model")
+    raise ModelError("the name is not one of an AzureML model", where=name, expected=_FORMS)
+
+
+def _client(name: _Name, where: str) -> Models:
+    try:
+        from azure.ai.ml import MLClient
+        from azure.identity import DefaultAzureCredential
+    except ModuleNotFoundError:
+        fix = f"{environment.install('azureml')}, or give a local folder"
+        raise ModelError("a model of AzureML needs its client", where=where, fix=fix) from None
+    credential = DefaultAzureCredential()
+    if len(name.place) == 1:
+        return MLClient(credential, registry_name=name.place[0]).models  # type: ignore[no-any-return]
+    return MLClient(credential, *name.place).models  # type: ignore[no-any-return]
+
+
+def _model_in(folder: Path, name: str) -> Path:
+    """The checkpoint's folder, or the `.onnx` file, wherever in the download it lies."""
+    checkpoints = sorted({path.parent for path in folder.rglob(CONFIG)}, key=lambda path: len(path.parts))
+    exports = sorted(folder.rglob("*.onnx"))
+    if checkpoints:
+        return checkpoints[0]
+    if len(exports) == 1:
+        return exports[0]
+    got = ", ".join(path.name for path in exports[:8]) or "neither"
+    raise ModelError(
+        "the model of AzureML does not hold one model", where=name, got=got, expected=f"{CONFIG}, or one .onnx file"
+    )
