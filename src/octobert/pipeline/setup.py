@@ -96,6 +96,8 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
     if recipe.model.startswith("package:"):
         name = recipe.model.removeprefix("package:").partition("/")[0]
         yield _package(Requirement(name.replace("_", "-")), "model", required=True)
+    if recipe.model.startswith("azureml://"):
+        yield from _of_extra("azureml", "model", required=True)
     for name in recipe.targets:
         capabilities = targets.load(name).CAPABILITIES
         # OpenVINO converts the files of its targets; other providers only run theirs.
