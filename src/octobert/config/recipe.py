@@ -266,6 +266,8 @@ class Recipe(FrozenModel):
         measure: Evaluate and time every model. Otherwise models are only written.
         quick: Measure less, in less than half of the time: at most 128 evaluation rows, few rounds of timing at the smallest
             batch size, and only the float models on the runtimes of the targets. The written models are the same.
+        tune: Goals, `latency` and `throughput`, for which packages that can run here are tuned: the fastest settings on this
+            machine are stored beside the model.
         baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
         benchmark: What is timed.
         seed: Seed of every random choice.
@@ -300,6 +302,7 @@ class Recipe(FrozenModel):
     zip: bool = False
     measure: bool = True
     quick: bool = False
+    tune: tuple[Goal, ...] = ()
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)
@@ -387,7 +390,7 @@ class Recipe(FrozenModel):
             raise ValueError(f"there is no such model type; {did_you_mean(value, families())}")
         return value
 
-    @field_validator("targets", "baselines")
+    @field_validator("targets", "baselines", "tune")
     @classmethod
     def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and len(set(value)) < len(value):

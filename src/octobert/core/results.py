@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 
 from octobert.core.environment import Environment
 from octobert.core.files import stays_inside
@@ -14,7 +14,8 @@ from octobert.core.measurements import Comparison, Footprint, Latency, Load, Sco
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
 from octobert.core.ranges import Provenance, Ranges
-from octobert.core.session import SessionEntries
+from octobert.core.session import PackagedEntries, SessionEntries
+from octobert.core.settings import Tuned
 from octobert.core.tabular import Row, Tabular
 
 PACKAGE_FILE = "octobert.json"
@@ -328,6 +329,7 @@ class Report(Tabular):
         sensitivities: target → sensitivity.
         searches: target → accuracy search.
         simulations: target → comparison with the model of quantization-aware training.
+        tuned: target → the fastest settings found on this machine, one result per goal.
         scores: candidate → metrics.
         comparisons: of quantized models with float baselines.
         latencies: per candidate and shape.
@@ -353,6 +355,7 @@ class Report(Tabular):
     sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
     searches: dict[str, Search] = Field(default_factory=dict)
     simulations: dict[str, Simulated] = Field(default_factory=dict)
+    tuned: dict[str, tuple[Tuned, ...]] = Field(default_factory=dict)
     scores: dict[str, tuple[Score, ...]]
     comparisons: tuple[Comparison, ...]
     latencies: tuple[Latency, ...]
@@ -426,15 +429,7 @@ class PackageManifest(FrozenModel):
     environment: Environment
     files: dict[PackagePath, str]
     sizes: dict[PackagePath, int] = Field(default_factory=dict)
-    session: SessionEntries = SessionEntries()
-
-    @field_validator("session")
-    @classmethod
-    def _may_be_used(cls, session: SessionEntries) -> SessionEntries:
-        # A package may come from anybody.
-        if session.on_files:
-            raise ValueError(f"{session.on_files[0]} may make the runtime load or write files, and is not used")
-        return session
+    session: PackagedEntries = SessionEntries()
 
     def __repr__(self) -> str:
         return f"<PackageManifest: {self.target}, {self.task.name}>"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import FloatType
@@ -118,6 +118,16 @@ class SessionEntries(FrozenModel):
 def _plain(name: str, value: RuntimeOption) -> bool:
     is_plain = abs(value) < _LARGEST_PLAIN if isinstance(value, int) else _PLAIN_VALUE.fullmatch(value) is not None
     return is_plain and not _NOT_PLAIN_NAME.search(name)
+
+
+def _checked(entries: SessionEntries) -> SessionEntries:
+    """The entries of a package, which may come from anybody."""
+    if entries.on_files:
+        raise ValueError(f"{entries.on_files[0]} may make the runtime load or write files, and is not used")
+    return entries
+
+
+PackagedEntries = Annotated[SessionEntries, AfterValidator(_checked)]
 
 
 class SessionOptions(FrozenModel):

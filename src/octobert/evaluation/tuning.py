@@ -95,7 +95,8 @@ def tune(
         ranked = sorted((t for t in tried.values() if t.ratio is not None), key=lambda t: t.ratio or 0.0)
         finalists = [t.setting for t in ranked if t.setting != default and t.ratio < 1.0][:_FINALISTS]  # type: ignore[operator]
         finals = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
-        base_ms = float(np.median(base.times))
+        # Where every trial drew the default, nothing was timed yet.
+        base_ms = float(np.median(base.times or [base.ms()]))
     same = Score(metric=_RATIO, value=1.0, low=1.0, high=1.0, rows=0)
     setting, ratio = min(finals, key=lambda result: result[1].value, default=(default, same))
     if ratio.high >= 1 - MARGIN:

@@ -62,18 +62,27 @@ def check_writable(folder: Path) -> None:
             raise
 
 
-def write_tuned(folder: Path, result: Tuned) -> None:
+def write_tuned(folder: Path, result: Tuned, *, replace: bool = True) -> None:
     """Add a result to the file. Results for other goals and other machines stay.
 
     Args:
         folder: a package.
+        replace: a result for the same goal and machine; otherwise it stays too.
 
     Raises:
         StorageError: the file cannot be written.
+        ModelError: the file that is there cannot be read.
     """
     path = folder / FILE
-    results = _read(path) if path.is_file() else {}
-    results.setdefault(machine_id(), {})[result.goal] = result.model_dump(mode="json")
+    try:
+        results = _read(path) if path.is_file() else {}
+    except ValueError as error:
+        what, fix = "the results of tuning cannot be used", "remove the file, and tune again"
+        raise ModelError(what, where=str(path), got=first_problem(error), fix=fix) from error
+    own = results.setdefault(machine_id(), {})
+    if result.goal in own and not replace:
+        return
+    own[result.goal] = result.model_dump(mode="json")
     with storage_errors(folder), atomic_write(path) as partial:
         partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
 

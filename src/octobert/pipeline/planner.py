@@ -45,6 +45,7 @@ from octobert.pipeline.stages import (
     simulate,
     sweep,
     transform,
+    tune,
 )
 from octobert.quantization import methods
 
@@ -56,7 +57,7 @@ def steps_of(recipe: Recipe) -> list[Step]:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
     facts = facts_of(recipe, tune=recipe.accuracy is not None)
-    steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts), *_measure(facts)]
+    steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts), *_measure(facts), *_tune(facts)]
     steps.append(_report(facts, steps))
     return _checked([*steps, *_packages(facts)])
 
@@ -322,6 +323,29 @@ def _measure(facts: RunFacts) -> list[Step]:
     return [*steps, step("benchmark", benchmark.run, rows, timed)]
 
 
+def _tune(facts: RunFacts) -> list[Step]:
+    """The search for the fastest settings of every target that can run here, where the recipe asks for it."""
+    recipe = facts.recipe
+    return [
+        step(
+            f"tune/{target}",
+            tune.run,
+            tune.Inputs(capture=CAPTURE, data=DATA, export=StepResult(step=f"export/{target}")),
+            tune.Options(
+                target=target,
+                goals=tuple(sorted(recipe.tune)),
+                entries=facts.entries(target),
+                quick=recipe.quick,
+                machine=facts.machine,
+                task=facts.task,
+                seed=recipe.seed,
+            ),
+        )
+        for target in recipe.targets
+        if recipe.tune and target in facts.candidates
+    ]
+
+
 def _evaluate(facts: RunFacts, candidate: str) -> Step:
     exported = StepResult(step=f"export/{candidate}") if candidate in facts.recipe.targets else None
     # Figures belong to a machine and its runtimes; on another one they are measured again.
@@ -354,6 +378,7 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
         plans={target: facts.chosen(target) for target in facts.recipe.targets},
         sensitivities=by_suffix("sensitivity"),
         simulations=by_suffix("simulate"),
+        tuned=by_suffix("tune"),
         evaluations=by_suffix("evaluate"),
         steps={each.name: each.result for each in steps},
     )

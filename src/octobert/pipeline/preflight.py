@@ -36,6 +36,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
         _check_opset(module.CAPABILITIES, recipe.opset)
         if name in recipe.session and probe.available:
             _check_entries(module.CAPABILITIES, recipe.session[name])
+    if recipe.tune and importlib.util.find_spec("optuna") is None:
+        raise RecipeError("tuning needs the package optuna", where="tune", fix=environment.install("tune"))
     if model.is_checkpoint:
         # Asking for the family refuses model types that are not supported.
         _ = model.family

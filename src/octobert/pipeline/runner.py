@@ -22,13 +22,13 @@ from typing import Any, Protocol, TypeVar
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment
-from octobert.core.errors import OctobertError, PublishedFileWarning, StorageError
-from octobert.core.files import canonical_digest, digests_of, disk_error, remove_unless_file, storage_errors
+from octobert.core.errors import ModelError, OctobertError, PublishedFileWarning, StorageError
+from octobert.core.files import canonical_digest, digest_or_none, digests_of, disk_error, remove_unless_file, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
-from octobert.inference import package_zip
+from octobert.inference import package_zip, tuned_file
 from octobert.pipeline import keys
 from octobert.pipeline.carrying import ITSELF
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
@@ -114,7 +114,17 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         if trained is not None:
             folders[CHECKPOINT] = _folder(results[trained], CHECKPOINT)
         pages = dict(zip(PAGES, (report.model_dump_json(indent=1), html.page(report)), strict=True))
-        return report, publish(out, folders, pages, hold, needed=read_in(out, steps))
+        # Settings that the user has tuned since then are for the same model: they stay.
+        kept = {target: _is_there(out / target, folders[target]) for target in report.tuned}
+        notes = publish(out, folders, pages, hold, needed=read_in(out, steps))
+        for target, tuned in report.tuned.items():
+            try:
+                for result in tuned:
+                    tuned_file.write_tuned(out / target, result, replace=not kept[target])
+            except ModelError as error:
+                # The file is the user's, and the packages are complete.
+                notes.append(str(error))
+        return report, notes
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
@@ -164,6 +174,11 @@ def sweep(
     steps = sweep_steps(recipe, calibrators)
     check_output(steps, out)
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
+
+
+def _is_there(place: Path, folder: Folder) -> bool:
+    """Whether the files of a package are in the output directory already."""
+    return all(digest_or_none(place / name) == digest for name, digest in folder.files.items())
 
 
 def _folder(result: StepResult, inner: str = "") -> Folder:

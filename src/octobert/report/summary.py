@@ -17,6 +17,7 @@ from octobert.core.measurements import (
     score_named,
 )
 from octobert.core.results import Report, Search
+from octobert.core.settings import Tuned
 from octobert.report import times
 
 # With more metrics than this, they get a table of their own.
@@ -114,7 +115,8 @@ def verdicts(report: Report) -> list[str]:
     compared += [sentence for timing in throughputs(report) for sentence in times.speed(timing)]
     exported = [sentence for target in report.plans for sentence in _exported(report, target)]
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    return [*compared, *map(goal_text, report.speed_goals), *exported, *searches, *_simulated(report)]
+    goals = map(goal_text, report.speed_goals)
+    return [*compared, *goals, *exported, *searches, *_simulated(report), *_tuned(report)]
 
 
 def _compared(report: Report, model: ModelResult) -> list[str]:
@@ -219,6 +221,29 @@ def trainings(report: Report) -> list[str]:
             parts.append(f"{settings['ranges']} ranges, whose bounds moved by {done['moved']:.1%} of their width (median)")
         sentences.append("; ".join(parts) + ".")
     return sentences
+
+
+def _tuned(report: Report) -> list[str]:
+    """What the search for fast settings has found, target by target."""
+    if not report.recipe.get("tune"):
+        return []
+    sentences = [f"{target}: {tuned_text(result)}." for target, results in report.tuned.items() for result in results]
+    absent = [target for target in report.plans if target not in report.tuned]
+    return [
+        *sentences,
+        *(f"{target}: not tuned, because it cannot run here: {report.absent.get(target)}." for target in absent),
+    ]
+
+
+def tuned_text(result: Tuned) -> str:
+    """Return the result of a search for fast settings as a sentence without a full stop."""
+    if result.ratio >= 1:
+        return f"tuned for {result.goal}: the default setting stays, no other of {len(result.tried)} is significantly faster"
+    setting = result.setting
+    parts = [f"streams {setting.streams}", *([f"threads {setting.threads}"] if setting.threads else [])]
+    parts += [f"{name} {value}" for name, value in setting.runtime_options.items()]
+    interval = f"{result.ratio:.3f} [{result.low:.3f}, {result.high:.3f}]"
+    return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
 
 
 def goal_text(goal: SpeedGoal) -> str:

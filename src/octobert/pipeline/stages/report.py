@@ -27,7 +27,7 @@ from octobert.core.results import (
 from octobert.evaluation import candidates, latency, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform
+from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform, tune
 from octobert.pipeline.store import manifest_of
 from octobert.tasks import Task
 
@@ -48,6 +48,7 @@ class Inputs(FrozenModel):
     plans: dict[str, StepResult]
     sensitivities: dict[str, StepResult]
     simulations: dict[str, StepResult]
+    tuned: dict[str, StepResult]
     evaluations: dict[str, StepResult]
     steps: dict[str, StepResult]
 
@@ -81,6 +82,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         sensitivities={t: result.read(sensitivity.FACTS, Sensitivity) for t, result in inputs.sensitivities.items()},
         searches={t: plan.read(search.FACTS, Search) for t, plan in searched.items()},
         simulations={t: result.read(simulate.FACTS, Simulated) for t, result in inputs.simulations.items()},
+        tuned={t: result.read(tune.TUNED, tune.Results).results for t, result in inputs.tuned.items()},
         scores={n: result.read(evaluate.SCORES, evaluate.Scores).scores for n, result in inputs.evaluations.items()},
         comparisons=tuple(_compared(context)),
         latencies=timings.latencies if timings else (),

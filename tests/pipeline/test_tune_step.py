@@ -1,0 +1,93 @@
+"""`tune` in a recipe: a step for each target that can run here, its result beside the model, and a sentence in the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octobert.config.loading import parse
+from octobert.core.errors import ModelError, RecipeError
+from octobert.core.settings import Setting, Tuned
+from octobert.inference import tuned_file
+from octobert.pipeline.planner import steps_of
+from octobert.pipeline.stages import tune
+from octobert.report import summary
+from tests.support.stages import context_of, stored
+
+
+def result(ratio: float, goal: str = "latency", **setting: Any) -> Tuned:
+    plain = {"goal": goal, "setting": Setting(**setting), "ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.05}
+    return Tuned.model_validate({**plain, "default_ms": 3.0, "rows": 8, "tried": ()})
+
+
+def recipe_of(finished: Any, **keys: Any) -> Any:
+    plain = finished[0].model_dump(by_alias=True, exclude_unset=True)
+    return parse({**plain, "task": plain["task"]["name"], **keys})
+
+
+def test_a_step_for_each_target_that_can_run_here(finished) -> None:
+    entries = {"ort-cpu": {"options": {"intra_op_num_threads": 1}}}
+    recipe = recipe_of(finished, targets=["ort-cpu", "tensorrt"], tune=["throughput", "latency"], session=entries, quick=True)
+    steps = {step.name: step for step in steps_of(recipe)}
+    assert [name for name in steps if name.startswith("tune/")] == ["tune/ort-cpu"]
+    options = steps["tune/ort-cpu"].options
+    assert (options.goals, options.quick) == (("latency", "throughput"), True)
+    assert options.entries.options == {"intra_op_num_threads": 1}
+    assert list(steps["report"].inputs.tuned) == ["ort-cpu"]
+    assert list(steps).index("tune/ort-cpu") < list(steps).index("report") < list(steps).index("package/ort-cpu")
+
+
+def test_the_stage_keeps_the_default_where_nothing_was_tried(finished, tmp_path: Path, monkeypatch) -> None:
+    """One process with the real model; without trials the default stays."""
+    monkeypatch.setattr(tune, "TRIALS", (0, 0))
+    steps = {step.name: step for step in steps_of(recipe_of(finished, tune=["latency"]))}
+    out = finished[1]
+    exported = next(f for f in (out / ".octobert" / "store").glob("export-*") if '"target": "ort-cpu"' in _manifest(f))
+    made = {"capture": stored(out, "capture"), "data": stored(out, "data"), "export/ort-cpu": exported}
+    context = context_of(steps["tune/ort-cpu"], tmp_path / "stage", made)
+    assert tune.run(context) == {"latency": 1.0}
+    (found,) = tune.Results.model_validate_json((context.work / tune.TUNED).read_bytes()).results
+    assert (found.goal, found.setting, found.tried) == ("latency", Setting(), ())
+    assert found.default_ms > 0
+
+
+def _manifest(folder: Path) -> str:
+    return next(folder.glob("*.json")).read_text() if list(folder.glob("*.json")) else ""
+
+
+def test_what_the_user_has_tuned_since_then_stays(tmp_path: Path) -> None:
+    tuned_file.write_tuned(tmp_path, result(0.9, threads=1))
+    tuned_file.write_tuned(tmp_path, result(0.8, threads=2), replace=False)
+    tuned_file.write_tuned(tmp_path, result(0.7, goal="throughput", streams=2), replace=False)
+    found = tuned_file.read_tuned(tmp_path, {})
+    assert (found["latency"].setting.threads, found["throughput"].setting.streams) == (1, 2)
+    tuned_file.write_tuned(tmp_path, result(0.8, threads=2))
+    assert tuned_file.read_tuned(tmp_path, {})["latency"].setting.threads == 2
+    (tmp_path / tuned_file.FILE).write_text("[]")
+    with pytest.raises(ModelError, match="the results of tuning cannot be used"):
+        tuned_file.write_tuned(tmp_path, result(0.8))
+
+
+def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> None:
+    report = finished[2].model_copy(
+        update={
+            "recipe": {**finished[2].recipe, "tune": ["latency"]},
+            "tuned": {"ort-cpu": (result(0.8, threads=2, runtime_options={"spinning": False}), result(1.0, goal="throughput"))},
+            "plans": {name: finished[2].plans["ort-cpu"] for name in ("ort-cpu", "qnn")},
+            "absent": {"qnn": "the package onnxruntime-qnn is not installed"},
+        }
+    )
+    assert summary.verdicts(report)[-3:] == [
+        "ort-cpu: tuned for latency: streams 1, threads 2, spinning False takes 0.800 [0.700, 0.850] × the default time, and is "
+        "stored beside the model.",
+        "ort-cpu: tuned for throughput: the default setting stays, no other of 0 is significantly faster.",
+        "qnn: not tuned, because it cannot run here: the package onnxruntime-qnn is not installed.",
+    ]
+
+
+@pytest.mark.parametrize("goals", [["speed"], ["latency", "latency"]])
+def test_goals_that_there_are_not(goals: list[str]) -> None:
+    with pytest.raises(RecipeError, match=r"tune(\.0: input should be 'latency' or 'throughput'|: a name is listed twice)"):
+        parse({"model": "m", "task": "mrpc", "data": "d", "tune": goals})
