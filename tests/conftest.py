@@ -26,11 +26,18 @@ from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.graph.capture.capture import Captured, capture
 from octobert.models import families
-from octobert.models.heads import HEADS
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from tests.support.checkpoints import make_byte_level_tokenizer, make_checkpoint, make_tokenizer, pad_of, parity_feeds
+from tests.support.checkpoints import (
+    FAMILY_HEADS,
+    PRETRAINED_HEADS,
+    make_byte_level_tokenizer,
+    make_checkpoint,
+    make_tokenizer,
+    pad_of,
+    parity_feeds,
+)
 from tests.support.graphs import ranges_of, sites_of, statistics_of
 from tests.support.runs import FAST, TARGETS, is_being_made, made_once, warmed, write_pairs
 
@@ -64,7 +71,7 @@ def captured(request, checkpoint, tmp_path_factory: pytest.TempPathFactory) -> C
     """`captured("bert", "sequence-classification")` → the canonical graph, captured once; nobody may edit it."""
     loaded: dict[tuple[str, str], Captured] = {}
     everything = any(item.name.startswith("test_every_family_and_head") for item in request.session.items)
-    later = [(family, head) for family in families.names() for head in HEADS] if everything else []
+    later = [*FAMILY_HEADS, *PRETRAINED_HEADS] if everything else []
     random.Random(os.environ.get("PYTEST_XDIST_WORKER")).shuffle(later)
 
     def folder_of(family: str, head: str) -> Path:

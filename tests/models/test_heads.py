@@ -11,6 +11,7 @@ import pytest
 from octobert import targets
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
+from octobert.core.family import families
 from octobert.core.session import SessionOptions
 from octobert.graph import operators, parity
 from octobert.graph.capture import capture
@@ -60,6 +61,38 @@ def test_a_checkpoint_of_another_head(checkpoint, tmp_path: Path) -> None:
         heads.check_head(source, "token-classification")
     with pytest.raises(ModelError, match='there is no head "question-answring"; did you mean "question-answering"'):
         heads.head_of("question-answring")
+
+
+@pytest.mark.parametrize(
+    ("stated", "head", "fits"),
+    [
+        ("BertForPreTraining", "masked-lm", True),
+        ("BertForMaskedLM", "next-sentence", True),
+        ("BertForMaskedLM", "embedding", True),
+        ("BertForSequenceClassification", "feature-extraction", True),
+        ("BertForSequenceClassification", "next-sentence", False),
+        ("BertForMaskedLM", "sequence-classification", False),
+        ("BertModel", "masked-lm", False),
+    ],
+)
+def test_heads_of_pre_training_are_not_told_by_the_config(checkpoint, stated: str, head: str, fits: bool) -> None:
+    """Its weights are: a checkpoint without those of a head is refused when it is opened."""
+    source = resolve(checkpoint("bert"))
+    source = source.model_copy(update={"config": {**source.config, "architectures": [stated]}})
+    if fits:
+        heads.check_head(source, head)
+    else:
+        with pytest.raises(ModelError, match=f"the checkpoint has no {head} head"):
+            heads.check_head(source, head)
+
+
+def test_the_families_of_a_head_are_those_of_transformers() -> None:
+    from transformers.models.auto import modeling_auto
+
+    for head, names in (("masked-lm", "MASKED_LM"), ("next-sentence", "NEXT_SENTENCE_PREDICTION")):
+        known = getattr(modeling_auto, f"MODEL_FOR_{names}_MAPPING_NAMES")
+        ours = {name for name, family in families().items() if not HEADS[head].families or family in HEADS[head].families}
+        assert ours == set(families()) & set(known)
 
 
 def test_modules_after_a_head_are_not_dropped(checkpoint, tmp_path: Path) -> None:

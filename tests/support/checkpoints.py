@@ -114,6 +114,22 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+# The heads that are captured for every family, those that are one linear layer over all tokens, of which each family gets one,
+# and single ones. The masked language model of BERT is captured by a run (tests/tasks/test_token_heads.py).
+_ALL, _LINEAR = ("sequence-classification", "embedding"), ("token-classification", "question-answering")
+_FAMILIES = plugins.names("families")
+FAMILY_HEADS = (
+    *((family, head) for family in _FAMILIES for head in _ALL),
+    *((family, _LINEAR[index % 2]) for index, family in enumerate(_FAMILIES)),
+)
+PRETRAINED_HEADS = (
+    *((family, "masked-lm") for family in _FAMILIES if family != "bert"),
+    ("bert", "next-sentence"),
+    ("mobilebert", "next-sentence"),
+    ("bert", "feature-extraction"),
+)
+
+
 def tiny_settings(family: str) -> dict[str, Any]:
     """Keyword arguments for `AutoConfig.for_model(family)` that give a model of a few kilobytes."""
     own = OWN_SETTINGS.get(family, {})
@@ -153,7 +169,7 @@ def make_tokenizer(folder: Path, *, pad_id: int) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"] if pad_id == 1 else ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokens = [*special, *WORDS, *(c for c in _CHARACTERS if c not in WORDS), *_PIECES]
+    tokens = [*special, *WORDS, *(c for c in _CHARACTERS if c not in WORDS), *_PIECES, "[MASK]"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -162,6 +178,7 @@ def make_tokenizer(folder: Path, *, pad_id: int) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
+    tokenizer.add_special_tokens(["[MASK]"])
     tokenizer.save(str(folder / "tokenizer.json"))
 
 

@@ -12,6 +12,7 @@ from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.tasks import _classification, _embedding
+from octobert.tasks._texts import RowTexts
 
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
@@ -80,9 +81,35 @@ def tagging(name: str, tokenizer: Tokenizer):
     return task, rows, encoded, said(gold), said([[flat.pop() for _ in own] for own in gold])
 
 
+def filling(tokenizer: Tokenizer):
+    """Texts of eight words each, of which one or all are masked."""
+    task, generator = build("fill-mask", mask=0.25), np.random.default_rng(1)
+    words = ("the", "of", "and", "a", "to", "in", "is", "you", "that", "it")
+    rows = [{"text": " ".join(generator.choice(words, 8))} for _ in range(40)]
+    encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
+
+    def said(chosen: list[np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = []
+        for row, ids in zip(encoded.flat, chosen, strict=True):
+            logits = np.zeros((len(row), tokenizer.vocabulary), dtype=np.float32)
+            logits[row.places, ids] = 60
+            outputs.append(row.kept({"logits": logits}))
+        return {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
+
+    wanted = [row.wanted for row in encoded.flat]
+    return task, rows, encoded, said(wanted), said([np.roll(ids, 1) + 1 for ids in generator.permutation(wanted)])
+
+
 def example(name: str, tokenizer: Tokenizer):
     """(task, rows, what is asked, perfect outputs, shuffled outputs) of a task."""
     generator = np.random.default_rng(1)
+    if name == "fill-mask":
+        return filling(tokenizer)
+    if name == "feature-extraction":
+        task, rows = build(name), [{"sentence1": "the", "sentence2": "of"} for _ in range(40)]
+        encoded = task.encode(tokenizer, task.inputs(rows, where="rows"))
+        states = unit(5 * 40)
+        return task, rows, encoded, {"last_hidden_state": states}, {"last_hidden_state": generator.permutation(states)}
     if name in ANSWERING:
         return answering(name, tokenizer)
     if name == "token-classification":
@@ -106,8 +133,10 @@ def example(name: str, tokenizer: Tokenizer):
 
 def text_column(task) -> str:
     """One column of texts that the task reads."""
-    if isinstance(task, _classification.Classification):
+    if isinstance(task, RowTexts):
         return task.text[0][0]
+    if task.head == "masked-lm":
+        return task.text[0]
     return task.words[0] if task.head == "token-classification" else task.columns[0]
 
 
@@ -117,7 +146,12 @@ class TestEveryTask:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         gold = task.gold(rows, where="rows")
         for metric, function in task.metrics.items():
-            if not metric.endswith("_threshold"):
+            if metric == "pseudo_perplexity":
+                assert function(task.items(perfect, encoded, gold)) == pytest.approx(1.0)
+                assert function(task.items(shuffled, encoded, gold)) > 100
+            elif metric == "log_likelihood":
+                assert function(task.items(perfect, encoded, gold)) == pytest.approx(0.0)
+            elif not metric.endswith("_threshold"):
                 assert function(task.items(perfect, encoded, gold)) == pytest.approx(1.0), metric
                 assert function(task.items(shuffled, encoded, gold)) < 0.8, metric
 
@@ -133,14 +167,16 @@ class TestEveryTask:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
         by_metric = {s.metric: s for s in scoring.scores(task, perfect, encoded, task.gold(rows, where="rows"), seed=0)}
         chance = task.chance(task.items(perfect, encoded, task.gold(rows, where="rows")))
-        assert str(task.primary) in chance
+        assert task.primary is None or task.primary in chance
         assert all(0 <= chance[metric] == by_metric[metric].chance < 0.8 for metric in chance)
         assert task.fidelity(perfect, perfect, encoded).chance < 0.8
 
     def test_inputs_are_one_text_or_a_pair_or_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, _ = example(name, tokenizer)
         inputs = task.inputs(rows, where="rows")
-        assert len(next(iter(perfect.values()))) == (sum(map(len, encoded.flat)) if task.per_token else len(inputs))
+        assert len(next(iter(perfect.values()))) == (
+            sum(row.entries for row in encoded.flat) if task.per_token else len(inputs)
+        )
         lengths = {len(text) for text in inputs}
         assert lengths == {len(row["tokens"]) for row in rows} if task.head == "token-classification" else lengths <= {1, 2}
 
@@ -158,8 +194,12 @@ class TestEveryTask:
     def test_what_changed_is_said_in_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), encoded, task.gold(rows, where="rows"), seed=0)
-        assert bool(compared.changed) == (name != "embedding")
+        assert bool(compared.changed) == (name not in ("embedding", "feature-extraction"))
         gold = task.gold(rows, where="rows")
+        if name == "fill-mask":
+            # What was masked is in the text, which is what is expected.
+            assert all(set(before.split()) <= set(expected.split()) for _, expected, before, _ in compared.changed)
+            return
         for index, expected, before, after in compared.changed:
             # The reference is perfect here, so it said what was expected.
             assert (before, expected) == (task.expected(gold[index]),) * 2
@@ -170,7 +210,7 @@ class TestEveryTask:
         column = text_column(task)
         broken = [{(k + "x" if k == column else k): v for k, v in row.items()} for row in rows]
         named = f'there is no column "{column}".*did you mean "{column}x"'
-        usual = "no column is recognized as text .*expected .*name yours with text-classification's option text"
+        usual = "no column is recognized as text .*expected .*name yours with the task's option text"
         with pytest.raises(DataError, match=f"{named}|{usual}"):
             task.inputs(broken, where="rows")
 
@@ -187,9 +227,13 @@ class TestEveryTask:
 
     def test_it_answers(self, name: str, tokenizer) -> None:
         task, _, encoded, perfect, _ = example(name, tokenizer)
+        if name == "fill-mask":
+            encoded = task.encode(tokenizer, [("the [MASK] of",)])
+            perfect = encoded.flat[0].kept({"logits": np.zeros((5, tokenizer.vocabulary))})
         answer = task.answer(perfect, encoded, 0, encoded.texts[0])
         answered = {"answer", "score", "start", "end", "others"}
-        assert set(answer) in ({"label", "score"}, {"embedding"}, answered, {"words", "tags", "entities"})
+        others = ({"words", "tags", "entities"}, {"masks", "text"}, {"tokens", "states"})
+        assert set(answer) in ({"label", "score"}, {"embedding"}, answered, *others)
 
     def test_what_is_no_text_is_refused(self, name: str, tokenizer) -> None:
         for given in (None, 1, {"text": "a"}, ["a", 1], "\udcff", "", ("a", " ") if name != "token-classification" else [" "]):

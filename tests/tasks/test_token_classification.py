@@ -171,6 +171,7 @@ class _Row:
 
     spans = np.array([[-1, -1], [0, 1], [1, 2], [-1, -1]])
     best = np.array([False, True, True, False])
+    entries = 4
 
     def __len__(self) -> int:
         return 4

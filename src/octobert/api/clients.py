@@ -19,11 +19,26 @@ if TYPE_CHECKING:
 
 EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
 TAGGING, ANSWERING = "token-classification", "question-answering"
+FILLING, FEATURES, NEXT = "masked-lm", "feature-extraction", "next-sentence"
+# transformers 5 has no pipeline for question answering, and no release has one for the others.
+_WITHOUT_PIPELINE = (EMBEDDING, ANSWERING, NEXT)
 _TEXTS = '["How old is the tower?", "It was built in 1889."]'
 _IR = ("openvino_model.xml", "openvino_model.bin")
 _QUESTION, _CONTEXT = '"Who built it?"', '"Gustave Eiffel built it in 1889."'
-_PIPELINES = {CLASSIFICATION: "text-classification", TAGGING: "token-classification", ANSWERING: "question-answering"}
-_CLASSES = {CLASSIFICATION: "SequenceClassification", TAGGING: "TokenClassification", ANSWERING: "QuestionAnswering"}
+_PIPELINES = {
+    CLASSIFICATION: "text-classification",
+    TAGGING: "token-classification",
+    ANSWERING: "question-answering",
+    FILLING: "fill-mask",
+    FEATURES: "feature-extraction",
+}
+_CLASSES = {
+    CLASSIFICATION: "SequenceClassification",
+    TAGGING: "TokenClassification",
+    ANSWERING: "QuestionAnswering",
+    FILLING: "MaskedLM",
+    FEATURES: "FeatureExtraction",
+}
 
 
 class Exported(FrozenModel):
@@ -91,7 +106,7 @@ CLIENTS: Mapping[str, Client] = {
         ir=True,
     ),
     "optimum": Client(
-        (EMBEDDING, CLASSIFICATION, TAGGING, ANSWERING),
+        (EMBEDDING, CLASSIFICATION, TAGGING, ANSWERING, FILLING, FEATURES, NEXT),
         ("pip install 'optimum-onnx[onnxruntime]'", "pip install 'optimum-intel[openvino]'"),
         ir=True,
     ),
@@ -104,7 +119,7 @@ CLIENTS: Mapping[str, Client] = {
         ir=True,
     ),
     "transformers.js": Client(
-        (EMBEDDING, CLASSIFICATION, TAGGING, ANSWERING),
+        (EMBEDDING, CLASSIFICATION, TAGGING, ANSWERING, FILLING, FEATURES),
         ("npm install @huggingface/transformers",),
         file="onnx/model_quantized.onnx",
     ),
@@ -241,7 +256,7 @@ def _optimum(model: Model) -> list[str]:
     kind = f"{prefix}ModelFor{_CLASSES.get(model.head, 'CustomTasks')}"
     lines = [
         f"from {module} import {kind}",
-        f"from transformers import AutoTokenizer{', pipeline' if model.head in (CLASSIFICATION, TAGGING) else ''}",
+        f"from transformers import AutoTokenizer{', pipeline' if model.head not in _WITHOUT_PIPELINE else ''}",
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({model.quoted()})",
         f"model = {kind}.from_pretrained({model.quoted()})",
@@ -250,10 +265,12 @@ def _optimum(model: Model) -> list[str]:
         lines += [f'inputs = tokenizer({_TEXTS}, padding=True, truncation=True, return_tensors="pt")']
         return [*lines, 'vectors = model(**inputs)["sentence_embedding"]']
     if model.head == ANSWERING:
-        # transformers 5 has no pipeline for this.
         lines += [f'inputs = tokenizer({_QUESTION}, {_CONTEXT}, return_tensors="pt")', "outputs = model(**inputs)"]
         lines += ["start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()"]
         return [*lines, 'answers = tokenizer.decode(inputs["input_ids"][0, start : end + 1])']
+    if model.head == NEXT:
+        lines += ['inputs = tokenizer("He left.", "He went away.", return_tensors="pt")']
+        return [*lines, 'answers = model(**inputs)["logits"]']
     lines += [f'run = pipeline("{_PIPELINES[model.head]}", model=model, tokenizer=tokenizer)']
     return [*lines, f"answers = run({_inputs(model, named=True)})"]
 
@@ -319,7 +336,10 @@ def _transformers_js(model: Model) -> list[str]:
             'const inputs = run.tokenizer(["He left."], { text_pair: ["He went away."], padding: true, truncation: true });',
             "const answers = (await run.model(inputs)).logits.tolist();",
         ]
-    given = f"{_QUESTION}, {_CONTEXT}" if model.head == ANSWERING else '"It was a pleasant surprise."'
+    given = {
+        ANSWERING: f"{_QUESTION}, {_CONTEXT}",
+        FILLING: "`It was a ${run.tokenizer.mask_token} surprise.`",
+    }.get(model.head, '"It was a pleasant surprise."')
     return [*lines, f"const answers = await run({given});"]
 
 
@@ -331,6 +351,8 @@ def _inputs(model: Model, *, named: bool = False) -> str:
     """An input of a model, as Python writes it."""
     if model.head == ANSWERING:
         return f"question={_QUESTION}, context={_CONTEXT}"
+    if model.head == FILLING:
+        return 'f"It was a {tokenizer.mask_token} surprise."'
     if not model.pairs:
         return '"It was a pleasant surprise."'
     return '[{"text": "He left.", "text_pair": "He went away."}]' if named else '("He left.", "He went away.")'

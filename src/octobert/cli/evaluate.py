@@ -57,6 +57,8 @@ def command(
     change = ""
     if comparison.difference is not None:
         change = f", {comparison.metric} {comparison.difference:+.4f} ({probability(comparison.p_value)})"
+    if comparison.divergence is not None:
+        change = f", KL divergence {comparison.divergence:.5f} nats{change}"
     _show.line(
         f"{comparison.candidate} follows {comparison.reference}: {comparison.fidelity_name} {comparison.fidelity:.4f}, "
         f"output error {comparison.output_error:.4f}, {len(comparison.changed)} rows changed{change}"

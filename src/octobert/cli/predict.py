@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ EXAMPLES = (
     'octobert predict out/ort-cpu "what a pleasant surprise"',
     'octobert predict out/ort-cpu --pair "He left." "He went away."',
     'octobert predict out/ort-cpu --question "Who wrote it?" --context-file article.txt',
+    'octobert predict out/ort-cpu --top 10 "Paris is the [MASK] of France."',
 )
 
 
@@ -37,6 +38,7 @@ def command(
         str | None,
         typer.Option(help="Name of the model's prompt that is put before texts, such as query. Default: the model's."),
     ] = None,
+    top: Annotated[int | None, typer.Option(help="Fillers for each mask of a text. Default: 5.")] = None,
     goal: Annotated[
         str, typer.Option(help="latency: one inference uses all cores. throughput: each core runs its own inference.")
     ] = "latency",
@@ -61,7 +63,11 @@ def command(
             _check_asked(model.manifest.task)
         if device:
             _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
-        for answer in model.stream(_prompted(_remembered(inputs, waiting), prompt)):
+        given = _with("prompt", prompt, _remembered(inputs, waiting))
+        if top is not None:
+            _check_fills(model.manifest.task)
+            given = _with("top", top, given)
+        for answer in model.stream(given):
             cut = cut or "truncated" in answer
             if as_json:
                 answers.append({"input": waiting.popleft(), **answer})
@@ -80,9 +86,18 @@ def _remembered(inputs: Iterator[Any], waiting: deque[Any]) -> Iterator[Any]:
         yield item
 
 
-def _prompted(inputs: Iterator[Any], prompt: str | None) -> Iterator[Any]:
-    """Inputs with the name of their prompt."""
-    return inputs if prompt is None else ({"text": item, "prompt": prompt} for item in inputs)
+def _with(name: str, value: Any, inputs: Iterator[Any]) -> Iterator[Any]:
+    """Inputs with what is said of each: the name of its prompt, or how many fillers it gets."""
+    return inputs if value is None else ({"text": item, name: value} for item in inputs)
+
+
+def _check_fills(task: TaskFacts) -> None:
+    """Refuse a number of fillers for a model that fills no masks."""
+    from octobert.core.errors import DataError
+
+    if task.head != "masked-lm":
+        what, fix = "the model does not fill masks", "leave out --top"
+        raise DataError(what, where="--top", got=f"a model for {task.name}", fix=fix)
 
 
 def _check_asked(task: TaskFacts) -> None:
@@ -105,6 +120,12 @@ def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
             f"{e['text']} ({e['type']}, {e['start']}–{e['end']}, {e['score']:.4f})" for e in answer["entities"]
         )
         return f"{entities or '(nothing)'}\t{text}"
+    if "masks" in answer:
+        masks = [", ".join(f"{each['text']} ({each['score']:.4f})" for each in fillers) for fillers in answer["masks"]]
+        return f"{' | '.join(masks)}\t{text}"
+    if "states" in answer:
+        states = answer["states"]
+        return f"[{_numbers(states[0])}, …] ({len(states)} × {len(states[0])})\t{text}"
     if "label" in answer:
         return f"{answer['label']}\t{answer['score']:.4f}\t{text}"
     if "labels" in answer:
@@ -112,8 +133,12 @@ def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:
         return f"{given or '(no label)'}\t{text}"
     if "score" in answer:
         return f"{answer['score']:.4f}\t{text}"
-    numbers = ", ".join(f"{x:.4f}" for x in answer["embedding"][:6])
-    return f"[{numbers}, …] ({len(answer['embedding'])})\t{text}"
+    return f"[{_numbers(answer['embedding'])}, …] ({len(answer['embedding'])})\t{text}"
+
+
+def _numbers(vector: Sequence[float]) -> str:
+    """The first numbers of a vector."""
+    return ", ".join(f"{x:.4f}" for x in vector[:6])
 
 
 def _questions(

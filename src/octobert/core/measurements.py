@@ -84,6 +84,7 @@ class Comparison(FrozenModel):
             has only one answer, so that agreement says nothing. None where the task does not say.
         output_error: root mean square difference of the raw outputs.
         changed: items with another answer: index, expected answer, answer of the reference, answer of the candidate.
+        divergence: mean Kullback-Leibler divergence from the reference's distributions in nats, where the task measures it.
     """
 
     candidate: str
@@ -98,6 +99,7 @@ class Comparison(FrozenModel):
     output_error: float
     changed: tuple[tuple[int, str, str, str], ...]
     fidelity_chance: float | None = None
+    divergence: float | None = None
 
 
 class Latency(FrozenModel):

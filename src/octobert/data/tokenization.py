@@ -46,13 +46,32 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def entries(self) -> int:
+        """How many entries of per-token outputs `kept` leaves: one for each token."""
+        return len(self)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that a per-token output has for each token, where they are so many that batches must be small; else 1."""
+        return 1
+
+    def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """What is kept of the per-token outputs of this row, [tokens, …] each: all of them."""
+        return outputs
+
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Texts, and for each of them the token rows that the model reads: one, or several windows."""
+    """Texts, and for each of them the token rows that the model reads: one, or several windows.
+
+    Args:
+        tokenizer: what made the rows, where answers name tokens.
+    """
 
     texts: Sequence[Text]
     rows: Sequence[Sequence[Encoded]]
+    tokenizer: Tokenizer | None = None
 
     @functools.cached_property
     def flat(self) -> list[Encoded]:
@@ -61,13 +80,14 @@ class EncodedTexts:
 
     @functools.cached_property
     def _tokens(self) -> list[int]:
-        """Tokens of all texts before each, and of all."""
-        return [0, *itertools.accumulate(sum(map(len, rows)) for rows in self.rows)]
+        """Entries of per-token outputs of all texts before each, and of all."""
+        return [0, *itertools.accumulate(sum(row.entries for row in rows) for rows in self.rows)]
 
     def single(self, index: int, outputs: Mapping[str, np.ndarray]) -> tuple[EncodedTexts, dict[str, np.ndarray]]:
         """The text at `index` alone, with its part of outputs [tokens of all rows, …]."""
         part = slice(*self._tokens[index : index + 2])
-        return EncodedTexts([self.texts[index]], [self.rows[index]]), {name: array[part] for name, array in outputs.items()}
+        texts = EncodedTexts([self.texts[index]], [self.rows[index]], self.tokenizer)
+        return texts, {name: array[part] for name, array in outputs.items()}
 
 
 @dataclass(frozen=True)
@@ -179,6 +199,40 @@ class Tokenizer:
         segments = tuple(int(types[edges[2 * text + 1]]) for text in range(texts))
         return Frame(tuple(ids[gap] for gap in gaps), tuple(types[gap] for gap in gaps), segments)
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """Tokens as the vocabulary writes them, such as `##ing` or `Ġdog`."""
+        return [str(self._tokenizer.id_to_token(int(index))) for index in ids]
+
+    def decoded(self, ids: Sequence[int]) -> str:
+        """Tokens as text."""
+        with self._errors():
+            return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)).strip()
+
+    @functools.cached_property
+    def mask(self) -> tuple[str, int]:
+        """The mask token and its id: what the tokenizer's files state, else `[MASK]` or `<mask>`.
+
+        From then on it is one token wherever it stands in a text.
+
+        Raises:
+            ModelError: the vocabulary has no mask token.
+        """
+        for name in (*_stated_masks(self._path.parent), "[MASK]", "<mask>"):
+            index = self._tokenizer.token_to_id(name)
+            if index is not None:
+                # One that is known already may take the space before it, as RoBERTa's does.
+                if name not in {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}:
+                    with self._lock:
+                        self._tokenizer.add_special_tokens([name])
+                return name, int(index)
+        what, fix = "the tokenizer has no mask token", "take the tokenizer of a masked language model"
+        raise ModelError(what, where=str(self._path), expected="[MASK] or <mask>", fix=fix)
+
     @contextmanager
     def _errors(self, what: str = "does not fit together") -> Iterator[None]:
         """Turn the library's errors into a sentence: plain `Exception`s, and panics of Rust, which are not even those."""
@@ -189,6 +243,15 @@ class Tokenizer:
         except BaseException as error:
             got, fix = reason(error, longest=200), "download or copy the tokenizer again"
             raise ModelError(f"{self._path.name} {what}", where=str(self._path), got=got, fix=fix) from error
+
+
+def _stated_masks(folder: Path) -> Iterator[str]:
+    """The mask tokens that the files beside a tokenizer name."""
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        stated = read_object(folder / file).get("mask_token") if (folder / file).is_file() else None
+        stated = stated.get("content") if isinstance(stated, dict) else stated
+        if isinstance(stated, str) and stated:
+            yield stated
 
 
 def check_length(max_length: int | None, folder: Path) -> None:
@@ -241,7 +304,7 @@ def batches(rows: Sequence[Encoded], *, max_tokens: int, max_rows: int = 64) -> 
 
 def split(outputs: np.ndarray, rows: Sequence[Encoded]) -> list[np.ndarray]:
     """Outputs [tokens of all rows, …] row by row."""
-    return np.split(outputs, np.cumsum([len(row) for row in rows])[:-1])
+    return np.split(outputs, np.cumsum([row.entries for row in rows])[:-1])
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:

@@ -141,7 +141,8 @@ class AccuracyJudge:
         outputs.update(self._by_text(joined, texts))
 
     def _by_text(self, joined: Mapping[str, np.ndarray], texts: Sequence[Text]) -> Outputs:
-        sizes = [sum(map(len, self._rows[t])) if self._task.per_token else len(self._rows[t]) for t in texts]
+        per_token = self._task.per_token
+        sizes = [sum(row.entries for row in self._rows[t]) if per_token else len(self._rows[t]) for t in texts]
         parts = {name: np.split(array, np.cumsum(sizes)[:-1]) for name, array in joined.items()}
         return {text: {name: parts[name][i] for name in parts} for i, text in enumerate(texts)}
 

@@ -9,6 +9,7 @@ from octobert.core.errors import DataError
 from octobert.core.measurements import Comparison, Score, score_named
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import mcnemar, paired, scores_of
+from octobert.models.heads import head_of
 from octobert.tasks import Outputs, Task, unpacked
 
 
@@ -70,7 +71,7 @@ def compare(
     if task.primary is not None and len(gold):
         ours, theirs = (task.items(each, encoded, gold) for each in outputs)
         difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, seed=seed)
-        if task.primary == "accuracy" and task.head == "sequence-classification":
+        if task.primary == "accuracy" and head_of(task.head).shape == "classes":
             right = [each[:, 0] == each[:, 1] for each in map(unpacked, (ours, theirs))]
             p_value = mcnemar(right[0], right[1])
     expected = [task.expected(value) for value in gold]
@@ -86,5 +87,6 @@ def compare(
         fidelity=fidelity.agreement,
         fidelity_chance=fidelity.chance,
         output_error=fidelity.error,
+        divergence=fidelity.divergence,
         changed=tuple((i, expected[i] if expected else "", before, after) for i, before, after in fidelity.changed),
     )

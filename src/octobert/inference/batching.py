@@ -8,7 +8,7 @@ preferred.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from octobert.data.tokenization import Encoded, feeds_of
 from octobert.inference.cost_model import CostModel, default_cost_model
 
 MAX_ROWS = 64
+# Most numbers of one output of a batch: 128 MiB of float32. Only outputs over a vocabulary come near.
+MAX_NUMBERS = 2**25
 _COUNTS = np.arange(1, MAX_ROWS + 1)
 # Where a new shape is slow, batches have one of these numbers of rows, and lengths are rounded up to a multiple of 8 if it
 # pays.
@@ -50,6 +52,11 @@ class Batch:
             rows: all rows, of which this batch holds some.
         """
         return feeds_of([rows[index] for index in self.rows], pad_id, self.length)
+
+
+def most_tokens(rows: Sequence[Encoded], tokens: int = MAX_RUN_TOKENS) -> int:
+    """Return the most tokens of one batch: fewer than `tokens` where each has an output over a whole vocabulary."""
+    return max(1, min(tokens, MAX_NUMBERS // max((row.numbers for row in rows), default=1)))
 
 
 def make_batches(
@@ -108,25 +115,32 @@ class Outputs:
     Args:
         names: names of the outputs.
         rows: all rows.
-        per_token: outputs have one entry per token; entries of padding are dropped.
+        per_token: outputs have one entry per token; entries of padding are dropped, and what a row does not keep.
     """
 
     def __init__(self, names: Sequence[str], rows: Sequence[Encoded], *, per_token: bool) -> None:
         self._rows, self._per_token = rows, per_token
-        self._slots: dict[str, list[np.ndarray]] = {name: [np.zeros(0)] * len(rows) for name in names}
+        self._names = tuple(names)
+        self._slots: dict[str, list[np.ndarray]] = {}
 
     def put(self, batch: Batch, outputs: dict[str, np.ndarray]) -> None:
         """Store the outputs of one batch."""
-        for name, array in outputs.items():
-            for position, index in enumerate(batch.rows):
-                own = array[position]
+        for position, index in enumerate(batch.rows):
+            row = self._rows[index]
+            own: Mapping[str, np.ndarray] = {name: array[position] for name, array in outputs.items()}
+            if self._per_token:
+                own = row.kept({name: array[: len(row)] for name, array in own.items()})
+            for name, array in own.items():
+                slots = self._slots.setdefault(name, [np.zeros(0)] * len(self._rows))
                 # Copied, because a view would keep the whole padded batch in memory.
-                self._slots[name][index] = own[: len(self._rows[index])].copy() if self._per_token else own
+                slots[index] = array.copy() if self._per_token else array
 
     def joined(self) -> dict[str, np.ndarray]:
         """Return [rows, …], or [tokens of all rows, …] with `per_token`."""
         join = np.concatenate if self._per_token else np.stack
-        return {name: join(slots) if slots else np.zeros((0,)) for name, slots in self._slots.items()}
+        if not self._rows:
+            return {name: np.zeros((0,)) for name in self._names}
+        return {name: join(slots) for name, slots in self._slots.items()}
 
 
 def run_rows(
@@ -151,7 +165,8 @@ def run_rows(
     """
     outputs, done = Outputs(session.outputs, rows, per_token=per_token), 0
     lengths = [len(row) for row in rows]
-    for batch in make_batches(lengths, cost or default_cost_model(session), max_length=max(lengths, default=0)):
+    cost, most = cost or default_cost_model(session), most_tokens(rows)
+    for batch in make_batches(lengths, cost, max_length=max(lengths, default=0), tokens=most):
         outputs.put(batch, session.run(batch.feeds(rows, pad_id)))
         done += len(batch.rows)
         if on_done:

@@ -121,13 +121,16 @@ class Predictor:
         Args:
             inputs: for classification and embeddings, texts or pairs of texts. Embeddings also take {"text", "prompt"} with
                 the name of one of the model's prompts. For question answering, (question, context) pairs or {"question",
-                "context"} dicts. For token classification, texts or lists of words.
+                "context"} dicts. For token classification, texts or lists of words. For masked language models, texts with
+                masks or {"text", "top"} with the number of fillers for each.
 
         Returns:
             One dict per input. Classification: {"label", "score"}; several labels: {"labels", "scores"}; a model with one
             logit: {"score"}. Embeddings: {"embedding"}. Question answering: {"answer", "score", "start", "end"} with
             character positions in the context, and further answers under "others". Token classification: {"words", "tags",
-            "entities"}. "truncated" is true where an input was longer than the model accepts.
+            "entities"}. Masked language models: {"masks", "text"}, for each mask a list of {"token", "text", "score"}, and the
+            text with the first of each. Feature extraction: {"tokens", "states"}. "truncated" is true where an input was longer
+            than the model accepts.
 
         Raises:
             DataError: an input has another form.

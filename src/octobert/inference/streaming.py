@@ -19,7 +19,7 @@ from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import Session
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
 from octobert.inference import forks
-from octobert.inference.batching import Batch, Outputs, make_batches
+from octobert.inference.batching import Batch, Outputs, make_batches, most_tokens
 from octobert.inference.cost_model import CostModel
 from octobert.tasks import Task
 
@@ -147,7 +147,7 @@ class Scheduler:
             self._cost,
             max_length=self._tokenizer.max_length,
             streams=self._session.streams,
-            tokens=self._tokens,
+            tokens=most_tokens(rows, self._tokens),
             seen=self._seen,
         )
         self._seen.update(batch.shape for batch in batches)

@@ -20,16 +20,21 @@ class Head:
         auto_class: the class of `transformers` that loads a model with this head.
         outputs: names of the graph's outputs, in transformers' order.
         shape: of each output, with B texts of S tokens: `classes` [B, C]; `token-classes` [B, S, C]; `tokens` [B, S], one score
-            per token; `embedding`: the token states [B, S, D], which other programs pool themselves, and the vector [B, E],
-            pooled from them by octobert, as sentence-transformers does it.
+            per token; `states` [B, S, D], the token states; `embedding`: the token states, which other programs pool
+            themselves, and the vector [B, E], pooled from them by octobert, as sentence-transformers does it.
         pooler: the head reads transformers' pooler, so that the pooler's weights must not be missing.
+        pretrained: the head belongs to pre-training. A checkpoint often has it whatever its config names, and loses nothing
+            that a user trained when the encoder is used without it.
+        families: the only families that have the head in `transformers`; empty for all.
     """
 
     name: str
     auto_class: str
     outputs: tuple[str, ...]
-    shape: Literal["classes", "token-classes", "tokens", "embedding"]
+    shape: Literal["classes", "token-classes", "tokens", "states", "embedding"]
     pooler: bool = False
+    pretrained: bool = False
+    families: tuple[str, ...] = ()
 
     @property
     def pooled(self) -> bool:
@@ -63,9 +68,24 @@ HEADS = {
         Head("sequence-classification", "AutoModelForSequenceClassification", ("logits",), "classes", pooler=True),
         Head("token-classification", "AutoModelForTokenClassification", ("logits",), "token-classes"),
         Head("question-answering", "AutoModelForQuestionAnswering", ("start_logits", "end_logits"), "tokens"),
+        Head("masked-lm", "AutoModelForMaskedLM", ("logits",), "token-classes", pretrained=True),
+        Head(
+            "next-sentence",
+            "AutoModelForNextSentencePrediction",
+            ("logits",),
+            "classes",
+            pooler=True,
+            pretrained=True,
+            families=("bert", "mobilebert"),
+        ),
+        Head("feature-extraction", "AutoModel", (STATES,), "states"),
         Head("embedding", "AutoModel", (STATES, "sentence_embedding"), "embedding"),
     )
 }
+
+
+# A checkpoint of pre-training may hold the heads of all its objectives, whichever its config names.
+_PRETRAINED = ("ForPreTraining", *(head.architecture for head in HEADS.values() if head.pretrained))
 
 
 def head_of(name: str) -> Head:
@@ -87,9 +107,18 @@ def check_head(source: ModelSource, name: str) -> None:
     Raises:
         ModelError: the config names another architecture.
     """
-    ending, stated = head_of(name).architecture, _architecture(source)
+    head = head_of(name)
+    ending, stated = head.architecture, _architecture(source)
+    model_types = source.family.model_types
+    if head.families and not set(head.families) & set(model_types):
+        raise ModelError(
+            f"{model_types[0]} models have no {name} head in transformers",
+            where=str(source.path / "config.json"),
+            expected=f"a model of type {' or '.join(head.families)}",
+            fix="choose another task",
+        )
     own = next((head for head in HEADS.values() if head.architecture and stated.endswith(head.architecture)), None)
-    if head_of(name).pooled and own is not None and not (source.tokenizer_folder / MODULES).is_file():
+    if head.pooled and own is not None and not own.pretrained and not (source.tokenizer_folder / MODULES).is_file():
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
             where=str(source.path / "config.json"),
@@ -106,7 +135,8 @@ def check_head(source: ModelSource, name: str) -> None:
             expected="Transformer",
             fix="choose the task embedding, if it makes embeddings",
         )
-    if ending and stated and not stated.endswith(ending):
+    fits = stated.endswith((ending, *_PRETRAINED)) if head.pretrained else stated.endswith(ending)
+    if ending and stated and not fits:
         raise ModelError(
             f"the checkpoint has no {name} head",
             where=str(source.path / "config.json"),

@@ -97,9 +97,10 @@ def _check_training(name: str, settings: Finetune, model: ModelSource, task: Tas
     if not model.is_checkpoint:
         fix = "give the PyTorch checkpoint"
         raise RecipeError("only a checkpoint can be trained", where="model", got=str(model.path), fix=fix)
-    if task.head == "embedding" and (settings.distill is None or settings.distill.share < 1):
+    untrainable = {"embedding": "embeddings", "feature-extraction": "token states"}.get(task.head)
+    if untrainable and (settings.distill is None or settings.distill.share < 1):
         fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"
-        raise RecipeError("embeddings can be trained by a teacher only", where=name, fix=fix)
+        raise RecipeError(f"{untrainable} can be trained by a teacher only", where=name, fix=fix)
     if not train_installed():
         raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
 
@@ -113,9 +114,13 @@ def _check_criterion(recipe: Recipe, criterion: Accuracy, task: Task, places: so
     """Refuse a criterion without a metric, or one that would be searched for on the evaluation rows."""
     metric = criterion.metric or task.primary
     if metric is None:
-        raise RecipeError("the task has no metric on this data", where="accuracy", fix="use data with gold labels")
+        fix = "use data with gold labels" if task.metrics else "leave it out: the task compares 8 bits with float only"
+        raise RecipeError("the task has no metric on this data", where="accuracy", fix=fix)
     if metric not in task.metrics:
         raise RecipeError(f'the task has no metric "{metric}"', where="accuracy.metric", fix=did_you_mean(metric, task.metrics))
+    if metric == "pseudo_perplexity":
+        what, fix = "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops", "take log_likelihood"
+        raise RecipeError(what, where="accuracy.metric", got=metric, fix=fix)
     if places.tune == places.evaluate and not places.alone:
         raise RecipeError(
             "the rows to search on are the evaluation rows",

@@ -139,6 +139,8 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     fidelity = f"{comparison.fidelity:.2%}" if is_share else f"{comparison.fidelity:.5f}"
     against = "" if parts else f" with {comparison.reference}"
     parts.append(f"{comparison.fidelity_name}{against} {fidelity}")
+    if comparison.divergence is not None:
+        parts.append(f"KL divergence {comparison.divergence:.5f} nats")
     return [*sentences, f"{model.name}: {'; '.join(parts)}."]
 
 

@@ -200,6 +200,13 @@ def spearman(items: np.ndarray) -> float:
     return pearson(rankdata(items, axis=0))
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors divided by their L2 norms, in float64."""
+    wide = vectors.astype(np.float64)
+    normalized: np.ndarray = wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
+    return normalized
+
+
 def output_error(ours: Outputs, reference: Outputs) -> float:
     """Root mean square difference of all outputs."""
     squares = [np.square(ours[name].astype(np.float64) - reference[name]).reshape(-1) for name in ours]

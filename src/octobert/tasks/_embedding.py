@@ -16,7 +16,7 @@ import numpy as np
 from octobert.core.errors import DataError, did_you_mean
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._common import WholeTexts, need_columns, number_of, output_error, place_of, spearman, text_of
+from octobert.tasks._common import WholeTexts, need_columns, number_of, output_error, place_of, spearman, text_of, unit
 from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 
 Form = Literal["pairs", "retrieval", "texts"]
@@ -137,7 +137,7 @@ class Embedding(WholeTexts):
         if self.form != "pairs":
             fix = "give pairs with a score, or leave out metric"
             raise DataError("only pairs with a score have predictions for such a metric", where="metric", fix=fix)
-        first, second = np.split(_unit(outputs[OUTPUT]), 2)
+        first, second = np.split(unit(outputs[OUTPUT]), 2)
         return Judged(np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
@@ -152,7 +152,7 @@ class Embedding(WholeTexts):
         return f"{gold:g}"
 
     def _ranks(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
-        first, second = np.split(_unit(outputs[OUTPUT]), 2)
+        first, second = np.split(unit(outputs[OUTPUT]), 2)
         # Documents that several queries share are one document.
         _, firsts, document = np.unique([t[0] for t in encoded.texts[len(first) :]], return_index=True, return_inverse=True)
         distinct = second[firsts].T
@@ -165,13 +165,13 @@ class Embedding(WholeTexts):
         return np.concatenate(ranks)
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
-        cosine = np.sum(_unit(ours[OUTPUT]) * _unit(reference[OUTPUT]), axis=-1)
+        cosine = np.sum(unit(ours[OUTPUT]) * unit(reference[OUTPUT]), axis=-1)
         changed: list[tuple[int, str, str]] = []
         if self.form == "retrieval":
             after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
             changed = [(int(i), f"rank {before[i]}", f"rank {after[i]}") for i in np.flatnonzero(after != before)]
         # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
-        before = _unit(reference[OUTPUT])
+        before = unit(reference[OUTPUT])
         chance = float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1))) if len(before) > 1 else None
         return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), tuple(changed), chance)
 
@@ -188,9 +188,3 @@ def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:
     if name and name not in prompts:
         expected = ", ".join(prompts) or "no name: the model has no prompts"
         raise DataError(f'the model has no prompt "{name}"', where=where, expected=expected, fix=did_you_mean(name, prompts))
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    wide = vectors.astype(np.float64)
-    unit: np.ndarray = wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
-    return unit

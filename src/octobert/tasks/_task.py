@@ -35,6 +35,7 @@ class Fidelity:
         changed: items with different results, as (index, result of the other model, result of this model).
         chance: `agreement` with a model that gives the other model's most frequent answer to everything; None where there is
             no such answer.
+        divergence: mean Kullback-Leibler divergence from the other model's distributions in nats, where the task measures it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Fidelity:
     error: float
     changed: tuple[tuple[int, str, str], ...]
     chance: float | None = None
+    divergence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ def objects(values: Sequence[Any]) -> np.ndarray:
 class Task(Protocol):
     """A task with its options.
 
-    Outputs are arrays [rows, …], or [tokens of all rows, …] where `per_token` is true, with the rows one after another.
+    Outputs are arrays [rows, …], or [tokens of all rows, …] where `per_token` is true, with the rows one after another; of each
+    row, what its `Encoded.kept` leaves.
     """
 
     head: str

@@ -58,7 +58,7 @@ class RowTexts(WholeTexts):
                 where=where,
                 got=f"columns {', '.join(column_names(rows[0]))}",
                 expected=" or ".join(" + ".join(group) for group in self.text),
-                fix="name yours with text-classification's option text, or data.columns for a file without a header",
+                fix="name yours with the task's option text, or data.columns for a file without a header",
             )
         group = group or self.text[0]
         need_columns(rows, group, where=where)

@@ -66,6 +66,8 @@ class Teacher:
             student, teacher = (pool(both.last_hidden_state, mask, self.pooler) for both in (outputs, expected))
             return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
         pairs = [(outputs[name], expected[name]) for name in names]
+        if shape == "states":
+            return torch.stack([(1 - F.cosine_similarity(a[mask], b[mask], dim=-1)).mean() for a, b in pairs]).mean()
         if shape == "tokens":
             pairs = [(a.masked_fill(~mask, _MASKED), b.masked_fill(~mask, _MASKED)) for a, b in pairs]
         elif shape == "token-classes":

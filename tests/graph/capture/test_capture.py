@@ -22,7 +22,7 @@ from octobert.graph.capture import canonical, capture, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.heads import HEADS
 from octobert.models.source import resolve
-from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
+from tests.support.checkpoints import FAMILY_HEADS, PRETRAINED_HEADS, batch, make_checkpoint, parity_feeds
 from tests.support.pooling import reference, write_modules
 
 FAMILIES = plugins.names("families")
@@ -43,8 +43,7 @@ def batches() -> list[dict[str, np.ndarray]]:
     return parity_feeds()
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "head"), [*FAMILY_HEADS, *PRETRAINED_HEADS])
 def test_every_family_and_head_follows_pytorch(captured, family: str, head: str) -> None:
     result = captured(family, head)
     assert result.parity.against == "PyTorch"
@@ -52,6 +51,22 @@ def test_every_family_and_head_follows_pytorch(captured, family: str, head: str)
     assert result.parity.batches == ((3, 9), (1, 2), (2, 30))
     assert [v.name for v in result.model.graph.outputs] == list(HEADS[head].outputs)
     assert result.sizes == Sizes(layers=2, heads=4, hidden=32)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
+def test_a_decoder_over_the_vocabulary_is_a_layer_of_the_head(captured, family: str) -> None:
+    """It has the word embeddings as weights, and both have their own names: the table is stored in 8 bits, the decoder is not."""
+    result = captured(family, "masked-lm")
+    placed = sites.find_sites(result.model.graph, result.family)
+    (table,) = [site for site in placed if site.role == "embedding.weight"]
+    assert table.module in ("embeddings.word_embeddings", "embeddings.tok_embeddings")
+    *_, decoder = [site for site in placed if site.role == "head.weight"]
+    ours, theirs = (result.model.graph.initializers[site.value].const_value.numpy() for site in (table, decoder))
+    assert theirs.shape[1] == len(ours) == 120
+    np.testing.assert_array_equal(theirs[: ours.shape[1]], ours.T)
+    # The layer that transforms the states before, which no family names as a part of its encoder.
+    modules = [site.module for site in placed if site.role == "head.weight"]
+    assert len({*modules}) == len(modules) >= 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,10 +15,9 @@ from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import shapes
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import first_token, norms
-from octobert.models.heads import HEADS
 from octobert.models.pooling import Pooler
 from octobert.quantization.methods import dynamic, static
-from tests.support.checkpoints import exact_options, pad_of
+from tests.support.checkpoints import FAMILY_HEADS, exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 FAMILIES = plugins.names("families")
@@ -35,8 +34,7 @@ def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: flo
         assert np.abs(mine - other).max() <= tolerance * np.abs(other).max()
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "head"), FAMILY_HEADS)
 def test_float_outputs_stay_the_same(captured, checkpoint, tmp_path, capfd, name: str, head: str) -> None:
     model = captured(name, head).model
     ours, count = sliced(model)

@@ -12,12 +12,10 @@ from octobert.config.loading import parse
 from octobert.core import environment, plugins
 from octobert.graph import operators, sites
 from octobert.graph.passes import norms
-from octobert.models import families
-from octobert.models.heads import HEADS
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
 from octobert.quantization.methods import static
-from tests.support.checkpoints import exact_options, pad_of
+from tests.support.checkpoints import FAMILY_HEADS, exact_options, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 # MobileBERT's norms are a scale and a shift, except the norm of its head.
@@ -29,8 +27,7 @@ def vectorized(model: ir.Model) -> tuple[ir.Model, int]:
     return copy, norms.vectorize_norms_(copy)
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", families.names())
+@pytest.mark.parametrize(("name", "head"), FAMILY_HEADS)
 def test_outputs_stay_the_same(captured, checkpoint, tmp_path, name: str, head: str) -> None:
     model = captured(name, head).model
     before = Counter(node.op_type for node in model.graph)

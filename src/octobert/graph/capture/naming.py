@@ -135,6 +135,10 @@ class _Names:
 
     def rest_(self, family: EncoderFamily) -> None:
         """Name the nodes and weights outside the encoder layers."""
+        for node in self.graph:
+            # A decoder over the vocabulary may share this table, and exporters name it after either of the two.
+            if node.op_type == "Gather" and operators.input_of(node, 1).name == "input_ids" and _module_path(node, family):
+                self._own_(node, 0, f"{_module_path(node, family)}.weight")
         for linear in parts.all_linears(self.graph):
             path = _module_path(linear.matmul, family) or _stem(linear, family)
             if linear.matmul not in self.done and path:

@@ -26,6 +26,7 @@ from octobert.core.results import (
 )
 from octobert.evaluation import candidates, latency, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
+from octobert.models.heads import head_of
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform, tune
 from octobert.pipeline.store import manifest_of
@@ -112,7 +113,7 @@ def _speed_goals(options: Options, inputs: Inputs, found: Sequence[Speedup]) -> 
 
 def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> TaskFacts:
     """What a package must know to build the task again, and to refuse inputs of another form."""
-    counts = {len(text) for text in texts} if task.head == "sequence-classification" else set()
+    counts = {len(text) for text in texts} if head_of(task.head).shape == "classes" else set()
     stated = {
         **spec.stated.model_dump(),
         "labels": task.labels or spec.stated.labels,

@@ -63,7 +63,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         applied.append(AppliedTransform(name=choice.name, options=options.model_dump(), groups=tuple(groups)))
         operators.save(model, path)
         before = path
-    batches = [parity.only(batch, model) for batch in parity_batches(tokenizer)]
+    batches = [parity.only(batch, model) for batch in parity_batches(tokenizer, task.head)]
     reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
     proof = parity.compare(model, batches, reference, "the captured graph")
     context.write(FACTS, TransformFacts(transforms=tuple(applied), parity=proof))

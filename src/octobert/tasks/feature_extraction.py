@@ -1,0 +1,102 @@
+"""Feature extraction: the states of all tokens in the last layer. Nothing is right or wrong; 8 bits are compared with float.
+
+The only output is `last_hidden_state`. transformers' `pooler_output` is left out: many checkpoints have no trained pooler, and
+transformers makes a random one. For one vector of a text take the task `embedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from octobert.core.errors import DataError
+from octobert.core.frozen import FrozenModel
+from octobert.core.results import Stated
+from octobert.core.session import STATES
+from octobert.data.rows import Row
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.tasks._common import unit
+from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs
+from octobert.tasks._texts import USUAL, RowTexts
+
+DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
+FILES: tuple[str, ...] = ()
+# Tokens that are compared at a time.
+_CHUNK = 4096
+
+
+class Options(FrozenModel):
+    """Args:
+    text: the text column, or two for pairs; by default, the first of the usual names that the data has.
+    max_length: tokens of a row; by default the model's limit.
+    """
+
+    text: tuple[str, ...] = Field(default=(), max_length=2)
+    max_length: int | None = Field(default=None, ge=2)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+def build(options: Options, stated: Stated = NOTHING) -> FeatureExtraction:
+    """The task for any model."""
+    return FeatureExtraction(text=(options.text,) if options.text else USUAL, max_length=options.max_length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureExtraction(RowTexts):
+    """One or two text columns."""
+
+    head: str = "feature-extraction"
+    labels: tuple[str, ...] = ()
+    primary: str | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    per_token = True
+
+    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
+        """One token row for each text, cut to the largest number of tokens."""
+        return EncodedTexts(texts, [[row] for row in tokenizer.encode(texts)], tokenizer)
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[Any]:
+        return []
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        return ()
+
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
+        raise DataError("token states have no labels to train on", where="finetune", fix="train the model for its task first")
+
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
+        return np.zeros((0, 0))
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        return {}
+
+    def expected(self, gold: Any) -> str:
+        return ""
+
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+        """Agreement is the mean cosine of the two states of a token, without padding."""
+        after, before = ours[STATES], reference[STATES]
+        cosines = squares = neighbours = 0.0
+        for start in range(0, len(after), _CHUNK):
+            a, b = (states[start : start + _CHUNK].astype(np.float64) for states in (after, before))
+            cosines += float(np.sum(unit(a) * unit(b)))
+            squares += float(np.sum(np.square(a - b)))
+            # States of different tokens: where their cosine is near 1, a cosine near 1 says nothing.
+            neighbours += float(np.sum(unit(b) * np.roll(unit(b), 1, axis=0)))
+        count = max(len(after), 1)
+        chance = neighbours / count if len(after) > 1 else None
+        return Fidelity("mean cosine", cosines / count, float(np.sqrt(squares / max(after.size, 1))), (), chance)
+
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+        """The tokens of a text and their states."""
+        single, own = encoded.single(index, outputs)
+        assert single.tokenizer is not None
+        return {"tokens": single.tokenizer.words(single.flat[0].ids.tolist()), "states": own[STATES].tolist()}

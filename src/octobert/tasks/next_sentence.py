@@ -1,0 +1,55 @@
+"""Next-sentence prediction: does the second text follow the first one? The second objective of BERT's pre-training."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from octobert.core.frozen import FrozenModel
+from octobert.core.results import Stated
+from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
+from octobert.tasks._task import NOTHING
+from octobert.tasks._texts import USUAL
+
+DESCRIPTION = "does the second text follow the first? accuracy and F1; 0 or is_next where it does, 1 or not_next where not"
+FILES: tuple[str, ...] = ()
+
+# In the order of the logits of transformers' heads.
+CLASSES = (("is_next", "isnext", "next"), ("not_next", "notnext", "random"))
+
+
+class Options(FrozenModel):
+    """Args:
+    text: the columns of the first and of the second text; by default, the first of the usual names that the data has.
+    label: the column of labels; by default `label`.
+    max_length: tokens of a pair; by default the model's limit.
+    """
+
+    text: tuple[str, ...] = Field(default=(), max_length=2)
+    label: str = "label"
+    max_length: int | None = Field(default=None, ge=2)
+
+    @field_validator("text")
+    @classmethod
+    def _two_columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(value) == 1:
+            raise ValueError("a pair has two text columns")
+        return value
+
+
+def build(options: Options, stated: Stated = NOTHING) -> Classification:
+    """The task for a model. F1 is that of texts that do not follow, class 1.
+
+    Raises:
+        DataError: the model has another number of classes, or gives a score, or several labels to a text.
+    """
+    return Classification(
+        text=(options.text,) if options.text else tuple(group for group in USUAL if len(group) == 2),
+        label=(options.label,),
+        labels=pinned_labels(CLASSES, stated),
+        primary="accuracy",
+        max_length=options.max_length,
+        metrics={name: METRICS[name] for name in ("accuracy", "f1")},
+        head="next-sentence",
+        spellings=spellings_of(CLASSES, stated.labels),
+        texts=2,
+    )
