@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
@@ -33,6 +33,8 @@ class Options(FrozenModel):
     activations: type of activations; `auto` takes the target's default for each role. With 16-bit activations weights have
         8 bits; with float8e4m3 they are float8e4m3, too.
     symmetric: zero points of activations are in the middle of the type; `auto` as for `activations`.
+    weights: type of weights; `auto` takes the target's default. uint8 weights are symmetric around the zero point 128, with the
+        same scales as int8. Embeddings are always int8.
     per_channel: one scale per output channel of a weight, instead of one per weight.
     weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
     weight_form: weights are stored as `integers`, or as floats behind a Quantize/Dequantize `pair`, which some runtimes fold
@@ -52,6 +54,7 @@ class Options(FrozenModel):
     placement: str | tuple[str, ...] = "auto"
     activations: Literal["auto", "uint8", "int8", "uint16", "int16", "float8e4m3"] = "auto"
     symmetric: Literal["auto"] | bool = "auto"
+    weights: Literal["auto", "int8", "uint8"] = "auto"
     per_channel: bool = True
     weight_ranges: Literal["max", "mse"] = "max"
     weight_form: Literal["auto", "integers", "pair"] = "auto"
@@ -67,6 +70,12 @@ class Options(FrozenModel):
     @classmethod
     def _known_placement(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         return _common.known_placement(value)
+
+    @model_validator(mode="after")
+    def _types_fit(self) -> Options:
+        if self.activations == "float8e4m3" and self.weights != "auto":
+            raise ValueError(f"weights are float8e4m3 with such activations, not {self.weights}; remove weights")
+        return self
 
 
 def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
@@ -115,8 +124,9 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
 def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
     if site.is_weight:
         form = capabilities.weight_form if options.weight_form == "auto" else options.weight_form
-        float8: dict[str, object] = {"dtype": "float8e4m3"} if options.activations == "float8e4m3" else {}
-        return _common.weight(options, capabilities).model_copy(update={"weight_form": form, **float8})
+        kind = "float8e4m3" if options.activations == "float8e4m3" else options.weights
+        typed = {} if kind == "auto" else {"dtype": kind}
+        return _common.weight(options, capabilities).model_copy(update={"weight_form": form, **typed})
     interval = ranges.intervals.get(site.value)
     if interval is None:
         raise PlanError(f'no calibrated range for "{site.value}"', where=site.node, fix="calibrate with this placement")
