@@ -22,7 +22,6 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # Document → the task that it is about; all others are about single texts.
 TASKS = {
     "docs/guides/question-answering.md": "squad",
-    "docs/reference/migraphx.md": "squad",
     "docs/guides/token-classification.md": "token-classification",
     "docs/guides/embeddings.md": "embedding",
     "docs/guides/sentence-pairs.md": "pairs",
