@@ -69,7 +69,7 @@ def _main(draft: Draft, node: Node, *, is_evaluated: bool) -> _Rows:
         if given is not None:
             given.mapped("task", f"{own[0]} reads these columns")
     elif given is not None:
-        draft.task_option("text", names, given)
+        draft.task_option("text", given.elements()[0].text if draft.task == "fill-mask" else names, given)
     if before is not None:
         _columns_and_lengths(draft, before, rows, is_evaluated=is_evaluated)
         apply(draft, before, _PROCESSING)

@@ -25,7 +25,7 @@ METRICS = {
     "pearsonr": "pearson",
     "spearmanr": "spearman",
     "exact_match": "exact_match",
-    "perplexity": "perplexity",
+    "perplexity": "pseudo_perplexity",
 }
 # Metrics that a task always has.
 _OWN = {
@@ -37,8 +37,8 @@ _OWN = {
     "question-answering": ("f1", "exact_match"),
     "squad": ("f1", "exact_match"),
     "squad-v2": ("f1", "exact_match"),
-    "next-sentence": ("accuracy",),
-    "fill-mask": ("perplexity", "accuracy"),
+    "next-sentence": ("accuracy", "f1"),
+    "fill-mask": ("accuracy", "pseudo_perplexity"),
 }
 _TIMES = ("avg", "min", "max", "p50", "p90", "p99")
 _ONE = "a recipe has one accuracy criterion, and a goal with a higher priority is it"

