@@ -74,6 +74,8 @@ def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_lis
         octobert.verify(archive)
 
 
-def test_a_zip_file_is_not_opened_as_it_is(archive: Path) -> None:
+def test_a_zip_file_is_opened_by_its_name(archive: Path, package: Path) -> None:
+    text = ("the one", "of it")
+    assert octobert.load(archive)([text])[0]["label"] == octobert.load(package)([text])[0]["label"]
     with pytest.raises(ModelError, match=r"not a package .*; unpack it first: unzip .*ort-cpu\.zip\.$"):
-        octobert.load(archive)
+        octobert.manifest(archive)

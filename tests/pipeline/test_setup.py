@@ -28,11 +28,13 @@ def test_packages_come_from_the_parts_of_the_recipe() -> None:
     plain = wanted(model="model.onnx")
     assert {"onnxruntime", "tokenizers"} <= set(plain)
     assert not {"torch", "accelerate", "openvino"} & set(plain)
-    full = wanted(finetune={}, targets=["openvino-cpu", "ort-cpu"], training={"tensorboard": "logs"})
+    full = wanted(finetune={}, targets=["openvino-cpu", "ort-cpu"], training={"tensorboard": "logs"}, tune=["latency"])
     assert full["accelerate"].wanted_by == ("training",)
     assert full["torch"].wanted_by == ("model", "training")
     assert full["openvino"].wanted_by == ("target openvino-cpu",)
     assert full["tensorboard"].required
+    assert full["optuna"].wanted_by == ("tune",)
+    assert wanted(metric={"evaluate": "roc_auc"}, allow_code=True)["evaluate"].wanted_by == ("metric",)
     assert full["torch"].version == ">=2.9"
     assert all(need.fits for need in full.values())
 

@@ -78,7 +78,7 @@ def out(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
 SQUAD = "task.squad.max_length=40", "task.squad.max_query_length=8"
 TRAINED = "qat.epochs=0.5", "qat.batch=8", "qat.learning_rate=1.0e-3"
 # The search is planned; it runs in the tests of its own.
-SEARCHED = ("accuracy=null",)
+SEARCHED = ("accuracy=null", "tune=[]")
 SMALL: dict[str, tuple[str, ...]] = {
     "migraphx-squad": ("squad", *SQUAD, "task.squad.step=8"),
     "qdqbert-squad": ("squad", *SQUAD, "task.squad.overlap=8", "finetune=null", *TRAINED),
@@ -95,8 +95,12 @@ SMALL: dict[str, tuple[str, ...]] = {
     "ptq-cpu": ("pairs", *SEARCHED),
     "inc-accuracy": ("pairs", *SEARCHED),
     "inc-smoothquant": ("pairs", *SEARCHED),
+    "features": ("pairs", "task={feature-extraction: {text: [sentence1]}}"),
+    "next-sentence-qnn": ("pairs", "task={next-sentence: {text: [sentence1, sentence2], max_length: 64}}"),
     "qat-loop": ("pairs", *TRAINED, "data.finetune.samples=16"),
 }
+
+HEADS = {"features": "feature-extraction", "next-sentence-qnn": "next-sentence"}
 
 
 @pytest.mark.filterwarnings("ignore::octobert.PublishedFileWarning")  # packages of the recipe before
@@ -104,7 +108,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[str, str], Path]) -> None:
     folder, *changes = SMALL.get(path.stem, ("pairs",))
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    head = "question-answering" if folder == "squad" else "sequence-classification"
+    head = HEADS.get(path.stem, "question-answering" if folder == "squad" else "sequence-classification")
     small = [
         f"model={checkpoint('bert', head)}",
         f"data.source={data / folder}",
@@ -112,7 +116,9 @@ def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[
         "data.calibrate.samples=8",
     ]
     if "shape" in raw:
-        small += ["shape={batch: 1, sequence: 64}", "task={mrpc: {max_length: 64}}"]
+        small += ["shape={batch: 1, sequence: 64}"]
+    if "shape" in raw and "mrpc" in raw["task"]:
+        small += ["task={mrpc: {max_length: 64}}"]
     elif raw["task"] == "mrpc" or "mrpc" in raw["task"]:
         small += ["task=mrpc"]
     small += ["measure=false", "allow_code=true", "zip=true"]

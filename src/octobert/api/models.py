@@ -39,7 +39,7 @@ def load(
     """Open a package for prediction. It needs the target's runtime and `tokenizers` only.
 
     Args:
-        package: A package, `OUT/<target>`.
+        package: A package, `OUT/<target>`, or its zip file, which is unpacked into the cache folder.
         goal: `latency`: one inference uses all cores. `throughput`: each core runs its own inference.
         streams: Inferences at the same time. 0: depends on the goal.
         threads: Threads of one inference. 0: depends on the goal.
@@ -236,10 +236,11 @@ def verify(package: PathLike) -> Verified:
     Raises:
         ModelError: Files are missing or have another content, all named; or the folder is not a package.
     """
+    from octobert.core import archives
     from octobert.inference import package_files, package_zip
 
     path = path_of(package, "package")
-    return package_zip.verify(path) if path.suffix == package_zip.SUFFIX and path.is_file() else package_files.verify(path)
+    return package_zip.verify(path) if path.suffix == archives.SUFFIX and path.is_file() else package_files.verify(path)
 
 
 def inspect(

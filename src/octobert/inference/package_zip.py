@@ -14,11 +14,11 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from octobert.core import archives
 from octobert.core.errors import ModelError, reason
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.inference.package_files import Verified, manifest_of, other_files
 
-SUFFIX = ".zip"
 # The first date that a zip file can hold, and a plain file that everybody may read.
 _DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
 _CHUNK = 1 << 20
@@ -41,6 +41,15 @@ def write(package: Path, names: Iterable[str], path: Path, top: str) -> None:
             entry.create_system, entry.external_attr, entry.file_size = 3, _MODE, (package / name).stat().st_size
             with (package / name).open("rb") as source, archive.open(entry, "w") as target:
                 shutil.copyfileobj(source, target, _CHUNK)
+
+
+def folder_of(package: Path) -> Path:
+    """The folder of a package; a zip file is unpacked into the cache folder first, unless it is there.
+
+    Raises:
+        ModelError: the zip file is damaged, or holds what no package does.
+    """
+    return archives.unpacked(package) if package.suffix == archives.SUFFIX and package.is_file() else package
 
 
 def verify(path: Path) -> Verified:

@@ -19,7 +19,7 @@ from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import STATES, RuntimeOption, Session, SessionOptions
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
-from octobert.inference import cost_model, package_files
+from octobert.inference import cost_model, package_files, package_zip
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
@@ -89,7 +89,7 @@ class Predictor:
         device: str | None = None,
     ) -> None:
         goal = goal_named(goal)
-        self.folder = Path(folder)
+        self.folder = package_zip.folder_of(Path(folder))
         self.manifest = package_files.read_manifest(self.folder)
         where = str(self.folder / PACKAGE_FILE)
         self.task = rebuild(self.manifest.task, where=where)

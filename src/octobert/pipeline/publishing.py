@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from octobert.core import archives
 from octobert.core.errors import StorageError
 from octobert.core.files import (
     atomic_write,
@@ -38,7 +39,6 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import PACKAGE_FILE, TRAINED
-from octobert.inference import package_zip
 from octobert.pipeline import carrying
 from octobert.pipeline.carrying import ITSELF, MARK
 from octobert.pipeline.contract import Step
@@ -107,7 +107,7 @@ def check_output(steps: Sequence[Step], out: Path) -> None:
                 )
             if (out / name).is_dir():
                 files_in(out / name)
-        zips = [f"{step.name.partition('/')[2]}{package_zip.SUFFIX}" for step in steps if step.stage == "archive"]
+        zips = [f"{step.name.partition('/')[2]}{archives.SUFFIX}" for step in steps if step.stage == "archive"]
         for page in (*PAGES, *zips):
             if (out / page).is_dir():
                 fix = "move it away, or choose another --out"
@@ -119,7 +119,7 @@ def check_output(steps: Sequence[Step], out: Path) -> None:
 
 def _is_zip(name: str) -> bool:
     """Whether a name in OUT is that of a package as a zip file."""
-    return name.endswith(package_zip.SUFFIX)
+    return name.endswith(archives.SUFFIX)
 
 
 def read_in(out: Path, steps: Sequence[Step]) -> set[str]:

@@ -21,14 +21,14 @@ from typing import Any, Protocol, TypeVar
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
-from octobert.core import environment
+from octobert.core import archives, environment
 from octobert.core.errors import ModelError, OctobertError, PublishedFileWarning, StorageError
 from octobert.core.files import canonical_digest, digest_or_none, digests_of, disk_error, remove_unless_file, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
-from octobert.inference import package_zip, tuned_file
+from octobert.inference import tuned_file
 from octobert.pipeline import keys
 from octobert.pipeline.carrying import ITSELF
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
@@ -108,7 +108,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         report = results["report"].read(report_stage.REPORT, Report)
         folders = {target: _folder(results[f"package/{target}"]) for target in recipe.targets}
         if recipe.zip:
-            zips = {f"{target}{package_zip.SUFFIX}": results[f"archive/{target}"] for target in recipe.targets}
+            zips = {f"{target}{archives.SUFFIX}": results[f"archive/{target}"] for target in recipe.targets}
             folders |= {name: _file(result, name) for name, result in zips.items()}
         trained = next((name for name in ("qat", "finetune") if name in results), None)
         if trained is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from octobert import targets
-from octobert.config.recipe import Recipe
+from octobert.config.recipe import EvaluateMetric, Recipe
 from octobert.core import environment, processes
 from octobert.core.drivers import DRIVERS
 from octobert.core.errors import TargetError
@@ -93,6 +93,10 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
         yield from _of_extra("train", "training", required=True)
     if recipe.training.tensorboard is not None:
         yield _package(Requirement("tensorboard"), "training.tensorboard", required=True)
+    if any(isinstance(metric, EvaluateMetric) for metric in recipe.metric):
+        yield from _of_extra("metrics", "metric", required=True)
+    if recipe.tune:
+        yield from _of_extra("tune", "tune", required=True)
     if recipe.model.startswith("package:"):
         name = recipe.model.removeprefix("package:").partition("/")[0]
         yield _package(Requirement(name.replace("_", "-")), "model", required=True)

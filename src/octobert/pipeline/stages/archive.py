@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octobert.core import archives
 from octobert.core.frozen import FrozenModel
 from octobert.inference import package_zip
 from octobert.pipeline.contract import Context, StepResult, Summary
@@ -23,6 +24,6 @@ class Options(FrozenModel):
 def run(context: Context[Inputs, Options]) -> Summary:
     """Write the zip file."""
     package, target = context.inputs.package, context.options.target
-    path = context.work / f"{target}{package_zip.SUFFIX}"
+    path = context.work / f"{target}{archives.SUFFIX}"
     package_zip.write(package.path(""), manifest_of(package).files, path, target)
     return {"target": target, "size_bytes": path.stat().st_size}
