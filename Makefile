@@ -9,7 +9,7 @@ FLOWS := run,publish,search,qat,finetune,embed,predict,tune
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo test test-clients coverage wheel-test test-reference lint docs bench fuzz soak soak-kills clean
+.PHONY: install demo test test-clients coverage wheel-test test-reference lint docs bench bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -66,6 +66,11 @@ bench: install
 	$(BIN)/python benchmarks/calibration.py --peers 16
 	$(BIN)/python benchmarks/norms.py
 	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
+
+# OLIVE is a checkout of Olive; MODEL and DATA take the place of the models and data of its configs.
+bench-olive: install
+	$(BIN)/python benchmarks/olive.py $(OLIVE)/examples/bert --model $(MODEL) --data $(DATA)/mrpc \
+	  --texts $(DATA)/xnli/dev-en.tsv --page docs/reference/olive-configs.md
 
 # Damaged files of every kind, 10,000 of each at the most in five minutes each.
 fuzz: install

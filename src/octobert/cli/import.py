@@ -24,6 +24,8 @@ def command(
 
     imported = octobert.import_olive(config)
     if out is not None:
+        with storage_errors(out.parent):
+            out.parent.mkdir(parents=True, exist_ok=True)
         with storage_errors(out.parent), atomic_write(out) as file:
             file.write_text(imported.text(out.parent), encoding="utf-8")
     if as_json:

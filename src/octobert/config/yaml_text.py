@@ -28,8 +28,12 @@ def read(path: Path) -> Any:
     return parse(text_of(path), where=str(path), what="the recipe is not valid YAML")
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, noun: str = "recipe") -> str:
     """The text of a file of somebody else.
+
+    Args:
+        path: the file.
+        noun: what it is, in errors.
 
     Raises:
         RecipeError: it does not exist, cannot be read, is too large or is not UTF-8.
@@ -38,16 +42,16 @@ def text_of(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise RecipeError("the recipe file does not exist", where=str(path.absolute()), fix="check the path") from None
+        raise RecipeError(f"the {noun} file does not exist", where=str(path.absolute()), fix="check the path") from None
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or str(error)
-        raise RecipeError("the recipe cannot be read", where=str(path), got=got) from error
+        raise RecipeError(f"the {noun} cannot be read", where=str(path), got=got) from error
     if len(data) > MAX_BYTES:
-        raise RecipeError("the file is too large for a recipe", where=str(path), expected=f"at most {MAX_BYTES:,} bytes")
+        raise RecipeError(f"the file is too large for a {noun}", where=str(path), expected=f"at most {MAX_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecipeError("the recipe is not UTF-8", where=str(path), got=f"{error.reason} at byte {error.start}") from error
+        raise RecipeError(f"the {noun} is not UTF-8", where=str(path), got=f"{error.reason} at byte {error.start}") from error
 
 
 def parse(text: str, *, where: str, what: str = "the value is not valid YAML") -> Any:

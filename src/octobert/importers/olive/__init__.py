@@ -97,16 +97,8 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
 def _known(recipe: dict[str, Any], outcomes: tuple[Outcome, ...]) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
     """Without keys that recipes of this version do not have."""
     absent = {key for key in recipe if key not in Recipe.model_fields}
-    static = recipe.get("quantize", {}).get("static", {}) if isinstance(recipe.get("quantize"), dict) else {}
-    if absent:
-        static.pop("weights", None)
-    why = "recipes of this version have no such key"
-    changed = [
-        o.model_copy(update={"verdict": "refused", "key": None, "note": why})
-        if (o.key or "").split(".")[0] in absent or (absent and o.key == "quantize.static.weights")
-        else o
-        for o in outcomes
-    ]
+    why = {"verdict": "refused", "key": None, "note": "recipes of this version have no such key"}
+    changed = [o.model_copy(update=why) if (o.key or "").split(".")[0] in absent else o for o in outcomes]
     return {key: value for key, value in recipe.items() if key not in absent}, tuple(changed)
 
 

@@ -41,8 +41,8 @@ def read(path: Path) -> Any:
         RecipeError: it does not exist, cannot be read, is too large, or is neither JSON nor YAML.
     """
     if path.suffix.lower() != ".json":
-        return yaml_text.read(path)
-    text = yaml_text.text_of(path)
+        return yaml_text.parse(yaml_text.text_of(path, "config"), where=str(path), what="the config is not valid YAML")
+    text = yaml_text.text_of(path, "config")
     try:
         raw = json.loads(text, object_pairs_hook=_each_once)
         _check_depth(raw, str(path))
