@@ -13,17 +13,14 @@ from octobert.core.version import __version__ as __version__
 if TYPE_CHECKING:
     from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema
     from octobert.api.clients import export
+    from octobert.api.graphs import calibration_tables, check, fuse, read_calibration_table
     from octobert.api.models import (
         benchmark,
-        calibration_tables,
-        check,
         evaluate,
-        fuse,
         inspect,
         load,
         manifest,
         packages,
-        read_calibration_table,
         tune,
         verify,
     )
@@ -65,9 +62,8 @@ _telemetry.switch_off()
 _PUBLIC = {
     "octobert.api.catalog": "doctor list_placements list_targets list_tasks recipe_schema",
     "octobert.api.clients": "export",
-    "octobert.api.models": (
-        "benchmark calibration_tables check evaluate fuse inspect load manifest packages read_calibration_table tune verify"
-    ),
+    "octobert.api.graphs": "calibration_tables check fuse read_calibration_table",
+    "octobert.api.models": "benchmark evaluate inspect load manifest packages tune verify",
     "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run setup stored",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (

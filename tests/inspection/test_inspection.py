@@ -23,6 +23,7 @@ from octobert.core.session import SessionOptions
 from octobert.evaluation import latency as timing
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
+from octobert.inference.opened import opened
 from octobert.inspection import answers, inspector, places
 from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
@@ -371,28 +372,23 @@ def test_a_package_through_the_command(package, monkeypatch) -> None:
 def test_errors_are_sentences(package, tmp_path) -> None:
     file = package / "onnx" / "model_quantized.onnx"
     with pytest.raises(ModelError, match="not a package"):
-        inspector.opened(tmp_path)
+        opened(tmp_path)
     with pytest.raises(ModelError, match=r"none\.onnx: there is no such file; check the path"):
-        inspector.opened(tmp_path / "none.onnx", "ort-cpu")
-    with pytest.raises(TargetError, match=r"does not name its target; add --target, one of: .*ort-cpu"):
-        inspector.opened(file)
+        opened(tmp_path / "none.onnx")
     with pytest.raises(TargetError, match=r'there is no target "ort-cup"; did you mean "ort-cpu"'):
-        inspector.opened(file, "ort-cup")
+        opened(file, target="ort-cup")
     with pytest.raises(TargetError, match=r"made for another target \(got openvino-cpu, expected ort-cpu\); omit --target"):
-        inspector.opened(package, "openvino-cpu")
+        opened(package, target="openvino-cpu")
     (tmp_path / "m.xml").touch()
     with pytest.raises(TargetError, match=r"the target ort-cpu does not open such files \(got \.xml, expected \.onnx\)"):
-        inspector.opened(tmp_path / "m.xml", "ort-cpu")
+        opened(tmp_path / "m.xml", target="ort-cpu")
     with pytest.raises(
         ModelError, match=r"--sequence: the sequence is longer than the model allows \(got 65, expected at most 64\)"
     ):
-        inspector.inspect(inspector.opened(package), sequence=65)
+        inspector.inspect(opened(package), sequence=65)
     if not plugins.load("targets", "ort-cuda").probe().available:
         with pytest.raises(TargetError, match="the target ort-cuda cannot run here"):
-            inspector.inspect(inspector.opened(file, "ort-cuda"))
-    done = CliRunner().invoke(app, ["inspect", str(file)])
-    assert isinstance(done.exception, ModelError)
-    assert "a file has no plan" in str(done.exception)
+            inspector.inspect(opened(file, target="ort-cuda"))
     (tmp_path / "broken.onnx").write_bytes(b"x")
     for runtime in (ort, *([openvino] if plugins.load("targets", "openvino-cpu").probe().available else [])):
         with pytest.raises(TargetError, match=r"cannot (open|compile) and run the model"):

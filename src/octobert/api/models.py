@@ -1,8 +1,8 @@
-"""Finished packages and model files: predict, evaluate, time, tune, inspect and check them."""
+"""Finished packages and model files: predict, evaluate, time, tune and inspect them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -11,22 +11,43 @@ from octobert.core.errors import RecipeError
 from octobert.report.progress import ProgressCallback, progress_step
 
 if TYPE_CHECKING:
-    from octobert.core.profile import Inspection, Lint
-    from octobert.core.ranges import Interval
+    from octobert.core.profile import Inspection
     from octobert.core.results import PackageManifest
     from octobert.core.settings import Goal, Tuned
     from octobert.evaluation.benchmarking import BenchmarkResult
     from octobert.evaluation.packages import Judgement
-    from octobert.graph.passes.fusion import Fused
+    from octobert.inference.opened import Opened
     from octobert.inference.package_files import Verified
     from octobert.inference.predictor import Predictor
 
 PathLike: TypeAlias = "str | Path"
+TaskLike: TypeAlias = "str | Mapping[str, Any]"
+
+
+def _opened(
+    model: PathLike,
+    name: str,
+    task: TaskLike | None,
+    target: str | None,
+    tokenizer: PathLike | None,
+    reference: PathLike | None = None,
+) -> Opened:
+    """A package or a model file; `name` is that of the argument."""
+    from octobert.inference.opened import opened
+
+    beside, floating = (
+        None if given is None else path_of(given, option)
+        for option, given in (("tokenizer", tokenizer), ("reference", reference))
+    )
+    return opened(path_of(model, name), task=task, target=target, tokenizer=beside, reference=floating)
 
 
 def load(
     package: PathLike,
     *,
+    task: TaskLike | None = None,
+    target: str | None = None,
+    tokenizer: PathLike | None = None,
     goal: Goal = "latency",
     streams: int = 0,
     threads: int = 0,
@@ -36,10 +57,13 @@ def load(
     verify: bool = False,
     device: str | None = None,
 ) -> Predictor:
-    """Open a package for prediction. It needs the target's runtime and `tokenizers` only.
+    """Open a package or a model file for prediction. A package needs the target's runtime and `tokenizers` only.
 
     Args:
-        package: A package, `OUT/<target>`, or its zip file, which is unpacked into the cache folder.
+        package: A package, `OUT/<target>`, its zip file, which is unpacked into the cache folder, or an `.onnx` or `.xml` file.
+        task: Of a model file: the name of the task, or one name with its options. A package has its own.
+        target: That opens a model file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
+        tokenizer: Folder of a model file's tokenizer and config. Default: the folder of the file, or the one above.
         goal: `latency`: one inference uses all cores. `throughput`: each core runs its own inference.
         streams: Inferences at the same time. 0: depends on the goal.
         threads: Threads of one inference. 0: depends on the goal.
@@ -54,7 +78,7 @@ def load(
         The model: call it with texts, or with an iterable via `stream`.
 
     Raises:
-        ModelError: The folder is not a package, or its files are not the ones that were packaged.
+        ModelError: The path is neither, or the files are not the ones that were packaged, or not those of the task.
         TargetError: The target's runtime is not installed.
     """
     from octobert.core.settings import goal_named
@@ -63,13 +87,18 @@ def load(
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
     options |= {"verify": verify, "device": device}
     numbers_of((streams, threads), "streams, threads", least=0)
-    return Predictor(path_of(package, "package"), goal=goal_named(goal), streams=streams, threads=threads, **options)
+    found = _opened(package, "package", task, target, tokenizer)
+    return Predictor(found, goal=goal_named(goal), streams=streams, threads=threads, **options)
 
 
 def evaluate(
     package: PathLike,
     data: PathLike,
     *,
+    task: TaskLike | None = None,
+    target: str | None = None,
+    tokenizer: PathLike | None = None,
+    reference: PathLike | None = None,
     split: str = "auto",
     columns: Sequence[str] = (),
     samples: int | None = None,
@@ -79,11 +108,15 @@ def evaluate(
     device: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> Judgement:
-    """Score a package and its float model on the same rows.
+    """Score a package or a model file, and its float model on the same rows.
 
     Args:
-        package: A package, `OUT/<target>`.
+        package: A package, `OUT/<target>`, or an `.onnx` or `.xml` file.
         data: File, folder or Hub id.
+        task: Of a model file: the name of the task, or one name with its options. A package has its own.
+        target: That opens a model file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
+        tokenizer: Folder of a model file's tokenizer and config. Default: the folder of the file, or the one above.
+        reference: The float model of a model file, to compare it with.
         split: Split of a folder or of a Hub data set. `auto`: validation, otherwise test.
         columns: Column names, for a file without a header.
         samples: Number of rows to sample. Default: all.
@@ -95,21 +128,26 @@ def evaluate(
 
     Raises:
         DataError: The rows cannot be used.
-        ModelError: The folder is not a package.
+        ModelError: The path is neither, or the file is not that of the task.
     """
     from octobert.evaluation.packages import judge
 
-    folder, source = path_of(package, "package"), str(path_of(data, "data"))
+    source = str(path_of(data, "data"))
     numbers_of(() if samples is None else samples, "samples")
     columns = names_of(columns, "columns")
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed}
+    found = _opened(package, "package", task, target, tokenizer, reference)
     with progress_step(progress, "evaluate") as on_progress:
-        return judge(folder, source, cache=cache, runtime_log=runtime_log, device=device, on_progress=on_progress, **chosen)
+        return judge(found, source, cache=cache, runtime_log=runtime_log, device=device, on_progress=on_progress, **chosen)
 
 
 def benchmark(
     packages: PathLike | Sequence[PathLike],
     *,
+    task: TaskLike | None = None,
+    target: str | None = None,
+    tokenizer: PathLike | None = None,
+    reference: PathLike | None = None,
     batch: Sequence[int] = (1, 8),
     sequence: Sequence[int] = (),
     data: PathLike | None = None,
@@ -124,10 +162,14 @@ def benchmark(
     device: str | Sequence[str] = (),
     progress: ProgressCallback | None = None,
 ) -> BenchmarkResult:
-    """Time packages and their float models in turn, each in a process of its own.
+    """Time packages and model files, and their float models, in turn, each in a process of its own.
 
     Args:
-        packages: One package, or several.
+        packages: One package or model file, or several.
+        task: Of model files: the name of the task, or one name with its options. A package has its own.
+        target: That opens model files. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
+        tokenizer: Folder of the tokenizer and config of model files. Default: the folder of each file, or the one above.
+        reference: The float model of model files, to compare them with.
         batch: Batch sizes.
         sequence: Sequence lengths in tokens. Default: 128, or the shortest limit of the models.
         data: File of rows that are also timed, at their own lengths.
@@ -144,17 +186,17 @@ def benchmark(
         progress: Called after each round.
 
     Raises:
-        OctobertError: A folder is not a package, a length is too long for a model, or a runtime fails.
+        OctobertError: A path is neither, a length is too long for a model, or a runtime fails.
     """
     from octobert.config.loading import checked
     from octobert.config.recipe import Benchmark
     from octobert.core.settings import goal_named
-    from octobert.evaluation.package_timing import benchmark_packages
+    from octobert.evaluation.package_timing import benchmark_models
 
     given = [packages] if isinstance(packages, str | Path) else list(packages)
     if not given:
-        raise RecipeError("there is nothing to time", where="packages", expected="at least one package")
-    folders = [path_of(package, "packages") for package in given]
+        raise RecipeError("there is nothing to time", where="packages", expected="at least one package or model file")
+    paths = [path_of(package, "packages") for package in given]
     numbers_of(repeats, "repeats", least=3)
     plain: dict[str, Any] = {"batch": numbers_of(batch, "batch"), "goal": goal_named(goal), "repeats": repeats}
     plain |= {"sequence": numbers_of(sequence, "sequence")} if sequence else {}
@@ -164,26 +206,35 @@ def benchmark(
         "devices": names_of([device] if isinstance(device, str) else device, "device"),
         "data": path_of(data, "data") if data is not None else None,
     }
+    # What is said about model files is not about packages among them.
+    said = (task, target, tokenizer, reference)
+    models = [_opened(path, "packages", *((None,) * 4 if path.is_dir() else said)) for path in paths]
     with progress_step(progress, "benchmark") as on_progress:
         chosen = checked(Benchmark, plain, where="benchmark")
-        return benchmark_packages(folders, chosen, on_progress=on_progress, **options)
+        return benchmark_models(models, chosen, on_progress=on_progress, **options)
 
 
 def tune(
     package: PathLike,
     data: PathLike,
     *,
+    task: TaskLike | None = None,
+    target: str | None = None,
+    tokenizer: PathLike | None = None,
     goals: Sequence[Goal] = ("latency", "throughput"),
     trials: int = 20,
     minutes: float = 5,
     seed: int = 0,
     progress: ProgressCallback | None = None,
 ) -> tuple[Tuned, ...]:
-    """Search for threads, streams and runtime options that are faster than the defaults, and store them in the package.
+    """Search for threads, streams and runtime options that are faster than the defaults, and store them.
 
     Args:
-        package: A package, `OUT/<target>`.
+        package: A package, `OUT/<target>`, or an `.onnx` or `.xml` file. Settings are stored in it, or beside the file.
         data: File of rows; the search times their lengths.
+        task: Of a model file: the name of the task, or one name with its options. A package has its own.
+        target: That opens a model file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
+        tokenizer: Folder of a model file's tokenizer and config. Default: the folder of the file, or the one above.
         goals: What to tune for; one search each.
         trials: Settings that each search tries.
         minutes: Time limit of each search, without its final comparison.
@@ -191,17 +242,17 @@ def tune(
         progress: Called after each trial.
 
     Raises:
-        OctobertError: The folder is not a package, the rows cannot be read, or optuna is not installed.
+        OctobertError: The path is neither, the rows cannot be read, or optuna is not installed.
     """
     from octobert.core.settings import goal_named
-    from octobert.evaluation.package_timing import tune_package
+    from octobert.evaluation.package_timing import tune_model
 
     search: dict[str, Any] = {"trials": trials, "minutes": minutes, "seed": seed}
     named = [goal_named(goal) for goal in names_of(goals, "goals")]
     numbers_of(trials, "trials")
-    folder, rows = path_of(package, "package"), path_of(data, "data")
+    rows, found = path_of(data, "data"), _opened(package, "package", task, target, tokenizer)
     with progress_step(progress, "tune") as on_progress:
-        return tune_package(folder, rows, goals=named, on_progress=on_progress, **search)
+        return tune_model(found, rows, goals=named, on_progress=on_progress, **search)
 
 
 def packages(folder: PathLike) -> list[Path]:
@@ -247,6 +298,7 @@ def inspect(
     model: PathLike,
     *,
     target: str | None = None,
+    reference: PathLike | None = None,
     batch: int = 1,
     sequence: int | None = None,
     threads: int = 0,
@@ -257,7 +309,8 @@ def inspect(
 
     Args:
         model: A package, or an .onnx or .xml file.
-        target: Target that opens a file. A package has its own.
+        target: Target that opens a file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`. A package has its own.
+        reference: The float model of a model file, to compare it with.
         batch: Batch size.
         sequence: Sequence length in tokens. Default: 128, or the model's limit.
         threads: Threads of one inference. 0: the runtime's default.
@@ -270,115 +323,13 @@ def inspect(
     """
     from octobert.inspection import inspector
 
-    opened = inspector.opened(path_of(model, "model"), target)
     numbers_of(batch, "batch")
     numbers_of(() if sequence is None else sequence, "sequence")
     numbers_of(repeats, "repeats", least=3)
     shape: dict[str, Any] = {"batch": batch, "sequence": sequence, "threads": threads, "repeats": repeats}
+    found = _opened(model, "model", None, target, None, reference)
     with progress_step(progress, "inspect") as on_progress:
-        return inspector.inspect(opened, on_progress=on_progress, **shape)
-
-
-def check(model: PathLike, targets: str | Sequence[str] = ()) -> list[Lint]:
-    """Check an ONNX file against targets: what each refuses, what it runs in float and why, and how to fix it.
-
-    Args:
-        model: An ONNX file, or a package.
-        targets: Names of targets. Default for a package: its own.
-
-    Raises:
-        RecipeError: No target is given for a file, or there is no target of that name.
-        ModelError: The file cannot be read.
-    """
-    from octobert import targets as plugins
-    from octobert.inspection import linter
-
-    path = path_of(model, "model")
-    names = [targets] if isinstance(targets, str) else list(targets)
-    if path.is_dir() and not names:
-        names = [manifest(path).target]
-    if not names:
-        fix = f"name one: {', '.join(plugins.names())}"
-        raise RecipeError("a file is checked against a target", where="--target", fix=fix)
-    capabilities = [plugins.load(name, where="--target").CAPABILITIES for name in names]
-    return [linter.lint(path / target.file if path.is_dir() else path, target) for target in capabilities]
-
-
-def fuse(model: PathLike, out: PathLike) -> Fused:
-    """Write a copy of a graph with ONNX Runtime's fused operators.
-
-    Args:
-        model: A graph that octobert wrote: `onnx/model.onnx` or `onnx/model_quantized.onnx` of a package.
-        out: The file to write.
-
-    Returns:
-        The number of each fused operator, and the comparison with the original.
-
-    Raises:
-        ModelError: The file is missing, or octobert did not write it.
-    """
-    from octobert.core.errors import ModelError
-    from octobert.core.files import atomic_write, storage_errors
-    from octobert.core.onnx_files import read_onnx
-    from octobert.graph import operators
-    from octobert.graph.passes import fusion
-
-    path, target = path_of(model, "model"), path_of(out, "out")
-    graph = read_onnx(path)
-    if graph.metadata_props.get("producer") != "octobert":
-        fix = (
-            "quantize the model first (--method float keeps it in float), then use onnx/model.onnx or onnx/model_quantized.onnx"
-        )
-        raise ModelError("octobert fuses only graphs that it wrote", where=str(path), fix=fix)
-    fused = fusion.fuse(graph)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with storage_errors(target), atomic_write(target) as partial:
-        operators.save(fused.model, partial)
-    return fused
-
-
-def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensorrt: int | None = None) -> list[Path]:
-    """Write the ranges of a package as calibration tables for ONNX Runtime's TensorRT and MIGraphX providers.
-
-    Args:
-        package: A package that was made without graph transforms.
-        out: Folder for the tables. Default: `calibration` in the package.
-        tensorrt: TensorRT version whose own cache is also written: 101401 is 10.14.1.
-
-    Returns:
-        The files.
-
-    Raises:
-        ModelError: The ranges belong to a transformed graph.
-    """
-    from octobert.core.errors import ModelError
-    from octobert.quantization import tables
-
-    folder = path_of(package, "package")
-    facts = manifest(folder)
-    transforms = facts.recipe.get("transforms", facts.recipe.get("prepare"))
-    if transforms:
-        # A transformed graph computes the same outputs from other values; the package holds the graph without transforms.
-        raise ModelError(
-            "the ranges are those of a transformed graph, not of the float model in the package",
-            where=str(folder),
-            got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
-            fix="quantize the model without them: transforms: [] in the recipe, --transforms none on the command line",
-        )
-    return tables.write(
-        facts.ranges.intervals, path_of(out, "out") if out is not None else folder / "calibration", tensorrt=tensorrt
-    )
-
-
-def read_calibration_table(path: PathLike) -> dict[str, Interval]:
-    """The ranges in a calibration table.
-
-    Raises:
-        OctobertError: The file is not a calibration table.
-    """
-    from octobert.quantization import tables
-
-    return tables.read(path_of(path, "path"))
+        return inspector.inspect(found, on_progress=on_progress, **shape)
 
 
 def read_text(path: PathLike) -> str:

@@ -1,4 +1,4 @@
-"""`octobert benchmark PACKAGE…`: time packages and their float models in turn."""
+"""`octobert benchmark MODEL…`: time packages and model files, and their float models, in turn."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _models, _show
 
 PANEL = _show.USE
 EXAMPLES = (
     "octobert benchmark out/ort-cpu out/openvino-cpu --batch 1 --sequence 128",
     "octobert benchmark out/ort-cpu --goal throughput --seconds 60 --streams auto",
+    "octobert benchmark model_int8.onnx --reference model.onnx",
 )
 
 
 def command(
-    directories: Annotated[list[Path], typer.Argument(help="Packages, OUT/TARGET.")],
+    directories: Annotated[list[Path], typer.Argument(help="Packages, OUT/TARGET, and .onnx and .xml files.")],
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Batch sizes. Default: 1 and 8. (benchmark_app: -b)")] = None,
     sequence: Annotated[
         list[int] | None,
@@ -66,9 +67,13 @@ def command(
             "(benchmark_app: -d)"
         ),
     ] = None,
+    task: _models.Task = None,
+    target: _models.Target = None,
+    tokenizer: _models.Tokenizer = None,
+    reference: _models.Reference = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Time packages and their float models in turn, each in a process of its own."""
+    """Time packages and model files, and their float models, in turn, each in a process of its own."""
     import octobert
     from octobert.core.settings import goal_named
 
@@ -88,6 +93,7 @@ def command(
             threads=threads,
             device=device or (),
             progress=progress,
+            **_models.given(task, target, tokenizer, reference=reference),
         )
     if as_json:
         _show.document(result.model_dump(mode="json"))

@@ -10,13 +10,14 @@ import typer
 from octobert.cli import _show
 
 PANEL = _show.LOOK
-EXAMPLES = ("octobert check model.onnx --target ort-cpu",)
+EXAMPLES = ("octobert check model.onnx --target openvino-cpu",)
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="An ONNX file from any tool, or a package.")],
     target: Annotated[
-        list[str] | None, typer.Option(help="Target. Give it several times for several. Default for a package: its own.")
+        list[str] | None,
+        typer.Option(help="Target. Give it several times for several. Default: the package's own; ort-cpu for a file."),
     ] = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:

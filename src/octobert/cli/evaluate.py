@@ -1,4 +1,4 @@
-"""`octobert evaluate PACKAGE --data FILE`: score a package and its float model on other data."""
+"""`octobert evaluate MODEL --data FILE`: score a package or a model file, and its float model, on data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _models, _show
 
 PANEL = _show.USE
-EXAMPLES = ("octobert evaluate out/ort-cpu --data test.tsv",)
+EXAMPLES = (
+    "octobert evaluate out/ort-cpu --data test.tsv",
+    "octobert evaluate model_int8.onnx --task mrpc --data test.tsv --reference model.onnx",
+)
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="A package, OUT/TARGET.")],
+    directory: Annotated[Path, typer.Argument(help=_models.MODEL_HELP)],
     data: Annotated[str, typer.Option(help="File, folder, or Hub id.")],
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
     split: Annotated[str, typer.Option(help="Split of a folder or Hub data set. auto: validation, otherwise test.")] = "auto",
@@ -23,9 +26,13 @@ def command(
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
+    task: _models.Task = None,
+    target: _models.Target = None,
+    tokenizer: _models.Tokenizer = None,
+    reference: _models.Reference = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Score a package on data, and compare it with its float model on the same rows."""
+    """Score a package or a model file on data, and compare it with its float model on the same rows."""
     import octobert
 
     with _show.progress() as progress:
@@ -40,6 +47,7 @@ def command(
             runtime_log=runtime_log,
             device=device,
             progress=progress,
+            **_models.given(task, target, tokenizer, reference=reference),
         )
     if as_json:
         _show.document(result.model_dump(mode="json"))
@@ -54,6 +62,8 @@ def command(
     if device:
         _show.line(f"The models ran on {result.device}, their float operators in {result.precision}.")
     comparison = result.comparison
+    if comparison is None:
+        return
     change = ""
     if comparison.difference is not None:
         change = f", {comparison.metric} {comparison.difference:+.4f} ({probability(comparison.p_value)})"

@@ -7,18 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _models, _show
 
 PANEL = _show.USE
 EXAMPLES = (
     "octobert inspect out/ort-cpu",
     "octobert inspect out/ort-cpu --runtime",
+    "octobert inspect model_int8.onnx --reference model.onnx",
 )
 
 
 def command(
     directory: Annotated[
-        Path, typer.Argument(help="A package, or an output directory. With --runtime also an .onnx or .xml file.")
+        Path, typer.Argument(help="A package, an output directory, or an .onnx or .xml file, which is run (--runtime).")
     ],
     runtime: Annotated[
         bool, typer.Option("--runtime", help="Run the model: what is computed in 8 bits, where the time goes, and why.")
@@ -27,7 +28,6 @@ def command(
     sequence: Annotated[
         int | None, typer.Option(min=1, help="With --runtime: sequence length. Default: 128, or the model's limit.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="With --runtime: target that opens a file.")] = None,
     threads: Annotated[
         int, typer.Option(min=0, help="With --runtime: threads of one inference. 0: the runtime's default.")
     ] = 0,
@@ -35,20 +35,24 @@ def command(
     every: Annotated[
         bool, typer.Option("--all", help="Print each layer by itself, with its ranges. Default: layers that are alike once.")
     ] = False,
+    target: _models.Target = None,
+    reference: _models.Reference = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Print the plan: what each layer computes in 8 bits or float, and why; or with --runtime how the runtime runs it."""
     import octobert
-    from octobert.core.errors import ModelError
 
     folders = octobert.packages(directory)
-    if runtime:
-        shape = {"target": target, "batch": batch, "sequence": sequence, "threads": threads, "repeats": repeats}
+    if runtime or directory.is_file():
+        shape = {
+            **_models.given(None, target, None, reference=reference),
+            "batch": batch,
+            "sequence": sequence,
+            "threads": threads,
+            "repeats": repeats,
+        }
         _print_runtime(folders, shape, every=every, as_json=as_json)
         return
-    if directory.is_file():
-        fix = "add --runtime to see how it runs"
-        raise ModelError("a file has no plan", where=str(directory), expected="a package", fix=fix)
     _print_plans(folders, every=every, as_json=as_json)
 
 

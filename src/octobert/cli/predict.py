@@ -1,4 +1,4 @@
-"""`octobert predict PACKAGE TEXT…`: predict with a package."""
+"""`octobert predict MODEL TEXT…`: predict with a package or a model file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _models, _show
 
 if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
@@ -22,11 +22,12 @@ EXAMPLES = (
     'octobert predict out/ort-cpu --pair "He left." "He went away."',
     'octobert predict out/ort-cpu --question "Who wrote it?" --context-file article.txt',
     'octobert predict out/ort-cpu --top 10 "Paris is the [MASK] of France."',
+    'octobert predict model.onnx --task sst2 "what a pleasant surprise"',
 )
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="A package, OUT/TARGET.")],
+    directory: Annotated[Path, typer.Argument(help=_models.MODEL_HELP)],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of stdin.")] = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Inputs are pairs of texts. Lines of stdin hold two texts with a tab between them.")
@@ -46,9 +47,12 @@ def command(
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     allow_fallback: Annotated[bool, typer.Option("--allow-fallback", help=_show.FALLBACK_HELP)] = False,
     device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
+    task: _models.Task = None,
+    target: _models.Target = None,
+    tokenizer: _models.Tokenizer = None,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Predict with a package. It needs neither torch nor transformers."""
+    """Predict with a package or a model file. It needs neither torch nor transformers."""
     import octobert
     from octobert.core.settings import goal_named
 
@@ -57,15 +61,16 @@ def command(
     waiting: deque[Any] = deque()
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
     options["device"] = device
+    options |= _models.given(task, target, tokenizer)
     answers, cut = [], False
     with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
         if asks:
-            _check_asked(model.manifest.task)
+            _check_asked(model.opened.facts())
         if device:
             _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
         given = _with("prompt", prompt, _remembered(inputs, waiting))
         if top is not None:
-            _check_fills(model.manifest.task)
+            _check_fills(model.opened.facts())
             given = _with("top", top, given)
         for answer in model.stream(given):
             cut = cut or "truncated" in answer

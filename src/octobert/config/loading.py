@@ -181,6 +181,29 @@ def options_of(choice: Choice, family: str) -> Any:
     return plugins.load(family, choice.name).Options.model_validate(choice.options)
 
 
+def choice_of(value: Any, key: str, family: str) -> Choice:
+    """A plugin and its options, in any spelling of a recipe.
+
+    Args:
+        value: A name, or one name with its options.
+        key: What it is, for errors, such as `task`.
+        family: Of the plugin, such as `tasks`.
+
+    Raises:
+        RecipeError: There is no such plugin, or it has no such options.
+
+    Example:
+        >>> choice_of({"squad": {"max_length": 256}}, "task", "tasks").options
+        {'max_length': 256}
+    """
+    problems: list[str] = []
+    plain = _choice(value, key, family, problems)
+    if problems:
+        what = "; ".join(shortened(problem) for problem in problems).removeprefix(f"{key}: ")
+        raise RecipeError(what, where=key)
+    return Choice.model_validate(plain)
+
+
 def _plugins(value: Any, key: str, family: str, problems: list[str]) -> Any:
     """The value of a plugin key in its full spelling; mistakes are added to `problems`."""
     annotation = Recipe.model_fields[key].annotation

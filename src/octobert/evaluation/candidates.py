@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
+
+from pydantic import Field
 
 from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session, SessionEntries, SessionOptions
+from octobert.inference.opened import Opened, files_of
 from octobert.models import checkpoint
 from octobert.targets import runtimes
 
@@ -180,6 +183,7 @@ class Candidate(FrozenModel):
         options: how to open it; None for the target's defaults.
         entries: what the recipe sets for its target.
         chosen: device of the runtime's own to open it on, such as `AUTO`; None for the target's.
+        outputs: name of an output in results → its name in the file; empty for files of octobert.
     """
 
     name: str
@@ -191,6 +195,7 @@ class Candidate(FrozenModel):
     options: SessionOptions | None = None
     entries: SessionEntries = SessionEntries()
     chosen: str | None = None
+    outputs: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -218,6 +223,8 @@ class Candidate(FrozenModel):
         path = Path(self.path)
         if path.is_dir():
             return sum(f.stat().st_size for f in checkpoint.weight_files(path, allow_pickle=self.allow_pickle))
+        if self.outputs:
+            return sum(file.stat().st_size for file in files_of(path))
         stem = path.name.removesuffix(".xml")
         return sum(f.stat().st_size for f in path.parent.iterdir() if f.name.startswith(stem))
 
@@ -245,12 +252,47 @@ def open_candidate(candidate: Candidate, threads: int, streams: int = 1) -> Sess
         raise TargetError(f'there is no candidate "{candidate.name}"', fix=fix)
     precision = None if baseline is None else baseline.precision
     plain = SessionOptions(threads=threads, streams=streams, precision=precision, device=candidate.chosen)
-    options = (candidate.options or plain).model_copy(update={"entries": candidate.entries})
+    options = (candidate.options or plain).model_copy(update={"entries": candidate.entries, "outputs": candidate.outputs})
     if path.is_dir():
         from octobert.targets.runtimes.torch import TorchSession
 
         return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
     return targets.load(candidate.target).open_session(path, options)
+
+
+def candidate_of(model: Opened, label: str | None = None, device: str | None = None) -> Candidate:
+    """Return a finished model as a candidate.
+
+    Args:
+        label: its name in results.
+        device: of the runtime's own to open it on; None for the target's.
+    """
+    path, entries, outputs = str(model.file), model.entries, model.outputs
+    return Candidate(
+        name=model.target, path=path, head=model.head, label=label, entries=entries, chosen=device, outputs=outputs
+    )
+
+
+def float_of(model: Opened, name: str, label: str | None = None, device: str | None = None) -> Candidate | None:
+    """Return the float model of a finished model as a candidate; None if there is none.
+
+    Args:
+        name: of the float baseline that opens it.
+        label: its name in results.
+        device: of the runtime's own to open it on; None for the target's.
+    """
+    if model.floating is None:
+        return None
+    return Candidate(
+        name=name,
+        path=str(model.floating.path),
+        head=model.head,
+        label=label,
+        content=model.floating.content,
+        entries=model.entries if float_baselines()[name].target == model.target else SessionEntries(),
+        chosen=device,
+        outputs=model.floating.outputs,
+    )
 
 
 def open_float(

@@ -1,4 +1,4 @@
-"""Evaluate a package on other data, together with the float model in it. Does not need torch."""
+"""Evaluate a finished model on other data, together with its float model. Does not need torch."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from octobert.config.recipe import AUTO, Data
 from octobert.core.measurements import Comparison, Score
 from octobert.core.tabular import Row as TableRow
 from octobert.core.tabular import Tabular
-from octobert.data import readers, sampling, sources, tokenization
+from octobert.data import readers, sampling, sources
 from octobert.data.rows import Row
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
+from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor
-from octobert.tasks import files_of
+from octobert.tasks import Outputs, files_of
 
 
 class Judgement(Tabular):
-    """Scores of a quantized model and of its float model, and the comparison of the two.
+    """Scores of a finished model and of its float model, and the comparison of the two.
 
     Args:
         scores: Model → its metrics.
-        comparison: Of the quantized model with the float model.
-        device: What ran the quantized model.
+        comparison: Of the model with its float model; None where there is none.
+        device: What ran the model.
         precision: Of its float operators, as the runtime reports it.
     """
 
     scores: dict[str, tuple[Score, ...]]
-    comparison: Comparison
+    comparison: Comparison | None = None
     device: str
     precision: str
 
@@ -38,7 +39,7 @@ class Judgement(Tabular):
 
 
 def judge(
-    folder: Path,
+    model: Opened,
     source: str,
     *,
     split: str = AUTO,
@@ -50,10 +51,10 @@ def judge(
     device: str | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Judgement:
-    """Evaluate a package and its float model on the same rows.
+    """Evaluate a finished model, and its float model on the same rows if there is one.
 
     Args:
-        folder: the package.
+        model: the model.
         source: a file, a folder that contains `split`, or a hub id.
         split: name of the split. Default: validation, or test if the data has no validation split.
         columns: column names, for a file without a header.
@@ -64,35 +65,36 @@ def judge(
 
     Raises:
         DataError: the rows cannot be read, or do not fit the task.
-        ModelError: the folder is not a package.
+        ModelError: the model cannot be opened for its task.
     """
-    predictor = Predictor(folder, cache=cache, runtime_log=runtime_log, device=device)
+    predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
     task = predictor.task
-    where, rows = _rows(source, split, columns, prefer=files_of(predictor.manifest.task.name))
+    where, rows = _rows(source, split, columns, prefer=files_of(model.facts().name))
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
-    gold = task.gold(rows, where=where)
-    tokenizer = tokenization.Tokenizer(folder, task.max_length)
+    gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
     encoded = task.encode(tokenizer, task.inputs(rows, where=where))
-    name, reference = predictor.target, candidates.baseline_of(predictor.target).name
-    float_session = candidates.open_float(
-        predictor.target, folder / "onnx" / "model.onnx", task.head, predictor.manifest.session, device
-    )
     count = len(encoded.flat)
-    ours = predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {name}", done, count))
-    theirs = run_rows(
-        float_session,
-        encoded.flat,
-        tokenizer.pad_id,
-        lambda done: on_progress(f"evaluating {reference}", done, count),
-        per_token=task.per_token,
-    )
-    return Judgement(
-        scores={n: scoring.scores(task, o, encoded, gold, seed=seed) for n, o in ((name, ours), (reference, theirs))},
-        comparison=scoring.compare(task, (name, reference), (ours, theirs), encoded, gold, seed=seed),
-        device=predictor.device,
-        precision=predictor.precision,
-    )
+    outputs: dict[str, Outputs] = {
+        model.name: predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count))
+    }
+    reference = candidates.float_of(model, candidates.baseline_of(model.target).name, device=device)
+    if reference is not None:
+        session = model.with_vectors(candidates.open_candidate(reference, 0))
+        name = reference.title
+        outputs[name] = run_rows(
+            session,
+            encoded.flat,
+            tokenizer.pad_id,
+            lambda done: on_progress(f"evaluating {name}", done, count),
+            per_token=task.per_token,
+        )
+    comparison = None
+    if len(outputs) > 1:
+        ours, theirs = outputs
+        comparison = scoring.compare(task, (ours, theirs), (outputs[ours], outputs[theirs]), encoded, gold, seed=seed)
+    scores = {name: scoring.scores(task, own, encoded, gold, seed=seed) for name, own in outputs.items()}
+    return Judgement(scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision)
 
 
 def _rows(source: str, split: str, columns: Sequence[str], *, prefer: Sequence[str]) -> tuple[str, list[Row]]:

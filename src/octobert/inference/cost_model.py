@@ -1,6 +1,6 @@
 """The time that one inference takes on this machine, by its number of rows and its padded length.
 
-A cost model is measured once for a package, a machine and a setting, in about a second. It is then stored in the user's cache
+A cost model is measured once for a model, a machine and a setting, in about a second. It is then stored in the user's cache
 folder. Batching uses it to decide which rows run together.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from octobert.core.environment import cache_folder
 from octobert.core.files import atomic_write, canonical_digest
 from octobert.core.frozen import FrozenModel
-from octobert.core.results import PackageManifest
 from octobert.core.session import Feeds, Session
 from octobert.inference.tuned_file import machine_id
 
@@ -115,18 +116,23 @@ def measure_cost_model(session: Session, max_length: int) -> CostModel:
     )
 
 
-def read_cost_model(manifest: PackageManifest, session: Session) -> CostModel | None:
-    """Read the cost model of a package. None if it was not measured with these streams and threads on this machine."""
-    return _read(_path(manifest, session))
-
-
-def read_or_measure_cost_model(manifest: PackageManifest, session: Session, max_length: int) -> CostModel:
-    """Read the cost model of a package, or measure it and store it.
+def read_cost_model(identity: Sequence[Any], session: Session) -> CostModel | None:
+    """Read the cost model of a model. None if it was not measured with these streams and threads on this machine.
 
     Args:
+        identity: what the model is, as plain data.
+    """
+    return _read(_path(identity, session))
+
+
+def read_or_measure_cost_model(identity: Sequence[Any], session: Session, max_length: int) -> CostModel:
+    """Read the cost model of a model, or measure it and store it.
+
+    Args:
+        identity: what the model is, as plain data.
         max_length: most tokens that a row may have.
     """
-    path = _path(manifest, session)
+    path = _path(identity, session)
     cost = _read(path)
     if cost is None:
         cost = measure_cost_model(session, max_length)
@@ -145,6 +151,6 @@ def _read(path: Path) -> CostModel | None:
         return None
 
 
-def _path(manifest: PackageManifest, session: Session) -> Path:
-    depends_on = [manifest.files, manifest.target, machine_id(), session.streams, session.threads]
+def _path(identity: Sequence[Any], session: Session) -> Path:
+    depends_on = [*identity, machine_id(), session.streams, session.threads]
     return cache_folder() / f"cost-{canonical_digest(depends_on)[:16]}.json"

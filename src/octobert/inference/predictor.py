@@ -1,4 +1,4 @@
-"""Prediction with a finished package: texts in, answers out, in order. Needs `tokenizers` and the runtime of the target."""
+"""Prediction with a finished model: texts in, answers out, in order. Needs `tokenizers` and the runtime of the target."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ import numpy as np
 
 from octobert import targets
 from octobert.core import environment
-from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError, TargetError
-from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.session import STATES, RuntimeOption, Session, SessionOptions
+from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError
+from octobert.core.session import RuntimeOption, Session, SessionOptions
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
-from octobert.inference import cost_model, package_files, package_zip
+from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
 from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
+from octobert.inference.opened import Opened, opened
 from octobert.inference.streaming import Scheduler
 from octobert.inference.tuned_file import read_tuned
-from octobert.models.heads import HEADS
 from octobert.targets import runtimes
-from octobert.tasks import rebuild
 
 Listed = Mapping[str, tuple[RuntimeOption, ...]]
 # A list of up to this many inputs is answered on the calling thread.
@@ -50,7 +48,7 @@ class Predictor:
     A forked process opens the model again at its first use; with OpenVINO, which does not survive a fork, that is an error.
 
     Args:
-        folder: a package, `OUT/<target>`.
+        model: a package, `OUT/<target>`; or what `inference.opened` makes of a model file.
         goal: `latency` gives one inference all cores. `throughput` runs one inference per core; its first use on a machine
             takes about a second longer, to measure which rows are best run together. Settings that `octobert tune` stored for
             the goal on this machine are used.
@@ -77,7 +75,7 @@ class Predictor:
 
     def __init__(
         self,
-        folder: str | Path,
+        model: str | Path | Opened,
         *,
         goal: Goal = "latency",
         streams: int = 0,
@@ -89,31 +87,28 @@ class Predictor:
         device: str | None = None,
     ) -> None:
         goal = goal_named(goal)
-        self.folder = package_zip.folder_of(Path(folder))
-        self.manifest = package_files.read_manifest(self.folder)
-        where = str(self.folder / PACKAGE_FILE)
-        self.task = rebuild(self.manifest.task, where=where)
-        self.target = self.manifest.target
-        target = targets.load(self.target, where=where)
+        found = model if isinstance(model, Opened) else opened(Path(model))
+        self.opened, self.folder, self.manifest, self.target = found, found.path, found.manifest, found.target
+        self.task = found.rebuilt()
+        target = targets.load(self.target)
         if device:
             runtimes.load(target.CAPABILITIES.runtime).check_device(device)
-        elif not (probe := target.probe()).available:
-            what = f"the target {self.target} cannot run here"
-            raise TargetError(what, where=str(folder), got=probe.missing, fix=probe.install)
-        if verify:
-            package_files.verify(self.folder)
         else:
-            package_files.check_sizes(self.folder, self.manifest, target.model_file(self.folder))
+            found.check_runs()
+        if found.manifest is not None and verify:
+            package_files.verify(self.folder)
+        elif found.manifest is not None:
+            package_files.check_sizes(self.folder, found.manifest, found.file)
         self.setting = _setting(None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
         options = self.setting.options(
             cache=str(cache) if cache else None,
             log=runtime_log,
             allow_fallback=allow_fallback,
-            entries=self.manifest.session,
+            entries=found.entries,
             device=device,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
-        self._engine = PerProcess(partial(_engine, self.folder, self.manifest, goal, self.setting, options))
+        self._engine = PerProcess(partial(_engine, found, goal, self.setting, options))
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answer one input or a list of inputs, in order.
@@ -204,20 +199,14 @@ class Predictor:
 load = Predictor
 
 
-def _engine(folder: Path, manifest: PackageManifest, goal: Goal, setting: Setting, options: SessionOptions) -> _Engine:
-    """Open a package."""
-    task, target = rebuild(manifest.task), targets.load(manifest.target)
-    tokenizer = Tokenizer(folder, task.max_length)
-    session = target.open_session(target.model_file(folder), options)
-    # Token states beside a vector are for other programs.
-    missing = [name for name in HEADS[task.head].outputs if name not in (*session.outputs, STATES)]
-    if missing:
-        what, where = "the model has other outputs than its task reads", str(target.model_file(folder))
-        raise ModelError(what, where=where, got=", ".join(session.outputs)[:200], expected=", ".join(missing))
+def _engine(model: Opened, goal: Goal, setting: Setting, options: SessionOptions) -> _Engine:
+    """Open a model."""
+    task = model.rebuilt()
+    tokenizer, session = model.tokenizer(task), model.session(options)
     cost = (
-        cost_model.read_or_measure_cost_model(manifest, session, tokenizer.max_length)
+        cost_model.read_or_measure_cost_model(model.identity, session, tokenizer.max_length)
         if goal == "throughput"
-        else cost_model.read_cost_model(manifest, session)
+        else cost_model.read_cost_model(model.identity, session)
     )
     cost = cost or cost_model.default_cost_model(session)
     return _Engine(tokenizer, session, cost, Scheduler(task, tokenizer, session, cost, setting.tokens))

@@ -1,4 +1,4 @@
-"""`tuned.json` in a package: the settings that `octobert tune` chose, by machine and goal."""
+"""`tuned.json` in a package, `NAME.tuned.json` beside a file: the settings that `octobert tune` chose, by machine and goal."""
 
 from __future__ import annotations
 
@@ -21,20 +21,33 @@ FILE = "tuned.json"
 _FORM = TypeAdapter(dict[str, dict[str, Any]])
 
 
-def read_tuned(folder: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> dict[str, Tuned]:
+def path_of(model: Path) -> Path:
+    """Return where the settings of a model are stored.
+
+    Args:
+        model: a package or a model file.
+
+    Example:
+        >>> path_of(Path("models/bert.onnx")).as_posix()
+        'models/bert.onnx.tuned.json'
+    """
+    return model / FILE if model.is_dir() else model.with_name(f"{model.name}.{FILE}")
+
+
+def read_tuned(model: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> dict[str, Tuned]:
     """Read the results of tuning on this machine.
 
     Args:
-        folder: a package.
+        model: a package or a model file.
         listed: `RUNTIME_OPTIONS` of its target. The file may come from anybody, so other options are refused.
 
     Returns:
-        Results by goal. Empty if the package was not tuned on this machine with these versions of the runtimes.
+        Results by goal. Empty if the model was not tuned on this machine with these versions of the runtimes.
 
     Raises:
         ModelError: the file cannot be read, or has a setting that cannot be used here.
     """
-    path = folder / FILE
+    path = path_of(model)
     if not path.is_file():
         return {}
     try:
@@ -48,12 +61,13 @@ def read_tuned(folder: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) ->
     return results
 
 
-def check_writable(folder: Path) -> None:
-    """Check that results can be stored in a package.
+def check_writable(model: Path) -> None:
+    """Check that results can be stored in a package, or beside a model file.
 
     Raises:
         StorageError: no file can be written there.
     """
+    folder = path_of(model).parent
     with storage_errors(folder):
         try:
             tempfile.NamedTemporaryFile(prefix="partial-", dir=folder).close()
@@ -62,18 +76,18 @@ def check_writable(folder: Path) -> None:
             raise
 
 
-def write_tuned(folder: Path, result: Tuned, *, replace: bool = True) -> None:
+def write_tuned(model: Path, result: Tuned, *, replace: bool = True) -> None:
     """Add a result to the file. Results for other goals and other machines stay.
 
     Args:
-        folder: a package.
+        model: a package or a model file.
         replace: a result for the same goal and machine; otherwise it stays too.
 
     Raises:
         StorageError: the file cannot be written.
         ModelError: the file that is there cannot be read.
     """
-    path = folder / FILE
+    path = path_of(model)
     try:
         results = _read(path) if path.is_file() else {}
     except ValueError as error:
@@ -83,7 +97,7 @@ def write_tuned(folder: Path, result: Tuned, *, replace: bool = True) -> None:
     if result.goal in own and not replace:
         return
     own[result.goal] = result.model_dump(mode="json")
-    with storage_errors(folder), atomic_write(path) as partial:
+    with storage_errors(path.parent), atomic_write(path) as partial:
         partial.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Inspect a compiled model: a package together with its float model, or a single file. Does not need torch."""
+"""Inspect a compiled model, together with its float model where there is one. Does not need torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from pathlib import Path
 
 from octobert import targets
 from octobert.core import environment
-from octobert.core.errors import ModelError, TargetError, did_you_mean
-from octobert.core.frozen import FrozenModel
+from octobert.core.errors import ModelError, TargetError
 from octobert.core.measurements import Latency
-from octobert.core.model_config import read_config
 from octobert.core.profile import Fallback, Inspection, Operator, Product, Profile
-from octobert.core.session import SessionEntries, SessionOptions
-from octobert.data.tokenization import longest
+from octobert.core.session import SessionOptions
 from octobert.evaluation import candidates, latency
-from octobert.evaluation.candidates import Candidate
-from octobert.inference.package_files import read_manifest
+from octobert.inference.opened import Opened
 from octobert.inspection import answers, profilers
 from octobert.targets import runtimes
 
@@ -25,77 +21,6 @@ WARMUP = 2
 # Token ids stay below this where the vocabulary is not known.
 _FEW_IDS = 100
 _DEFAULT_TOKENS = 128
-
-
-class Opened(FrozenModel):
-    """A model to inspect.
-
-    Args:
-        path: the file that the target opens.
-        target: plugin name.
-        floating: the file of the float model, if there is one.
-        family: plugin name of the encoder family, if it is known.
-        head: of the model.
-        vocabulary: token ids are below it.
-        longest: the model's limit in tokens, if it is known.
-        entries: what its recipe sets for sessions.
-    """
-
-    path: str
-    target: str
-    floating: str | None = None
-    family: str | None = None
-    head: str = ""
-    vocabulary: int = _FEW_IDS
-    longest: int | None = None
-    entries: SessionEntries = SessionEntries()
-
-
-def opened(path: Path, target: str | None = None) -> Opened:
-    """Return the model at a path.
-
-    Args:
-        path: a package, or an `.onnx` or `.xml` file.
-        target: the target that opens a file. A package has its own.
-
-    Raises:
-        ModelError: the path is not a package and not a model file.
-        TargetError: the target does not exist, is not the package's own, or does not open such files.
-    """
-    if target is not None and target not in targets.names():
-        raise TargetError(f'there is no target "{target}"', where="--target", fix=did_you_mean(target, targets.names()))
-    if path.suffix in (".onnx", ".xml") and not path.is_dir():
-        return _file(path, target)
-    manifest = read_manifest(path)
-    if target not in (None, manifest.target):
-        fix = f"omit --target, or name the file in it: {path / 'onnx' / 'model_quantized.onnx'}"
-        raise TargetError(
-            "the package was made for another target", where=str(path), got=str(target), expected=manifest.target, fix=fix
-        )
-    floating = path / "onnx" / "model.onnx"
-    return Opened(
-        path=str(targets.load(manifest.target).model_file(path)),
-        target=manifest.target,
-        floating=str(floating) if floating.is_file() else None,
-        family=manifest.model.family,
-        head=manifest.task.head,
-        vocabulary=read_config(path).get("vocab_size") or _FEW_IDS,
-        longest=longest(path),
-        entries=manifest.session,
-    )
-
-
-def _file(path: Path, target: str | None) -> Opened:
-    if not path.is_file():
-        raise ModelError("there is no such file", where=str(path), fix="check the path")
-    if target is None:
-        fix = f"add --target, one of: {', '.join(targets.names())}"
-        raise TargetError("a file does not name its target", where=str(path), fix=fix)
-    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
-    if path.suffix not in accepted:
-        expected = " or ".join(accepted)
-        raise TargetError(f"the target {target} does not open such files", where=str(path), got=path.suffix, expected=expected)
-    return Opened(path=str(path), target=target)
 
 
 def inspect(
@@ -110,8 +35,8 @@ def inspect(
     """Compile a model, run it under its runtime's profiler, and explain how fast it is.
 
     Args:
-        model: from `opened`.
-        batch: rows.
+        model: the model.
+        batch: rows. A file with a fixed shape is run with its own.
         sequence: tokens of a row. Default: 128, or the model's limit.
         threads: threads of one inference; 0 lets the runtime choose.
         repeats: profiled runs, and rounds of the interleaved timing.
@@ -129,20 +54,23 @@ def inspect(
             "the sequence is longer than the model allows", where="--sequence", got=str(sequence), expected=expected
         )
     tokens = sequence or min(_DEFAULT_TOKENS, model.longest or _DEFAULT_TOKENS)
-    workload = latency.random_workload(batch, tokens, model.vocabulary, seed=0)
+    # The profilers run the file itself, without the session that pads to its fixed axes.
+    batch, tokens = (fixed if fixed > 0 else asked for fixed, asked in zip(model.shape, (batch, tokens), strict=True))
+    workload = latency.random_workload(batch, tokens, model.vocabulary or _FEW_IDS, seed=0)
+    family = model.manifest.model.family if model.manifest is not None else None
 
-    def profile(path: str) -> Profile:
+    def profile(path: Path) -> Profile:
         options = SessionOptions(threads=threads, entries=model.entries)
-        return profiler.profile(Path(path), workload.rounds[0], options, warmup=WARMUP, runs=repeats, family=model.family)
+        return profiler.profile(path, workload.rounds[0], options, warmup=WARMUP, runs=repeats, family=family)
 
-    ours = profile(model.path)
-    theirs = profile(model.floating) if model.floating else None
+    ours = profile(model.file)
+    theirs = profile(model.floating.path) if model.floating else None
     here = environment.current()
-    products = profiler.products(Path(model.path))
+    products = profiler.products(model.file)
     matched, fallbacks = fallen_back(products, ours.operators, lambda product: profiler.why(product, frozenset(here.features)))
     latencies, used = _timed(model, workload, threads, repeats, on_progress)
     inspection = Inspection(
-        model=model.path,
+        model=str(model.file),
         target=model.target,
         runtime=target.CAPABILITIES.runtime,
         version=target.probe().version or "unknown",
@@ -164,17 +92,14 @@ def inspect(
 
 def _profiler(model: Opened) -> profilers.Profiler:
     """The profiler of a target's runtime."""
-    target = targets.load(model.target)
-    probe = target.probe()
-    if not probe.available:
-        raise TargetError(f"the target {model.target} cannot run here", where=model.path, got=probe.missing, fix=probe.install)
-    runtime = target.CAPABILITIES.runtime
+    model.check_runs()
+    runtime = targets.load(model.target).CAPABILITIES.runtime
     # Kernels of other devices end after their operators, so their times would be missing.
     profiled = [name for name in profilers.names() if model.target == runtimes.load(name).CPU_TARGET]
     if not profiled:
         expected = " or ".join(runtimes.load(name).CPU_TARGET for name in profilers.names())
         problem = f"operators of the target {model.target} cannot be timed"
-        raise TargetError(problem, where=model.path, expected=expected, fix="inspect the model with such a target")
+        raise TargetError(problem, where=str(model.path), expected=expected, fix="inspect the model with such a target")
     return profilers.load(runtime)
 
 
@@ -207,9 +132,7 @@ def _timed(
     model: Opened, workload: latency.Workload, threads: int, repeats: int, on_progress: Callable[[str, int, int], None] | None
 ) -> tuple[tuple[Latency, ...], int]:
     """Time the model and its float model on the target's own sessions: (latencies, threads of one inference)."""
-    compared = [Candidate(name=model.target, path=model.path, head=model.head, entries=model.entries)]
-    if model.floating:
-        name = candidates.baseline_of(model.target).name
-        compared.append(Candidate(name=name, path=model.floating, head=model.head, entries=model.entries))
+    floating = candidates.float_of(model, candidates.baseline_of(model.target).name)
+    compared = [candidates.candidate_of(model), *([floating] if floating is not None else [])]
     timed = latency.measure(compared, [workload], repeats=repeats, threads=threads, on_progress=on_progress)
     return timed.latencies, timed.footprints[0].threads

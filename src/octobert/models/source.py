@@ -92,7 +92,7 @@ def resolve(
     path = locate(str(name), revision=revision, allow_pickle=allow_pickle)
     if path.is_file() and path.suffix != ".onnx":
         raise ModelError("not a model", where=str(path), got=path.suffix, expected="a checkpoint folder or an .onnx file")
-    folder = path if path.is_dir() else _tokenizer_folder(path)
+    folder = path if path.is_dir() else tokenizer_folder(path)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
     kind = _model_type(config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir())
     if kind != config.get("model_type"):
@@ -174,7 +174,7 @@ def _family(config: dict[str, Any], *, where: str) -> EncoderFamily:
     return family
 
 
-def _tokenizer_folder(file: Path) -> Path:
+def tokenizer_folder(file: Path) -> Path:
     """The folder of an ONNX file's config and tokenizer: its own, or the one above for `onnx/model.onnx`."""
     folders = (file.parent, file.parent.parent)
     return next((f for f in folders if any((f / name).is_file() for name in _BESIDE)), file.parent)

@@ -22,17 +22,10 @@ from octobert.core.session import STATES
 from octobert.graph import operators, parity
 from octobert.graph.capture import canonical, naming, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.models import checkpoint
+from octobert.models import checkpoint, outputs
 from octobert.models.heads import Head, head_of
 from octobert.models.pooling import Pooler, pooler_of
 from octobert.models.source import ModelSource
-
-_OUTPUT_ALIASES = {
-    "output_start_logits": "start_logits",
-    "output_end_logits": "end_logits",
-    "token_embeddings": "last_hidden_state",
-    "0": "last_hidden_state",
-}
 
 
 @dataclass(frozen=True)
@@ -183,7 +176,7 @@ def load_onnx(path: Path) -> ir.Model:
 
 def _choose_outputs_(model: ir.Model, head: Head, path: Path) -> None:
     """Keep the outputs of a head, under their usual names; of a file that pools, the vector is enough."""
-    by_name = {_OUTPUT_ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
+    by_name = {outputs.ALIASES.get(str(v.name), str(v.name)): v for v in model.graph.outputs}
     forms = (head.outputs, head.outputs[-1:] if head.pooled else (), head.model_outputs)
     expected = next((form for form in forms if form and set(form) <= set(by_name)), head.model_outputs)
     if len(by_name) == len(expected) == 1:

@@ -1,0 +1,300 @@
+"""A finished model on this machine: a package, or a model file of any origin beside its tokenizer.
+
+    package          octobert.json says the target and the task; the float model is in it
+    .onnx or .xml    the task and, where they are not the usual ones, the target and the tokenizer are given by the user
+
+Everything that works on finished models takes an `Opened`, so that it works on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octobert import targets
+from octobert.config.loading import choice_of
+from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
+from octobert.core.family import longest_input
+from octobert.core.files import file_stamp
+from octobert.core.model_config import CONFIG, read_config
+from octobert.core.onnx_files import external_files, ports_of, read_onnx
+from octobert.core.ports import Ports, check_inputs, input_named
+from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
+from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
+from octobert.data.tokenization import Tokenizer
+from octobert.inference import package_files, package_zip, pooled
+from octobert.models.heads import head_of
+from octobert.models.outputs import outputs_of
+from octobert.models.source import ModelSource, tokenizer_folder
+from octobert.models.stated import stated_by
+from octobert.targets import runtimes
+from octobert.targets.runtimes import openvino
+from octobert.tasks import Task, build, rebuild
+
+# Suffix → the target that opens a file if none is named.
+TARGETS = {".onnx": "ort-cpu", ".xml": "openvino-cpu"}
+_FREE = (-1, -1)
+
+
+@dataclass(frozen=True)
+class FloatModel:
+    """The float model that a model is compared with.
+
+    Args:
+        path: its file.
+        outputs: name of an output in results → its name in the file; empty for files of octobert.
+        content: digest, if it is known.
+    """
+
+    path: Path
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    content: str | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A finished model.
+
+    Args:
+        path: the package, or the file itself.
+        file: what the target opens.
+        target: plugin name.
+        folder: holds the tokenizer and the config.
+        task: what it does; None for a file without a task, which can be timed, but not asked.
+        outputs: name of an output in results → its name in the file; empty for files of octobert.
+        shape: the fixed sizes of a file's axes [batch, sequence]; -1 for a free axis.
+        floating: the float model to compare it with, if there is one.
+        entries: what its recipe sets for sessions.
+        manifest: of a package.
+    """
+
+    path: Path
+    file: Path
+    target: str
+    folder: Path
+    task: TaskFacts | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    shape: tuple[int, int] = _FREE
+    floating: FloatModel | None = None
+    entries: SessionEntries = field(default_factory=SessionEntries)
+    manifest: PackageManifest | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in results: that of a package's target, or that of the file."""
+        return self.target if self.manifest is not None else self.path.name
+
+    @property
+    def head(self) -> str:
+        """Of the model; empty where the task is not known."""
+        return self.task.head if self.task is not None else ""
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Token ids are below it, if it is known."""
+        return read_config(self.folder).get("vocab_size")
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of tokens that it takes, if it is known."""
+        config, fixed = read_config(self.folder), self.shape[1]
+        known = ([longest_input(config)] if config else []) + ([fixed] if fixed > 0 else [])
+        return min(known, default=None)
+
+    @property
+    def identity(self) -> list[Any]:
+        """What the model is, for what is stored about it: digests of a package's files, or what the file system says."""
+        if self.manifest is not None:
+            return [self.manifest.files, self.target]
+        return [{str(file): file_stamp(file) for file in files_of(self.file)}, self.target]
+
+    def facts(self) -> TaskFacts:
+        """What it does.
+
+        Raises:
+            RecipeError: it is a file, and no task was given.
+        """
+        if self.task is None:
+            what, fix = "a model file does not say what it is for", "add --task NAME (octobert tasks lists them)"
+            raise RecipeError(what, where=str(self.path), fix=fix)
+        return self.task
+
+    def rebuilt(self) -> Task:
+        """The task itself.
+
+        Raises:
+            ModelError: there is no such task, or it has other options.
+            RecipeError: no task was given.
+        """
+        return rebuild(self.facts(), where=str(self.path / PACKAGE_FILE if self.manifest is not None else self.path))
+
+    def tokenizer(self, task: Task) -> Tokenizer:
+        """Its tokenizer, with the task's limit or that of a fixed shape.
+
+        Raises:
+            ModelError: there is none, or the task's texts are longer than the model takes.
+        """
+        tokenizer, fixed = Tokenizer(self.folder, task.max_length), self.shape[1]
+        if not 0 < fixed < tokenizer.max_length:
+            return tokenizer
+        if task.max_length is not None:
+            got, expected = str(task.max_length), f"at most {fixed}, its fixed shape"
+            what, fix = "the file takes fewer tokens", f"set it to {fixed} or less"
+            raise ModelError(what, where="max_length", got=got, expected=expected, fix=fix)
+        return Tokenizer(self.folder, fixed)
+
+    def check_runs(self) -> None:
+        """Check that its target can run on this machine.
+
+        Raises:
+            TargetError: with what is missing.
+        """
+        probe = targets.load(self.target).probe()
+        if not probe.available:
+            what = f"the target {self.target} cannot run here"
+            raise TargetError(what, where=str(self.path), got=probe.missing, fix=probe.install)
+
+    def session(self, options: SessionOptions) -> Session:
+        """Open it.
+
+        Raises:
+            ModelError: it has other outputs than its task reads.
+        """
+        opened = targets.load(self.target).open_session(self.file, options.model_copy(update={"outputs": dict(self.outputs)}))
+        opened = self.with_vectors(opened)
+        # Token states beside a vector are for other programs.
+        missing = [name for name in head_of(self.head).outputs if name not in (*opened.outputs, STATES)]
+        if missing:
+            what, got = "the model has other outputs than its task reads", ", ".join(opened.outputs)[:200]
+            raise ModelError(what, where=str(self.file), got=got, expected=", ".join(missing))
+        return opened
+
+    def with_vectors(self, session: Session) -> Session:
+        """A session of this model or of its float model that pools token states, where the file does not pool them."""
+        head = head_of(self.head)
+        pools = self.manifest is None and head.pooled and session.outputs == (STATES,)
+        return pooled.PooledSession(session, self.folder, head.outputs[-1]) if pools else session
+
+
+def opened(
+    path: Path,
+    *,
+    task: Any = None,
+    target: str | None = None,
+    tokenizer: Path | None = None,
+    reference: Path | None = None,
+) -> Opened:
+    """The model at a path.
+
+    Args:
+        path: a package, or an `.onnx` or `.xml` file.
+        task: of a file: a name, or one name with its options.
+        target: that opens a file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
+        tokenizer: folder of a file's tokenizer and config. Default: its own folder, or the one above.
+        reference: the float model that a file is compared with.
+
+    Raises:
+        ModelError: the path is not a package and not a model file, or the file is not that of an encoder for the task.
+        RecipeError: there is no such task, or something is given that a package has itself.
+        TargetError: the target does not exist, is not the package's own, or does not open such files.
+    """
+    if target is not None and target not in targets.names():
+        raise TargetError(f'there is no target "{target}"', where="--target", fix=did_you_mean(target, targets.names()))
+    if path.suffix in TARGETS and not path.is_dir():
+        return _file(path, task, target or TARGETS[path.suffix], tokenizer, reference)
+    for option, given in (("--task", task), ("--tokenizer", tokenizer), ("--reference", reference)):
+        if given is not None:
+            what, fix = f"{option} is for model files", "omit it, or name an .onnx or .xml file"
+            raise RecipeError(what, where=str(path), got="a package, which has its own" if path.is_dir() else None, fix=fix)
+    return _package(path, target)
+
+
+def _package(path: Path, target: str | None) -> Opened:
+    path = package_zip.folder_of(path)
+    manifest = package_files.read_manifest(path)
+    if target not in (None, manifest.target):
+        fix = f"omit --target, or name the file in it: {path / 'onnx' / 'model_quantized.onnx'}"
+        raise TargetError(
+            "the package was made for another target", where=str(path), got=str(target), expected=manifest.target, fix=fix
+        )
+    file = targets.load(manifest.target, where=str(path / PACKAGE_FILE)).model_file(path)
+    floating = path / "onnx" / "model.onnx"
+    return Opened(
+        path=path,
+        file=file,
+        target=manifest.target,
+        folder=path,
+        task=manifest.task,
+        floating=FloatModel(floating, content=manifest.files.get("onnx/model.onnx")) if floating.is_file() else None,
+        entries=manifest.session,
+        manifest=manifest,
+    )
+
+
+def _file(path: Path, task: Any, target: str, tokenizer: Path | None, reference: Path | None) -> Opened:
+    _check_suffix(path, target)
+    if tokenizer is not None and not tokenizer.is_dir():
+        raise ModelError("there is no such folder", where=str(tokenizer), fix="name the folder of the tokenizer")
+    folder = tokenizer or tokenizer_folder(path)
+    facts = None if task is None else _facts(path, folder, task)
+    ports, outputs = _ports(path, folder, facts)
+    floating = None
+    if reference is not None:
+        _check_suffix(reference, target)
+        floating = FloatModel(reference, _ports(reference, folder, facts)[1])
+    ids = next(port for port in ports.inputs if input_named(port.name) == "input_ids")
+    batch, sequence = ids.shape or _FREE
+    return Opened(path, path, target, folder, facts, outputs, (batch, sequence), floating)
+
+
+def _check_suffix(path: Path, target: str) -> None:
+    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
+    if path.suffix not in accepted:
+        expected = " or ".join(accepted)
+        raise TargetError(f"the target {target} does not open such files", where=str(path), got=path.suffix, expected=expected)
+
+
+def _facts(path: Path, folder: Path, given: Any) -> TaskFacts:
+    """The task that a user names for a file, with what the files beside it state."""
+    choice = choice_of(given, "--task", "tasks")
+    config = read_config(folder)
+    source = ModelSource(
+        path=path,
+        kind="onnx",
+        config=config,
+        tokenizer_folder=folder,
+        longest_input=longest_input(config),
+        digest="",
+        stamp="",
+    )
+    stated = stated_by(source)
+    try:
+        task = build(choice.name, choice.options, stated)
+    except DataError as error:
+        error.where = str(folder / CONFIG) if error.where is None else error.where
+        raise
+    said = {**stated.model_dump(), "labels": task.labels or stated.labels}
+    return TaskFacts(name=choice.name, options=choice.options, head=task.head, primary=task.primary, **said)
+
+
+def _ports(path: Path, folder: Path, facts: TaskFacts | None) -> tuple[Ports, dict[str, str]]:
+    """What goes into a file and comes out of it; and the outputs that the task's head reads."""
+    if not path.is_file():
+        raise ModelError("there is no such file", where=str(path), fix="check the path")
+    if path.suffix == ".xml" and not path.with_suffix(".bin").is_file():
+        what, fix = "the weights of the IR are missing", f"copy {path.with_suffix('.bin').name} beside it"
+        raise ModelError(what, where=str(path), fix=fix)
+    ports = openvino.ports_of(path) if path.suffix == ".xml" else ports_of(read_onnx(path))
+    check_inputs(ports.inputs, where=str(path))
+    if facts is None:
+        return ports, {}
+    # The labels in the config of an encoder are not those of its other heads.
+    classes = len(facts.labels) if facts.head in ("sequence-classification", "token-classification") else 0
+    return ports, outputs_of(head_of(facts.head), ports.outputs, classes=classes, where=str(path))
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a model: an ONNX file with those of its external data, or an IR with its weights."""
+    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path, *external_files(path)]
