@@ -375,7 +375,7 @@ def test_check_as_a_command(everywhere: Path, tmp_path: Path) -> None:
     first, second = json.loads(refused.stdout)
     assert (first["passes"], second["passes"]) == (False, True)
     assert 'did you mean "tensorrt"' in octobert("check", path, "--target", "tensort").stderr
-    assert octobert("check", path).returncode == RecipeError.exit_code
+    assert "ort-cpu accepts the file" in octobert("check", path).stdout
 
 
 def test_fuse_as_a_command(everywhere: Path, tmp_path: Path) -> None:
