@@ -34,7 +34,9 @@ def test_packages_come_from_the_parts_of_the_recipe() -> None:
     assert full["openvino"].wanted_by == ("target openvino-cpu",)
     assert full["tensorboard"].required
     assert full["optuna"].wanted_by == ("tune",)
-    assert wanted(metric={"evaluate": "roc_auc"}, allow_code=True)["evaluate"].wanted_by == ("metric",)
+    judged = wanted(metric={"evaluate": "roc_auc"}, allow_code=True)
+    # The latter where a checkout is newer than its installation.
+    assert (judged.get("evaluate") or judged["octobert[metrics]"]).wanted_by == ("metric",)
     assert full["torch"].version == ">=2.9"
     assert all(need.fits for need in full.values())
 

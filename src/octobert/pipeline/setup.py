@@ -112,6 +112,13 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
 
 def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
     """The packages of an extra of octobert; of octobert itself for the empty one."""
+    if extra and extra not in (metadata.metadata("octobert").get_all("Provides-Extra") or ()):
+        # A checkout that is newer than its installation.
+        name, install = f"octobert[{extra}]", environment.install(extra)
+        yield Need(
+            name=name, kind="package", wanted_by=(wanted_by,), fits=False, required=required, extra=extra, install=install
+        )
+        return
     for requirement in _requirements(extra):
         if requirement.name == "octobert":
             for inner in sorted(requirement.extras):
