@@ -256,6 +256,8 @@ class Recipe(FrozenModel):
             changes.
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
+        format: Quantized products between Quantize/DequantizeLinear (`qdq`), or as integer operators (`qoperator`), for targets
+            that take both.
         opset: ONNX opset of the written files, 13 to 25. Default: the least that the model needs, 18 for most.
         session: Target → how its models are opened: `options` of the runtime and of its `provider`. They are used in the whole
             run, for the float baseline on the same target too, and recorded in the package. They take the place of tuned
@@ -296,6 +298,7 @@ class Recipe(FrozenModel):
     strict: bool = True
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
+    format: Literal["qdq", "qoperator"] = "qdq"
     opset: int | None = Field(default=None, ge=13, le=25)
     session: dict[str, SessionEntries] = Field(default_factory=dict)
     token_states: bool = True

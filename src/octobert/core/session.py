@@ -65,11 +65,13 @@ class ExportOptions(FrozenModel):
         shape: the input shape, for targets with static shapes or shape profiles; None for all others.
         float_parts: type of the operators that are not quantized.
         opset: the ONNX opset; None for the one that the model has.
+        qoperator: write products as integer operators, for targets that take them.
     """
 
     shape: StaticShape | None = None
     float_parts: FloatType = "float32"
     opset: WrittenOpset | None = None
+    qoperator: bool = False
 
 
 # Words and numbers, up to the memory of a device: nothing that could name a file, a library or an address in memory.

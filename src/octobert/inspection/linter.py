@@ -21,6 +21,8 @@ from octobert.core.profile import Finding, Lint, Severity
 from octobert.graph import operators
 
 _PRODUCTS = ("MatMul", "Gemm")
+# Products that are integers in any file that has them.
+_INTEGER_OPERATORS = ("QLinearMatMul", "MatMulIntegerToFloat")
 # Operators that only move numbers, and run in their type.
 _MOVES = (
     "Reshape",
@@ -66,6 +68,8 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
         broken[severity, rule, text, fix].append(node)
     products = [node for node in graph if node.op_type in _PRODUCTS and node.domain in _ONNX]
     integer = [node for node in products if _why_float(node, capabilities) is None]
+    whole = [node for node in graph if node.op_type in _INTEGER_OPERATORS and node.op_type not in capabilities.refuses]
+    products, integer = [*products, *whole], [*integer, *whole]
     findings += [
         Finding(severity=severity, rule=rule, text=text, nodes=tuple(names[:5]), count=len(names), fix=fix)
         for (severity, rule, text, fix), names in broken.items()

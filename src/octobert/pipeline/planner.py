@@ -286,6 +286,7 @@ def _targets(facts: RunFacts) -> list[Step]:
             token_states=recipe.token_states,
             shape=facts.shape(capabilities),
             opset=recipe.opset,
+            qoperator=recipe.format == "qoperator",
         )
         steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=facts.chosen(target)), form))
     return steps

@@ -34,6 +34,10 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
             fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
         _check_opset(module.CAPABILITIES, recipe.opset)
+        if recipe.format == "qoperator" and not module.CAPABILITIES.qoperator:
+            takers = [each for each in targets.names() if targets.load(each).CAPABILITIES.qoperator]
+            what, fix = f"the target {name} takes quantized products as Q/DQ only", "set format: qdq"
+            raise RecipeError(what, where="format", got="qoperator", expected=f"targets {', '.join(takers)}", fix=fix)
         if name in recipe.session and probe.available:
             _check_entries(module.CAPABILITIES, recipe.session[name])
     if recipe.tune and importlib.util.find_spec("optuna") is None:

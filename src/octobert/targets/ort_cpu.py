@@ -32,6 +32,7 @@ CAPABILITIES = Capabilities(
     float_parts=("float32", "float16"),
     opset=(13, 25),
     domains=("com.microsoft",),
+    qoperator=True,
     fast_norms=4,
     formats=("onnx",),
     status="run here",
@@ -47,7 +48,7 @@ def probe() -> Probe:
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph as it is."""
+    """Write the Q/DQ graph as it is, or its products as integer operators."""
     files.write(quantized, folder, options)
 
 

@@ -28,7 +28,7 @@ REORDERED = 2e-6
 def difference(ours: ir.Model, theirs: ir.Model) -> float:
     batches, names = parity.sample_batches(theirs), [str(value.name) for value in theirs.graph.outputs]
     runs = [parity.onnx_outputs(model, batches, names, optimized=False) for model in (ours, theirs)]
-    return opset._largest_difference(*runs)
+    return parity.largest_difference(*runs)
 
 
 def checked(model: ir.Model, folder: Path) -> None:

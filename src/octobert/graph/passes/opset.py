@@ -239,7 +239,7 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> None:
         return
     quantized = any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in model.graph)
     tolerance = ROUNDED_TOLERANCE if quantized and done.norms else parity.TOLERANCE
-    worst = _largest_difference(parity.onnx_outputs(model, batches, names, optimized=False), reference)
+    worst = parity.largest_difference(parity.onnx_outputs(model, batches, names, optimized=False), reference)
     if not worst <= tolerance:
         raise ParityError(
             f"the graph in opset {done.opset} does not compute what it computes in opset {done.before}",
@@ -266,13 +266,3 @@ def _batches(model: ir.Model) -> list[Feeds]:
     feeds = {name: fitted(array) for name, array in batches[0].items()}
     feeds["attention_mask"][:, 0] = 1
     return [feeds]
-
-
-def _largest_difference(results: list[list[np.ndarray]], reference: list[list[np.ndarray]]) -> float:
-    """The largest difference of two runs, relative to the largest output or 1."""
-    worst = 0.0
-    for ours, theirs in zip(results, reference, strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            # np.maximum propagates NaN, which no tolerance accepts.
-            worst = float(np.maximum(worst, np.abs(a - b).max() / np.maximum(1.0, np.abs(b).max())))
-    return worst

@@ -26,6 +26,8 @@ from octobert.targets.shared import running
 _INTEGER_PRODUCTS = frozenset(
     ("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "MatMulInteger", "QGemm", "QAttention")
 )
+# Integer operators in a file → indices of the integers and of the zero point of both inputs.
+_OPERANDS = {"QLinearMatMul": ((0, 2), (3, 5)), "MatMulIntegerToFloat": ((0, 4), (1, 5))}
 _FLOAT_PRODUCTS = frozenset(("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulNBits"))
 _CONVERSIONS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 # `accuracy_level` of MatMulNBits at which activations are rounded to int8 for the product.
@@ -140,6 +142,10 @@ def products(path: Path) -> tuple[Product, ...]:
             weight = Operand(dtype=_dtype(second.data_type) if second is not None else "int8", symmetric=True)
             taken = Operand(dtype="uint8", symmetric=False)
             products_.append(Product(**names, inputs=(taken, weight), dynamic=dynamic, weight=second is not None))
+        elif node.op_type in _OPERANDS:
+            left, right = (_operand_of(node, places, constants) for places in _OPERANDS[node.op_type])
+            is_weight = node.input[_OPERANDS[node.op_type][1][0]] in constants
+            products_.append(Product(**names, inputs=(left, right), weight=is_weight))
         elif node.op_type in ("MatMul", "Gemm"):
             pair = (_operand(node.input[0], makers, constants), _operand(node.input[1], makers, constants))
             dequantize = makers.get(node.input[0])
@@ -171,6 +177,21 @@ def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]
         # Without a zero point it is 0; the type is that of the integers.
         integers = constants.get(node.input[0])
         return Operand(dtype=_dtype(integers.data_type) if integers is not None else "uint8", symmetric=integers is not None)
+    array = numpy_helper.to_array(zero)
+    return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
+
+
+def _operand_of(node: Any, places: tuple[int, int], constants: Mapping[str, Any]) -> Operand:
+    """Return the integer type of an input of an integer operator, by its zero point.
+
+    Args:
+        places: indices of the integers and of their zero point.
+    """
+    from onnx import numpy_helper
+
+    zero = constants.get(node.input[places[1]]) if len(node.input) > places[1] else None
+    if zero is None:
+        return Operand(dtype="uint8", symmetric=False)
     array = numpy_helper.to_array(zero)
     return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
 

@@ -32,6 +32,7 @@ class Options(FrozenModel):
             operators that are fused here, never have them.
         shape: of targets that want it fixed.
         opset: of the ONNX file; None for that of the quantized graph.
+        qoperator: products are integer operators in the file, not Q/DQ.
     """
 
     target: str
@@ -39,6 +40,7 @@ class Options(FrozenModel):
     token_states: bool
     shape: StaticShape | None
     opset: int | None = None
+    qoperator: bool = False
 
 
 def run(context: Context[Inputs, Options]) -> Summary:
@@ -58,9 +60,12 @@ def run(context: Context[Inputs, Options]) -> Summary:
         rewriting.mkdir()
         written = rewriting / written.name
         operators.save(model, written)
-    form = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
-    wanted = WrittenOpset.model_validate({"opset": options.opset, **form}) if options.opset is not None else None
-    target.export(written, context.work, ExportOptions(shape=options.shape, float_parts=plan.float_parts, opset=wanted))
+    holds = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
+    wanted = WrittenOpset.model_validate({"opset": options.opset, **holds}) if options.opset is not None else None
+    form = ExportOptions(
+        shape=options.shape, float_parts=plan.float_parts, opset=wanted, qoperator=options.qoperator and bool(plan.quantized)
+    )
+    target.export(written, context.work, form)
     shutil.rmtree(rewriting, ignore_errors=True)
     opened = target.model_file(context.work)
     return {

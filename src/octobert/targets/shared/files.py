@@ -37,6 +37,10 @@ def write(quantized: Path, folder: Path, options: ExportOptions) -> Path:
     Returns:
         The path of the written file.
     """
+    if options.qoperator:
+        from octobert.graph.passes import qoperator
+
+        return write_rewritten(quantized, folder, options, qoperator.rewrite_)
     if options.float_parts != "float32" or options.opset is not None:
         return write_rewritten(quantized, folder, options)
     for file in quantized.parent.glob(f"{quantized.name}*"):

@@ -1,0 +1,127 @@
+"""Write the products of a Q/DQ graph as integer operators, the form that ONNX Runtime's tools call QOperator.
+
+    MatMul, result quantized    QLinearMatMul: integers in, integers out
+    MatMul, result in float     MatMulIntegerToFloat (`com.microsoft`): integers in, float out, a bias added
+
+ONNX Runtime fuses a Q/DQ graph into the same operators when it opens it; here they are in the file. A product of other types,
+such as 16-bit activations, stays between Quantize/DequantizeLinear, and so do residual adds and tables. Activations that are
+quantized dynamically are integer operators in every form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from octobert.core.errors import ModelError, ParityError
+from octobert.graph import operators, parity
+
+# Relative. Integer products are exact, float ones are not: some values move to the next of 256 steps at the next quantizer.
+TOLERANCE = 0.15
+_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def rewrite_(model: ir.Model) -> int:
+    """Write the products of a graph as integer operators, in place.
+
+    Returns:
+        The number of products that were written so.
+
+    Raises:
+        ModelError: the graph has quantized products, and none of them can be an integer operator.
+        ParityError: the graph computes something else.
+    """
+    graph = model.graph
+    found = [(node, *sides) for node in graph if node.op_type == "MatMul" and (sides := _sides(node)) is not None]
+    if not found:
+        if any(node.op_type == "MatMulInteger" for node in graph):
+            return 0
+        raise ModelError(
+            "no product of the model can be an integer operator",
+            got="no MatMul with two 8-bit inputs",
+            fix="quantize activations to 8 bits, or set format: qdq",
+        )
+    names, batches = [str(value.name) for value in graph.outputs], parity.sample_batches(model)
+    reference = parity.onnx_outputs(model, batches, names)
+    for node, left, right in found:
+        _write_(graph, node, left, right)
+    operators.clean_(model)
+    worst = parity.largest_difference(parity.onnx_outputs(model, batches, names), reference)
+    if not worst <= TOLERANCE:
+        what, got = "the integer operators do not compute what the Q/DQ graph computes", f"a relative difference of {worst:.2e}"
+        fix = "set format: qdq, and please report this model"
+        raise ParityError(what, got=got, expected=f"at most {TOLERANCE:g}", fix=fix)
+    return len(found)
+
+
+def _sides(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+    """The DequantizeLinear nodes of both inputs, if a product of their integers has an operator; else None."""
+    left, right = (operators.producer(value, "DequantizeLinear") for value in node.inputs)
+    if left is None or right is None or not (_is_integer(left) and _is_integer(right)):
+        return None
+    # An activation has one scale; a weight may have one per column.
+    scale, columns = operators.const_array(right.inputs[1]), operators.const_array(left.inputs[1])
+    rank = len(shape) if (shape := operators.input_of(right, 0).shape) is not None else 0
+    per_column = scale is not None and scale.size > 1
+    if columns is None or columns.size != 1 or scale is None or (per_column and (rank != 2 or _axis(right) % 2 != 1)):
+        return None
+    # int8 activations have a kernel for int8 weights only.
+    types = (_dtype(left), _dtype(right))
+    return (left, right) if types != (ir.DataType.INT8, ir.DataType.UINT8) else None
+
+
+def _axis(node: ir.Node) -> int:
+    return node.attributes.get_int("axis", 1)
+
+
+def _dtype(node: ir.Node) -> ir.DataType | None:
+    zero = operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    return None if zero is None else ir.DataType.from_numpy(zero.dtype)
+
+
+def _is_integer(node: ir.Node) -> bool:
+    """Whether a DequantizeLinear has 8-bit integers, a constant zero point, and a float32 scale."""
+    scale = operators.const_array(node.inputs[1])
+    return node.domain == "" and _dtype(node) in _INTEGERS and scale is not None and scale.dtype == np.float32
+
+
+def _write_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Node) -> None:
+    """Replace one product, with the bias or the quantizer after it."""
+    a, a_scale, a_zero = left.inputs[:3]
+    b, b_scale, b_zero = right.inputs[:3]
+    output = node.outputs[0]
+    quantize = _only_reader(output, "QuantizeLinear")
+    if quantize is not None and len(quantize.inputs) == 3 and quantize.inputs[0] is output:
+        y, name = quantize.outputs[0], str(quantize.outputs[0].name)
+        y.name = f"{name}.pair"
+        inputs = [a, a_scale, a_zero, b, b_scale, b_zero, *quantize.inputs[1:]]
+        new = operators.make_node("QLinearMatMul", inputs, name, dtype=y.dtype, shape=y.shape)
+        last = quantize
+    else:
+        bias, add = _bias(output)
+        last = add or node
+        y, name = last.outputs[0], str(last.outputs[0].name)
+        y.name = f"{name}.pair"
+        inputs = [a, b, a_scale, b_scale, a_zero, b_zero, *([bias] if bias is not None else [])]
+        new = operators.make_node("MatMulIntegerToFloat", inputs, name, shape=y.shape)
+        new.domain = operators.MICROSOFT
+        graph.opset_imports.setdefault(operators.MICROSOFT, 1)
+    new.metadata_props.update(node.metadata_props)
+    graph.insert_before(last, [new])
+    ir.convenience.replace_all_uses_with(y, new.outputs[0], replace_graph_outputs=True)
+
+
+def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
+    readers = operators.readers(value)
+    alone = len(readers) == 1 and not value.is_graph_output()
+    return readers[0] if alone and readers[0].op_type == op_type else None
+
+
+def _bias(value: ir.Value) -> tuple[ir.Value | None, ir.Node | None]:
+    """The bias that is added to a product and the Add, where nothing else reads the product."""
+    add = _only_reader(value, "Add")
+    if add is None:
+        return None, None
+    bias = next((other for other in add.inputs if other is not value), None)
+    array = operators.const_array(bias)
+    return (bias, add) if array is not None and array.ndim == 1 and array.dtype == np.float32 else (None, None)
