@@ -32,6 +32,8 @@ class Draft:
         # The field that says the opset, and those that say the type of weights.
         self.opset: Node | None = None
         self.weights: list[Node] = []
+        # Fields that ask for integer operators instead of Q/DQ.
+        self.formats: list[Node] = []
         self.task = ""
         self.task_options: dict[str, Any] = {}
         # (batch, sequence) of fixed shapes, and the field that says so.

@@ -29,7 +29,7 @@ def method(draft: Draft, *, any_pass: bool) -> None:
 
 
 def fit(draft: Draft) -> None:
-    """Leave out an opset and a type of weights that a target cannot have."""
+    """Leave out an opset, a form and a type of weights that a target cannot have."""
     targets = draft.recipe["targets"]
     if draft.opset is not None:
         wide = draft.options.get("activations") in ("uint16", "int16") and not set(targets) <= set(systems.CONTRIB)
@@ -41,6 +41,11 @@ def fit(draft: Draft) -> None:
             draft.opset.refused("LayerNormalization is in ONNX since opset 17, and this NPU runs no primitive norms")
         else:
             draft.set("opset", draft.opset.value, draft.opset)
+    for field in draft.formats:
+        if set(targets) <= set(systems.QOPERATOR):
+            draft.set("format", "qoperator", field)
+        else:
+            field.refused("integer operators are a form of ort-cpu; other targets take Q/DQ")
     if draft.options.get("weights") == "uint8" and not set(targets) <= set(systems.UNSIGNED):
         del draft.options["weights"]
     if draft.method is not None:

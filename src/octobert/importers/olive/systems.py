@@ -24,9 +24,11 @@ OPENVINO = {"cpu": "openvino-ep", "gpu": "openvino-gpu", "npu": "openvino-npu"}
 FIXED = ("qnn", "vitisai", "openvino-npu", "migraphx", "tensorrt", "tensorrt-rtx")
 # Targets on a device, whose sessions can bind inputs and outputs.
 BINDING = ("ort-cuda", "tensorrt", "tensorrt-rtx", "migraphx")
-# Targets that take ONNX Runtime's own operators; that run whole graphs in integers; that take uint8 weights.
+# Targets that take ONNX Runtime's own operators; that run whole graphs in integers; that take
+# integer operators; that take uint8 weights.
 CONTRIB = ("ort-cpu", "ort-cuda", "openvino-ep", "vitisai")
 WHOLE = ("qnn", "vitisai")
+QOPERATOR = ("ort-cpu",)
 UNSIGNED = ("ort-cpu", "qnn", "vitisai")
 _DEVICES = {"cpu": "CPU", "gpu": "CUDA", "npu": "QNN", "cpu_spr": "CPU"}
 _HERE = "octobert runs where it is called"

@@ -133,11 +133,12 @@ def option(name: str) -> Rule:
 
 def file_format(draft: Draft, node: Node) -> None:
     """Set the form of the quantized operators."""
-    formats = {"qdq": "qdq", "qoperator": "qoperator"}
     if draft.method != "static":
         node.not_needed("dynamic quantization has operators of its own")
-    elif node.text.lower() in formats:
-        draft.set("format", formats[node.text.lower()], node)
+    elif node.text.lower() == "qoperator":
+        draft.formats.append(node)
+    elif node.text.lower() == "qdq":
+        node.not_needed("files have Q/DQ unless the recipe says otherwise")
     else:
         node.refused("formats are QDQ and QOperator; QDQ is taken")
 
