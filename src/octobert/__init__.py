@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         setup,
         stored,
     )
+    from octobert.api.training import attach
     from octobert.config.recipe import Recipe
     from octobert.core.errors import (
         AccuracyError,
@@ -65,6 +66,7 @@ _PUBLIC = {
     "octobert.api.graphs": "calibration_tables check fuse read_calibration_table",
     "octobert.api.models": "benchmark evaluate inspect load manifest packages tune verify",
     "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run setup stored",
+    "octobert.api.training": "attach",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
         "AccuracyError BusyError DataError DownloadWarning IgnoredFileWarning ModelError OctobertError OldNameWarning "
@@ -92,6 +94,7 @@ __all__ = [
     "RecipeError",
     "StorageError",
     "TargetError",
+    "attach",
     "benchmark",
     "calibrate",
     "calibration_tables",

@@ -141,3 +141,24 @@ def test_what_preprocess_must_not_return(tmp_path, body: str, message: str) -> N
     code = user_code.at(f"{tmp_path / 'mine.py'}:preprocess", "preprocess", where="preprocess")
     with pytest.raises(DataError, match=message):
         functions.preprocessed([{"text": "a", "__row__": 1}], code, where="a.csv")
+
+
+def test_a_package_is_evaluated_with_code_only_if_it_is_allowed(finished, tmp_path) -> None:
+    """Predicting with it needs no code; its manifest says what the metrics of the run were."""
+    import octobert
+
+    text = "def rows(split):\n    return [{'sentence1': f'the {i}', 'sentence2': 'of', 'label': i % 2} for i in range(9)]\n"
+    (tmp_path / "mine.py").write_text(
+        f"{text}\ndef right(predictions, references):\n    return (predictions == references).mean()\n"
+    )
+    package, code = finished[1] / "ort-cpu", str(tmp_path / "mine.py")
+    for given in (
+        {"data": f"{code}:rows"},
+        {"data": tmp_path, "metric": f"{code}:right"},
+        {"data": "d", "metric": {"evaluate": "f1"}},
+    ):
+        with pytest.raises(RecipeError, match=r"(data|metric): .* runs that code; allow it with --allow-code"):
+            octobert.evaluate(package, **given)
+    judged = octobert.evaluate(package, f"{code}:rows", metric=["auroc", f"{code}:right"], allow_code=True)
+    assert [score.metric for score in judged.scores["ort-cpu"]] == ["auroc", "right"]
+    assert judged.comparison.metric == "auroc"

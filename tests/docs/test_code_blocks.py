@@ -38,7 +38,12 @@ NOT_RUN = 0
 FAST = ("predict", "inspect", "evaluate", "check", "tables", "targets", "tasks", "placements", "doctor", "schema")
 # These are planned with `--dry-run` where their model and data are in the workspace. All others are only parsed.
 PLANNED = ("quantize", "run")
-MINIMAL: dict[str, Any] = {"model": "./my-model", "task": "text-classification", "data": "./my-data"}
+MINIMAL: dict[str, Any] = {
+    "model": "./my-model",
+    "task": "text-classification",
+    "data": "./my-data",
+    "allow_code": True,
+}
 
 BLOCKS = [block for block in markdown.blocks() if block.reason is None]
 

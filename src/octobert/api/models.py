@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = "str | Path"
 TaskLike: TypeAlias = "str | Mapping[str, Any]"
+MetricLike: TypeAlias = "str | Mapping[str, Any]"
 
 
 def _opened(
@@ -103,6 +104,8 @@ def evaluate(
     columns: Sequence[str] = (),
     samples: int | None = None,
     seed: int = 0,
+    metric: MetricLike | Sequence[MetricLike] = (),
+    allow_code: bool = False,
     cache: PathLike | None = None,
     runtime_log: bool = False,
     device: str | None = None,
@@ -112,7 +115,7 @@ def evaluate(
 
     Args:
         package: A package, `OUT/<target>`, or an `.onnx` or `.xml` file.
-        data: File, folder or Hub id.
+        data: File, folder, Hub id, or `file.py:function` that gives the rows of a split.
         task: Of a model file: the name of the task, or one name with its options. A package has its own.
         target: That opens a model file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
         tokenizer: Folder of a model file's tokenizer and config. Default: the folder of the file, or the one above.
@@ -121,6 +124,8 @@ def evaluate(
         columns: Column names, for a file without a header.
         samples: Number of rows to sample. Default: all.
         seed: Seed of the sample and of the confidence intervals.
+        metric: Metrics as in a recipe: `"auroc"`, `{"evaluate": "f1"}`, `"file.py:function"`. Default: those of the task.
+        allow_code: Run the Python functions that `data` and `metric` name.
         cache: Folder where the runtime stores compiled models, to open them faster.
         runtime_log: Print the runtime's log on stderr.
         device: For OpenVINO targets: the device to open both models on, as OpenVINO names it, such as `AUTO`.
@@ -129,14 +134,17 @@ def evaluate(
     Raises:
         DataError: The rows cannot be used.
         ModelError: The path is neither, or the file is not that of the task.
+        RecipeError: A metric does not exist, or code is not allowed or cannot be loaded.
     """
+    from octobert.config.loading import metrics_of
     from octobert.evaluation.packages import judge
 
     source = str(path_of(data, "data"))
     numbers_of(() if samples is None else samples, "samples")
     columns = names_of(columns, "columns")
-    chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed}
     found = _opened(package, "package", task, target, tokenizer, reference)
+    metrics = metrics_of(metric, source, allow_code=allow_code)
+    chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed, "metrics": metrics}
     with progress_step(progress, "evaluate") as on_progress:
         return judge(found, source, cache=cache, runtime_log=runtime_log, device=device, on_progress=on_progress, **chosen)
 

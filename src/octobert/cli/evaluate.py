@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octobert.cli import _models, _show
+from octobert.cli import _models, _recipe, _show
 
 PANEL = _show.USE
 EXAMPLES = (
@@ -15,14 +15,18 @@ EXAMPLES = (
     "octobert evaluate model_int8.onnx --task mrpc --data test.tsv --reference model.onnx",
 )
 
+_METRIC_HELP = "Metrics, the main one first: auroc, '{evaluate: NAME}', or file.py:function. Default: those of the task."
+
 
 def command(
     directory: Annotated[Path, typer.Argument(help=_models.MODEL_HELP)],
-    data: Annotated[str, typer.Option(help="File, folder, or Hub id.")],
+    data: Annotated[str, typer.Option(help="File, folder, Hub id, or file.py:function.")],
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
     split: Annotated[str, typer.Option(help="Split of a folder or Hub data set. auto: validation, otherwise test.")] = "auto",
     samples: Annotated[int | None, typer.Option(min=1, help="Number of rows, sampled at random. Default: all.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of the confidence intervals.")] = 0,
+    metric: Annotated[list[str] | None, typer.Option(help=_METRIC_HELP)] = None,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the Python functions that are named.")] = False,
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
@@ -43,6 +47,8 @@ def command(
             columns=_show.split_names(columns),
             samples=samples,
             seed=seed,
+            metric=[_recipe.yaml_of(text, "--metric") for text in metric or ()],
+            allow_code=allow_code,
             cache=cache,
             runtime_log=runtime_log,
             device=device,

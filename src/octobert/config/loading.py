@@ -311,7 +311,23 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
         if stage is not None:
             distill = stage.distill and stage.distill.model_copy(update={"teacher": local(stage.distill.teacher)})
             update[name] = stage.model_copy(update={"distill": distill, "code": local(stage.code)})
+    if recipe.qat is not None and recipe.qat.trained is not None:
+        update["qat"] = update["qat"].model_copy(update={"trained": local(recipe.qat.trained)})
     return recipe.model_copy(update=update)
+
+
+def metrics_of(metric: Any, data: str, *, allow_code: bool) -> tuple[str | EvaluateMetric, ...]:
+    """Metrics that a recipe could name, for rows that may come from code.
+
+    Raises:
+        RecipeError: A metric is not one, or code is not allowed.
+    """
+    raw = {"model": "", "task": {"name": "embedding"}, "data": {"source": data}, "metric": metric, "allow_code": True}
+    recipe = checked(Recipe, raw, where="evaluate")
+    for key, text in () if allow_code else recipe.code.items():
+        fix = "allow it with --allow-code (in Python: allow_code=True)"
+        raise RecipeError(f"{text} runs that code", where=key.removesuffix(".source"), fix=fix)
+    return recipe.metric
 
 
 def _metric_at(metric: str | EvaluateMetric, local: Callable[[str], str | None]) -> str | EvaluateMetric:

@@ -372,8 +372,9 @@ class Recipe(FrozenModel):
         stages = {"finetune": self.finetune, "qat": self.qat}
         named |= {f"{key}.code": stage.code for key, stage in stages.items() if stage is not None and stage.code is not None}
         named |= {key: getattr(self, key) for key in ("preprocess", "postprocess") if getattr(self, key) is not None}
-        others = {f"metric.{i}": m if isinstance(m, str) else f"{{evaluate: {m.name}}}" for i, m in enumerate(self.metric)}
-        named |= {key: text for key, text in others.items() if names_code(text) or text.startswith("{")}
+        metrics = [metric if isinstance(metric, str) else f"{{evaluate: {metric.name}}}" for metric in self.metric]
+        others = [text for text in metrics if names_code(text) or text.startswith("{")]
+        named |= {f"metric.{i}" if i else "metric": text for i, text in enumerate(others)}
         return named
 
     @field_validator("metric", mode="before")

@@ -68,6 +68,7 @@ class Qat(Finetune):
         observe: Fraction of the training steps at the start that observe ranges and do not round.
         freeze: Fraction of the training steps after which observed ranges are frozen.
         range_rate: Learning rate of learned ranges, in the logarithm of their bounds.
+        trained: Folder of a finished training, written by `finish()` of `octobert.attach`; nothing is trained.
     """
 
     epochs: float = Field(default=1.0, gt=0)
@@ -81,11 +82,14 @@ class Qat(Finetune):
     freeze: float = Field(default=0.5, ge=0, le=1)
     # At this rate a few hundred steps can halve a range. A tenth of it hardly changes ranges in a short training.
     range_rate: float = Field(default=1e-2, gt=0)
+    trained: str | None = None
 
     @model_validator(mode="after")
     def _order(self) -> Qat:
         if self.ranges == "moving-average" and self.freeze < self.observe:
             raise ValueError("freeze must not be smaller than observe")
+        if self.trained is not None and (self.code is not None or self.distill is not None):
+            raise ValueError("trained names a finished training, so there is nothing for code or distill to train")
         return self
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from octobert.config.recipe import AUTO, Data
+from octobert.config.recipe import AUTO, Data, EvaluateMetric
 from octobert.core.measurements import Comparison, Score
 from octobert.core.tabular import Row as TableRow
 from octobert.core.tabular import Tabular
@@ -15,7 +15,7 @@ from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor
-from octobert.tasks import Outputs, files_of
+from octobert.tasks import Outputs, files_of, measured, measures_of
 
 
 class Judgement(Tabular):
@@ -46,6 +46,7 @@ def judge(
     columns: Sequence[str] = (),
     samples: int | None = None,
     seed: int = 0,
+    metrics: Sequence[str | EvaluateMetric] = (),
     cache: str | Path | None = None,
     runtime_log: bool = False,
     device: str | None = None,
@@ -55,11 +56,12 @@ def judge(
 
     Args:
         model: the model.
-        source: a file, a folder that contains `split`, or a hub id.
+        source: a file, a folder that contains `split`, a function of the user, or a hub id.
         split: name of the split. Default: validation, or test if the data has no validation split.
         columns: column names, for a file without a header.
         samples: maximum number of rows, sampled at random.
         seed: of the sample and of the bootstrap.
+        metrics: as a recipe names them; those of the task by default.
         cache, runtime_log, device: see `Predictor`.
         on_progress: called after each batch with what is evaluated, the rows done, and all rows.
 
@@ -68,7 +70,7 @@ def judge(
         ModelError: the model cannot be opened for its task.
     """
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
-    task = predictor.task
+    task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     where, rows = _rows(source, split, columns, prefer=files_of(model.facts().name))
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
@@ -102,4 +104,6 @@ def _rows(source: str, split: str, columns: Sequence[str], *, prefer: Sequence[s
     if Path(source).is_file():
         return readers.read(source, hub=None, config=None, revision=None, columns=columns)
     places = sources.places(Data.model_validate({"source": source, "calibrate": split, "evaluate": split}), prefer=prefer)
+    if places.evaluate in places.functions:
+        return places.functions[places.evaluate].read()
     return readers.read(places.evaluate, hub=places.hub, config=None, revision=None, columns=columns)

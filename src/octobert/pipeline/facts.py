@@ -115,7 +115,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     available = [name for name in recipe.targets if targets.load(name).probe().available]
     full, recipe = recipe, quick.shortened(recipe, available)
     model = source.resolve(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle, family=recipe.family)
-    trains = recipe.finetune is not None or recipe.qat is not None
+    trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
     places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
     stated = _stated(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, stated)

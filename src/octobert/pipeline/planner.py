@@ -231,10 +231,11 @@ def _model(facts: RunFacts) -> list[Step]:
         seed=recipe.seed,
         settings=recipe.qat,
         methods={name: facts.method(name) for name in recipe.targets},
+        trained=None if recipe.qat.trained is None else source.resolve(recipe.qat.trained),
     )
     calibrated = StepResult(step="calibrate")
     inputs = qat.Inputs(capture=CAPTURE, data=DATA, float_graph=graph, calibrate=calibrated, finetune=facts.trained)
-    trained = step("qat", qat.run, inputs, options, recipe.training)
+    trained = step("qat", qat.run, inputs, options, recipe.training if recipe.qat.trained is None else None)
     captured = capture.Options(model=facts.model, head=facts.head, allow_pickle=False)
     return [*steps, trained, step("capture/trained", capture.run, capture.Inputs(trained=trained.result), captured)]
 

@@ -7,7 +7,7 @@ import importlib.util
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.recipe import Accuracy, Benchmark, Recipe
-from octobert.config.training import Finetune
+from octobert.config.training import Finetune, Qat
 from octobert.core import environment
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
@@ -101,6 +101,8 @@ def _check_training(name: str, settings: Finetune, model: ModelSource, task: Tas
     if not model.is_checkpoint:
         fix = "give the PyTorch checkpoint"
         raise RecipeError("only a checkpoint can be trained", where="model", got=str(model.path), fix=fix)
+    if isinstance(settings, Qat) and settings.trained is not None:
+        return
     untrainable = {"embedding": "embeddings", "feature-extraction": "token states"}.get(task.head)
     if untrainable and (settings.distill is None or settings.distill.share < 1):
         fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"

@@ -212,6 +212,12 @@ def trainings(report: Report) -> list[str]:
         if settings is None or stage is None:
             continue
         done = stage.summary
+        if settings.get("trained"):
+            sentences.append(
+                f"Quantization-aware training in a loop of its own ({settings['trained']}): bounds of ranges moved by "
+                f"{done['moved']:.1%} of their width (median)."
+            )
+            continue
         steps = f"{done['steps']:,} steps, final loss {done['loss']:.4f}" if "steps" in done else f"by {settings['code']}"
         parts = [f"{what} on {done['texts']:,} texts: {steps}, {stage.seconds:.0f} s"]
         parts.append(

@@ -22,7 +22,6 @@ from octobert.graph.qdq import weight_scale
 from octobert.training.fake_quantization import ActivationRanges, fake_quantize_weight, weight_bound
 from octobert.training.interception import ALL_VALUES, Interceptor, ModuleNames
 
-_ATTRIBUTE = "octobert"
 # The outputs of these roles are read by one linear layer only, and quantized as that layer's input.
 _OUTPUTS_READ = ("context.output", "activation.output")
 
@@ -47,6 +46,9 @@ class Simulation:
     Raises:
         PlanError: the plan does not fit the model, or quantizes dynamically.
     """
+
+    # The name of the ranges in the model.
+    ATTRIBUTE = "octobert"
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Simulation:
         """Start: from now on the model's forward is simulated, and its state contains the ranges."""
         self.model.set_attn_implementation("eager")
         device = next(self.model.parameters()).device
-        self.model.add_module(_ATTRIBUTE, torch.nn.ModuleDict({"ranges": self.ranges, "bounds": self._bounds}).to(device))
+        self.model.add_module(self.ATTRIBUTE, torch.nn.ModuleDict({"ranges": self.ranges, "bounds": self._bounds}).to(device))
         self._handles = [
             self.model.register_forward_pre_hook(self._start, with_kwargs=True),
             self.model.register_forward_hook(self._end, always_call=True),
@@ -111,8 +113,8 @@ class Simulation:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if hasattr(self.model, _ATTRIBUTE):
-            delattr(self.model, _ATTRIBUTE)
+        if hasattr(self.model, self.ATTRIBUTE):
+            delattr(self.model, self.ATTRIBUTE)
 
     def intervals(self) -> dict[str, Interval]:
         """Return the current range of every value.

@@ -8,14 +8,17 @@ Writes `checkpoint/`, `ranges.json`, `plan.json` (what was fake-quantized), and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from octobert.config.recipe import Choice
 from octobert.config.training import Qat
+from octobert.core.errors import PlanError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
+from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans, finetune
 from octobert.training.distributed import is_first
@@ -32,14 +35,20 @@ class Inputs(FrozenModel):
 
 
 class Options(finetune.TrainingOptions):
-    """Quantization-aware training, with target → its method."""
+    """Quantization-aware training.
+
+    Args:
+        methods: target → its method.
+        trained: folder of a training that is finished; nothing is trained.
+    """
 
     settings: Qat
     methods: dict[str, Choice]
+    trained: ModelSource | None
 
 
 def run(context: Context[Inputs, Options]) -> Summary:
-    """Train."""
+    """Train, or take what a loop of the user's own has trained."""
     from octobert.training.simulation import Simulation
 
     inputs, options = context.inputs, context.options
@@ -48,6 +57,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     before = inputs.calibrate.read(_artifacts.RANGES, Ranges)
     graph = inputs.float_graph.path(_artifacts.FLOAT)
     plan = union([_plans.plan_of(inputs.capture, graph, before, name, method) for name, method in options.methods.items()])
+    if options.trained is not None:
+        return _taken(context, base, options.trained.path, plan, before)
     model = finetune.load(options, base, settings)
     simulation = Simulation(
         model,
@@ -62,12 +73,50 @@ def run(context: Context[Inputs, Options]) -> Summary:
     simulation.detach()
     finetune.save(context.work, options, base, settings, model, facts)
     if is_first():
-        began = {"calibrator": before.calibrator, **before.options, "ranges": settings.ranges}
-        ranges = Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance)
-        context.write(_artifacts.RANGES, ranges)
-        context.write(_artifacts.PLAN, plan)
-        np.savez(context.work / _artifacts.SCALES, **scales)  # type: ignore[arg-type]
+        _write(context, plan, before, settings.ranges, intervals, scales)
     return {**facts, "values": len(simulation.ranges.quantizers), "moved": moved(before, intervals)}
+
+
+def _taken(context: Context[Inputs, Options], base: ModelSource, folder: Path, plan: QuantPlan, before: Ranges) -> Summary:
+    """Take the checkpoint and the ranges of a finished training.
+
+    Raises:
+        ModelError: the folder holds no such training, or the checkpoint lacks weights.
+        PlanError: it was trained with another plan than the recipe's.
+    """
+    from octobert.models import checkpoint
+    from octobert.training import attached
+
+    options = context.options
+    record = attached.read(folder)
+    if record.plan.decisions != plan.decisions:
+        raise PlanError(
+            "the model was trained with another plan",
+            where=f"qat.trained: {folder}",
+            got=f"{len(record.plan.quantized)} quantized values",
+            expected=f"the plan of this recipe, {len(plan.quantized)} quantized values with its calibrated ranges",
+            fix="attach the plan of a package made with this model, data, calibration, method and target, and transforms: []",
+        )
+    model = checkpoint.load_torch(folder, options.task.build().head)
+    finetune.save(context.work, options, base, options.settings, model, {})
+    scales = {name: np.asarray(scale, np.float32) for name, scale in record.scales.items()}
+    _write(context, plan, before, record.ranges, record.intervals, scales)
+    return {"values": len(record.intervals), "moved": moved(before, record.intervals)}
+
+
+def _write(
+    context: Context[Inputs, Options],
+    plan: QuantPlan,
+    before: Ranges,
+    kind: str,
+    intervals: dict[str, Interval],
+    scales: dict[str, np.ndarray],
+) -> None:
+    """Write what a training leaves besides weights."""
+    began = {"calibrator": before.calibrator, **before.options, "ranges": kind}
+    context.write(_artifacts.RANGES, Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance))
+    context.write(_artifacts.PLAN, plan)
+    np.savez(context.work / _artifacts.SCALES, **scales)  # type: ignore[arg-type]
 
 
 def union(plans: Sequence[QuantPlan]) -> QuantPlan:
