@@ -246,6 +246,8 @@ class Recipe(FrozenModel):
         training: How training runs: processes, machines, checkpoints.
         transforms: Graph transforms before calibration.
         calibrate: The calibrator.
+        calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
+            CUDAExecutionProvider.
         quantize: The quantization method.
         corrections: Weight corrections after quantization.
         sensitivity: Measure the output error of each quantized value.
@@ -290,6 +292,7 @@ class Recipe(FrozenModel):
     training: Training = Training()
     transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (Choice(name="smoothquant"),)
     calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="minmax")
+    calibration_provider: str = "CPUExecutionProvider"
     quantize: Annotated[Choice, PluginOf("methods")] = Choice(name="static")
     corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (Choice(name="bias-correction"),)
     sensitivity: bool = False

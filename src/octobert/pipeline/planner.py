@@ -205,7 +205,7 @@ def _model(facts: RunFacts) -> list[Step]:
             "observe",
             observe.run,
             observe.Inputs(capture=CAPTURE, data=DATA, float_graph=graph),
-            observe.Options(kinds=_observed_kinds(recipe), task=facts.task),
+            observe.Options(kinds=_observed_kinds(recipe), provider=recipe.calibration_provider, task=facts.task),
         ),
         step(
             "calibrate",

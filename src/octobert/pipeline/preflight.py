@@ -17,6 +17,7 @@ from octobert.data.tokenization import check_length
 from octobert.evaluation.latency import check_lengths
 from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
+from octobert.quantization.observer import check_provider
 from octobert.targets import runtimes
 from octobert.tasks import Task
 
@@ -40,6 +41,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
             raise RecipeError(what, where="format", got="qoperator", expected=f"targets {', '.join(takers)}", fix=fix)
         if name in recipe.session and probe.available:
             _check_entries(module.CAPABILITIES, recipe.session[name])
+    check_provider(recipe.calibration_provider)
     if recipe.tune and importlib.util.find_spec("optuna") is None:
         raise RecipeError("tuning needs the package optuna", where="tune", fix=environment.install("tune"))
     if model.is_checkpoint:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError
+from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, batches, feeds_of
@@ -24,6 +24,11 @@ from octobert.graph.capture import shapes
 Layout = tuple[int | str, ...]
 # Most tokens of a batch. The inputs of all linear layers of a BERT-base then take about 0.26 GB.
 TOKENS_PER_BATCH = 1024
+# Execution providers. What the first does not support runs on the next.
+CPU = "CPUExecutionProvider"
+_WITH = {"TensorrtExecutionProvider": ("TensorrtExecutionProvider", "CUDAExecutionProvider")}
+# By default these compute float32 products with fewer digits, or in float16.
+_EXACT = {"CUDAExecutionProvider": {"use_tf32": "0"}, "OpenVINOExecutionProvider": {"precision": "FP32"}}
 
 
 def observe(
@@ -32,6 +37,7 @@ def observe(
     pad_id: int,
     values: Sequence[str],
     *,
+    provider: str = CPU,
     name_of: Callable[[int], str] = "row {}".format,
     on_rows: Callable[[int], None] | None = None,
 ) -> dict[str, TensorStatistics]:
@@ -42,6 +48,7 @@ def observe(
         rows: calibration rows.
         pad_id: id of the padding token.
         values: names of values of the graph.
+        provider: the execution provider of ONNX Runtime that computes.
         name_of: index of a row → its name in errors.
         on_rows: called after each batch with the number of rows done.
 
@@ -63,7 +70,7 @@ def observe(
                 fix="check the model's weights",
             )
 
-    stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
+    stream(model_path, rows, pad_id, values, take, provider=provider, on_rows=on_rows)
     return {name: collector.statistics() for name, collector in collectors.items()}
 
 
@@ -117,6 +124,7 @@ def stream(
     values: Sequence[str],
     take: Callable[[str, Sequence[int], Sequence[np.ndarray]], None],
     *,
+    provider: str = CPU,
     on_rows: Callable[[int], None] | None = None,
 ) -> None:
     """Run the graph over all rows, in batches of similar length, and pass on the values without padding.
@@ -127,6 +135,7 @@ def stream(
         pad_id: id of the padding token.
         values: names of values of the graph.
         take: called once per batch and value with (name of the value, indices of the rows, one array per row).
+        provider: the execution provider of ONNX Runtime that computes.
         on_rows: called after each batch with the number of rows done.
 
     Raises:
@@ -134,7 +143,7 @@ def stream(
     """
     if not values:
         return
-    session, layouts = open_with_outputs(model_path, values)
+    session, layouts = open_with_outputs(model_path, values, provider)
     names = {value.name for value in session.get_inputs()}
     done = 0
     for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
@@ -147,14 +156,35 @@ def stream(
             on_rows(done)
 
 
-def open_with_outputs(model_path: Path, values: Sequence[str]) -> tuple[Any, dict[str, Layout]]:
+def check_provider(provider: str) -> None:
+    """Check that this build of onnxruntime has an execution provider.
+
+    Raises:
+        TargetError: it does not.
+    """
+    import onnxruntime as ort
+
+    installed = ort.get_available_providers()
+    if provider not in installed:
+        fix = did_you_mean(provider, installed) if provider not in ort.get_all_providers() else "install a build that has it"
+        what = "this build of onnxruntime does not have the provider"
+        raise TargetError(what, where="calibration_provider", got=provider, expected=" or ".join(installed), fix=fix)
+
+
+def open_with_outputs(model_path: Path, values: Sequence[str], provider: str = CPU) -> tuple[Any, dict[str, Layout]]:
     """Open a session whose outputs are these values.
+
+    Args:
+        model_path: a canonical float graph.
+        values: names of values of the graph.
+        provider: the execution provider; what it does not support runs on the CPU.
 
     Returns:
         The session; and name of a value → its axes, with "batch" and "sequence" marked.
 
     Raises:
         ModelError: a value is not in the graph.
+        TargetError: onnxruntime runs the graph without the provider.
     """
     import onnxruntime as ort
 
@@ -171,7 +201,13 @@ def open_with_outputs(model_path: Path, values: Sequence[str]) -> tuple[Any, dic
         del model, by_name, outputs
         options = ort.SessionOptions()
         options.enable_cpu_mem_arena = False
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), layouts
+        chosen = [(name, _EXACT.get(name, {})) for name in (*_WITH.get(provider, (provider,)), CPU)]
+        session = ort.InferenceSession(str(path), options, providers=list(dict(chosen).items()))
+    if provider not in session.get_providers():
+        # onnxruntime drops a provider that does not start, and runs everything on the CPU.
+        got, fix = f"it uses {', '.join(session.get_providers())}", "see the provider's requirements, or calibrate on the CPU"
+        raise TargetError(f"onnxruntime runs the model without {provider}", where="calibration_provider", got=got, fix=fix)
+    return session, layouts
 
 
 def real_rows(output: np.ndarray, layout: Layout, feeds: Feeds) -> Iterator[np.ndarray]:

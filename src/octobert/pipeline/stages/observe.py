@@ -28,9 +28,10 @@ class Inputs(FrozenModel):
 
 
 class Options(FrozenModel):
-    """Patterns of the kinds of sites to observe."""
+    """Patterns of the kinds of sites to observe, and the execution provider that computes."""
 
     kinds: tuple[str, ...]
+    provider: str = observer.CPU
     task: TaskSpec
 
 
@@ -53,6 +54,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         rows,
         tokenizer.pad_id,
         values,
+        provider=context.options.provider,
         name_of=lambda i: f'calibration row {texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
