@@ -211,7 +211,7 @@ def read_rows(name: str, task: str, folder: Path) -> None:
     from octobert.core.results import Stated
     from octobert.data import readers, sampling
 
-    where, rows = readers.read(str(folder / name), hub=None, config=None, revision=None, columns=())
+    where, rows = readers.read(str(folder / name), hub=None, revision=None, columns=())
     built = tasks.build(task, {}, Stated(labels=LABELS[task]))
     inputs = built.inputs(rows, where=where)
     gold = built.gold(rows, where=where)

@@ -161,7 +161,8 @@ def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys)
 def test_a_notebook_shows_progress_unless_a_callback_is_given(finished, monkeypatch, capsys) -> None:
     _, out, _ = finished
     rows = out.parent / "data" / "validation.tsv"
-    octobert.evaluate(out / "ort-cpu", rows, samples=8)
+    judged = octobert.evaluate(out / "ort-cpu", rows.parent, split="validation[:8]")
+    assert {score.rows for scores in judged.scores.values() for score in scores} == {8}
     assert capsys.readouterr().err == ""
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))

@@ -468,7 +468,10 @@ def test_hints_install_from_where_octobert_came(monkeypatch) -> None:
 
 def test_quiet_prints_errors_only() -> None:
     command = ["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"]
-    assert octobert(*command).stderr.startswith("# yaml-language-server: ")
+    of_data = ["--config", "mrpc", "--data-revision", "v1", "--revision", "v2", "--family", "bert"]
+    printed = octobert(*command, *of_data).stderr
+    assert printed.startswith("# yaml-language-server: ")
+    assert "revision: v2\nfamily: bert\ntask: mrpc\ndata:\n  source: d\n  config: mrpc\n  revision: v1\n" in printed
     (line,) = octobert(*command, "--quiet").stderr.splitlines()
     assert line.startswith("octobert: ./m: ")
 

@@ -11,7 +11,9 @@ import pytest
 from octobert.config.loading import parse
 from octobert.config.recipe import Data
 from octobert.core.errors import DataError
+from octobert.core.files import file_digest, file_stamp
 from octobert.data import readers, sampling, sources
+from octobert.data.hub import HubData
 from octobert.pipeline.stages import data as stage
 from tests.support.stages import context_of, step_of
 
@@ -250,11 +252,11 @@ def test_folders_of_texts_are_known_by_their_texts_and_classes(tmp_path) -> None
     given = settings(train=str(source / "train"), test=str(source / "test"), evaluate="test")
     found = sources.places(given)
     assert (found.calibrate, found.evaluate) == (str(source / "train"), str(source / "test"))
-    before = found.content(None)
+    before = found.content()
     write(source / "train" / "unsup" / "1_0.txt", "not read")
-    assert found.content(None).digest == before.digest
+    assert found.content().digest == before.digest
     (source / "train" / "neg" / "0_2.txt").rename(source / "train" / "pos" / "0_2.txt")
-    assert found.content(None).digest != before.digest
+    assert found.content().digest != before.digest
 
 
 def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
@@ -274,7 +276,7 @@ def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
     ):
         monkeypatch.setattr(sources, "hub_splits", lambda *given, splits=splits: splits)
         found = sources.places(settings(source="stanfordnlp/imdb"))
-        assert (found.hub, found.evaluate, found.how.endswith("no validation split")) == (
+        assert (found.hub.name, found.evaluate, found.how.endswith("no validation split")) == (
             "stanfordnlp/imdb",
             expected,
             expected == "test",
@@ -304,7 +306,7 @@ def test_bad_folders_of_texts(tmp_path) -> None:
     gone = source / "test" / "neg" / "1_2.txt"
     gone.unlink()
     gone.symlink_to(tmp_path / "nowhere")
-    for read in (readers.read_file, lambda path: sources.places(settings(train=str(path), validation=str(path))).content(None)):
+    for read in (readers.read_file, lambda path: sources.places(settings(train=str(path), validation=str(path))).content()):
         with pytest.raises(DataError, match=r"test/neg/1_2.txt: the file cannot be read \(got No such file"):
             read(source / "test")
     for file in (source / "test" / "neg").iterdir():
@@ -372,18 +374,22 @@ def test_rows_can_come_from_files_named_in_place(tmp_path) -> None:
     assert one.alone
     named = sources.places(settings(source=str(tmp_path / "one.csv"), calibrate=str(tmp_path / "cal.csv"), evaluate="all"))
     assert (named.alone, Path(named.calibrate).name, Path(named.evaluate).name) == (False, "cal.csv", "one.csv")
-    before = named.content(None)
+    before = named.content()
     write(tmp_path / "cal.csv", "changed")
-    assert named.content(None) != before
+    assert named.content() != before
     with pytest.raises(DataError, match=r"none.csv: there is no such file"):
         sources.places(settings(source=str(tmp_path), evaluate=str(tmp_path / "none.csv")))
 
 
 def test_a_hub_id_is_not_taken_for_a_path(tmp_path) -> None:
-    assert sources.places(settings(source="nyu-mll/glue", config="mrpc")).hub == "nyu-mll/glue"
+    found = HubData(name="nyu-mll/glue", config="mrpc", commit=None)
+    assert sources.places(settings(source="nyu-mll/glue", config="mrpc")).hub == found
+    assert sources.places(settings(source="nyu-mll/glue/mrpc")).hub == found
     with pytest.raises(DataError, match="there is no such file or folder"):
         sources.places(settings(source="./nowhere"))
-    with pytest.raises(DataError, match=r"could not be downloaded from the hub .*check the name, the split and the network"):
+    with pytest.raises(
+        DataError, match=r"(could not be downloaded from the hub|is not in the cache) .*(check the name|unset HF_HUB_OFFLINE)"
+    ):
         readers.read_hub("nobody/nothing", None, "train", None)
 
 
@@ -442,3 +448,45 @@ def test_the_real_files_load_as_they_are(shared, path: str, rows: int, columns: 
     assert columns <= set(found[0])
     texts = [c for c in columns if c not in ("label", "Quality", "score")]
     assert all(str(row[c]).strip() for row in found for c in texts)
+
+
+# ---- slices of splits
+
+
+@pytest.mark.parametrize(
+    ("span", "kept"),
+    [("", range(20)), ("[:3]", range(3)), ("[5:7]", range(5, 7)), ("[-2:]", range(18, 20)), ("[:10%]", range(2)), ("[50%:60%]", range(10, 12))],
+)  # fmt: skip
+def test_a_slice_of_a_split_is_read_as_datasets_reads_it(tmp_path, span: str, kept: range) -> None:
+    for name in ("train", "dev"):
+        write(tmp_path / f"{name}.csv", "text\n" + "".join(f"{name} {i}\n" for i in range(20)))
+    found = sources.places(settings(source=str(tmp_path), calibrate=f"train{span}", evaluate=f"validation{span}"))
+    where, rows = readers.read(found.calibrate, hub=None, revision=None, columns=())
+    assert [row["text"] for row in rows] == [f"train {i}" for i in kept]
+    # Rows keep their numbers in the file.
+    assert [row["__row__"] for row in rows] == [i + 1 for i in kept]
+    assert where == str(tmp_path / "train.csv") + span
+    assert found.how == f"calibrated from train.csv{span}, evaluated on dev.csv{span}"
+    content = found.content()
+    assert content.summary(file_stamp) == content.stamp
+    assert content.summary(file_digest) == content.digest
+    whole = sources.places(settings(source=str(tmp_path), calibrate="train", evaluate="validation")).content()
+    assert (whole.digest == content.digest) == (not span)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("train[:x]", r"data.calibrate.from: the slice cannot be read \(got \[:x\], expected such as \[:100\]"),
+        ("train[3]", r"data.calibrate.from: the slice cannot be read"),
+        ("train[:5]+validation[:5]", r'data.calibrate.from: there is no split "train\[:5\]\+validation"'),
+        ("train[10:20]", r"train.csv\[10:20\]: (the slice cannot be read|no row is in the slice) \(got \[10:20\]"),
+        ("train[2:2]", r"train.csv\[2:2\]: no row is in the slice \(got \[2:2\], expected a slice of 3 rows\)"),
+    ],
+)
+def test_a_slice_that_is_none(tmp_path, name: str, message: str) -> None:
+    for split in ("train", "dev"):
+        write(tmp_path / f"{split}.csv", "text\na\nb\nc\n")
+    given = settings(source=str(tmp_path), calibrate=name)
+    with pytest.raises(DataError, match=message):
+        readers.read(sources.places(given).calibrate, hub=None, revision=None, columns=())

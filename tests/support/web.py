@@ -21,6 +21,8 @@ class Web:
         files: path → content.
         breaks: path → bytes after which a connection breaks, one for each request.
         status: path → status that is answered in place of the file.
+        headers: path → headers beside those of every answer.
+        missing: beginning of paths → headers of answers where there is no file.
         asked: (method, path, range) of every request.
         tags: whether answers have an ETag.
     """
@@ -29,6 +31,8 @@ class Web:
     files: dict[str, bytes] = field(default_factory=dict)
     breaks: dict[str, list[int]] = field(default_factory=dict)
     status: dict[str, int] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    missing: dict[str, dict[str, str]] = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     tags: bool = True
 
@@ -43,10 +47,13 @@ def serving() -> Iterator[Web]:
             path, span = unquote(urlsplit(self.path).path), self.headers.get("Range")
             web.asked.append((self.command, path, span))
             body = web.files.get(path)
+            headers = dict(web.headers.get(path, {}))
+            if body is None:
+                headers |= next((own for start, own in web.missing.items() if path.startswith(start)), {})
             if body is None or path in web.status:
-                return self._answer(web.status.get(path, 404), {"Content-Length": "0"}, b"")
+                return self._answer(web.status.get(path, 404), {**headers, "Content-Length": "0"}, b"")
             tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            headers = {"ETag": tag} if web.tags else {}
+            headers |= {"ETag": tag} if web.tags else {}
             if web.tags and self.headers.get("If-None-Match") == tag:
                 return self._answer(304, headers, b"")
             found = re.fullmatch(r"bytes=(\d+)-", span or "")
@@ -54,8 +61,10 @@ def serving() -> Iterator[Web]:
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
             headers["Content-Length"] = str(len(body) - start)
-            broken = web.breaks.get(path)
+            broken = web.breaks.get(path) if self.command == "GET" else None
             return self._answer(206 if start else 200, headers, body[start:], broken.pop(0) if broken else None)
+
+        do_HEAD = do_POST = do_GET
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Nothing."""
@@ -65,7 +74,8 @@ def serving() -> Iterator[Web]:
             for key, value in headers.items():
                 self.send_header(key, value)
             self.end_headers()
-            self.wfile.write(body[:kept])
+            if self.command != "HEAD":
+                self.wfile.write(body[:kept])
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         web.address = f"http://127.0.0.1:{server.server_port}"

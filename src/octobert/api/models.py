@@ -101,6 +101,8 @@ def evaluate(
     tokenizer: PathLike | None = None,
     reference: PathLike | None = None,
     split: str = "auto",
+    config: str | None = None,
+    revision: str | None = None,
     columns: Sequence[str] = (),
     samples: int | None = None,
     seed: int = 0,
@@ -120,7 +122,9 @@ def evaluate(
         target: That opens a model file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
         tokenizer: Folder of a model file's tokenizer and config. Default: the folder of the file, or the one above.
         reference: The float model of a model file, to compare it with.
-        split: Split of a folder or of a Hub data set. `auto`: validation, otherwise test.
+        split: Split of a folder or of a Hub data set, or a slice of it: `test[:100]`. `auto`: validation, otherwise test.
+        config: Configuration of a Hub data set, such as `mrpc` of GLUE.
+        revision: Branch, tag or commit of a Hub data set.
         columns: Column names, for a file without a header.
         samples: Number of rows to sample. Default: all.
         seed: Seed of the sample and of the confidence intervals.
@@ -145,6 +149,7 @@ def evaluate(
     found = _opened(package, "package", task, target, tokenizer, reference)
     metrics = metrics_of(metric, source, allow_code=allow_code)
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed, "metrics": metrics}
+    chosen |= {"config": config, "revision": revision}
     with progress_step(progress, "evaluate") as on_progress:
         return judge(found, source, cache=cache, runtime_log=runtime_log, device=device, on_progress=on_progress, **chosen)
 

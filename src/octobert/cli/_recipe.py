@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these."
 TASK_HELP = "The task: a name, or YAML with its options: '{squad: {max_length: 384}}'."
-DATA_HELP = "File, folder, Hub id, or SPLIT=FILE. Give it several times for several splits."
+DATA_HELP = "File, folder, Hub id (glue/mrpc), or SPLIT=FILE. Give it several times for several splits."
+# Of a data set on the Hub; they stand beside every `--data`.
+ConfigOption = Annotated[str | None, typer.Option("--config", help="Configuration of a Hub data set, such as mrpc of GLUE.")]
+RevisionOption = Annotated[str | None, typer.Option("--data-revision", help="Branch, tag or commit of a Hub data set.")]
 # Keys with options of another name.
 _SPELLINGS = {"quantize": "--method", "targets": "--target", "strict": "--repair"}
 _HELP = {
@@ -174,6 +177,8 @@ def recipe_of(
     *,
     samples: int | None = None,
     columns: list[str] | None = None,
+    config: str | None = None,
+    data_revision: str | None = None,
     max_length: int | None = None,
     allow_leakage: bool = False,
 ) -> Recipe:
@@ -185,6 +190,7 @@ def recipe_of(
     import octobert
 
     rows: dict[str, Any] = {**_data_of(data), "columns": _show.split_names(columns), "allow_leakage": allow_leakage}
+    rows |= {key: value for key, value in (("config", config), ("revision", data_revision)) if value is not None}
     if samples is not None:
         rows["calibrate"] = {"from": "train", "samples": samples}
     chosen = _with_option(yaml_of(task, "--task"), "max_length", max_length)

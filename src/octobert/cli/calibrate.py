@@ -25,6 +25,8 @@ def command(
     sweep: Annotated[bool, typer.Option("--sweep", help="Compare all calibrators on one pass over the data.")] = False,
     samples: Annotated[int, typer.Option(min=1, help="Number of calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
     max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Print each value by itself. Default: the median over the layers.")
@@ -34,7 +36,8 @@ def command(
     """Calibrate a model on your data, and measure the error of the calibrator per tensor and end to end."""
     import octobert
 
-    recipe = _recipe.recipe_of(model, task, data, keys, changes, samples=samples, columns=columns, max_length=max_length)
+    rows: dict[str, Any] = {"samples": samples, "columns": columns, "config": config, "data_revision": data_revision}
+    recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
     with _show.progress_of_run() as progress:
         result = octobert.calibrate(recipe, out, sweep=sweep, progress=progress)
     if as_json:

@@ -22,7 +22,11 @@ def command(
     directory: Annotated[Path, typer.Argument(help=_models.MODEL_HELP)],
     data: Annotated[str, typer.Option(help="File, folder, Hub id, or file.py:function.")],
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
-    split: Annotated[str, typer.Option(help="Split of a folder or Hub data set. auto: validation, otherwise test.")] = "auto",
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
+    split: Annotated[
+        str, typer.Option(help=r"Split, or a slice of it, such as test\[:100]. auto: validation, otherwise test.")
+    ] = "auto",
     samples: Annotated[int | None, typer.Option(min=1, help="Number of rows, sampled at random. Default: all.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of the confidence intervals.")] = 0,
     metric: Annotated[list[str] | None, typer.Option(help=_METRIC_HELP)] = None,
@@ -44,6 +48,8 @@ def command(
             directory,
             data,
             split=split,
+            config=config,
+            revision=data_revision,
             columns=_show.split_names(columns),
             samples=samples,
             seed=seed,

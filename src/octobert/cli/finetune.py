@@ -43,6 +43,8 @@ def command(
     processes: Annotated[int, typer.Option(min=1, help="Training processes on this machine.")] = 1,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard event files.")] = None,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
     max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
     allow_leakage: Annotated[
         bool, typer.Option("--allow-leakage", help="Accept training rows that are also evaluated.")
@@ -71,6 +73,7 @@ def command(
     if qat or both:
         keys["quantize"] = {"static": {"placement": _recipe.yaml_of(placement, "--placement")}}
     rows: dict[str, Any] = {"samples": 256, "columns": columns, "allow_leakage": allow_leakage}
+    rows |= {"config": config, "data_revision": data_revision}
     recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
     _show.note(loading.as_file(recipe))
     if qat or both:

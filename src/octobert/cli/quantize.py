@@ -31,6 +31,8 @@ def command(
     minutes: Annotated[float, typer.Option(help="Time limit of that search.")] = 10,
     samples: Annotated[int, typer.Option(min=1, help="Number of calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
     max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
     shape: Annotated[str | None, typer.Option(help="BATCHxTOKENS of models for targets with static shapes.")] = None,
     allow_leakage: Annotated[
@@ -49,6 +51,7 @@ def command(
     if max_drop is not None:
         keys["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
     rows: dict[str, Any] = {"samples": samples, "columns": columns, "allow_leakage": allow_leakage}
+    rows |= {"config": config, "data_revision": data_revision}
     recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
     _show.note(loading.as_file(recipe))
     if save_recipe:

@@ -17,6 +17,7 @@ from octobert.core import user_code
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
+from octobert.data import sampling
 from octobert.data.readers import numbered, with_names
 from octobert.data.rows import ROW_NUMBER, Row
 
@@ -29,11 +30,12 @@ class RowFunction(FrozenModel):
 
     code: UserCode
     split: str
+    span: str = ""
 
     @property
     def where(self) -> str:
         """Its name in errors."""
-        return f"{self.code.path.name}:{self.code.function}({self.split!r})"
+        return f"{self.code.path.name}:{self.code.function}({self.split!r}){self.span}"
 
     def read(self) -> tuple[str, list[Row]]:
         """Call it.
@@ -51,7 +53,7 @@ class RowFunction(FrozenModel):
         if not rows:
             fix = f"return rows for {self.split!r}, or name another split with from"
             raise DataError("the function gives no rows", where=self.where, fix=fix)
-        return self.where, numbered(rows)
+        return self.where, sampling.sliced(numbered(rows), self.span, where=self.where)
 
     def _of_datasets(self, given: Any) -> Any:
         """The rows of an object of `datasets`; anything else as it is."""

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import DataError, reason
-from octobert.data import formats
+from octobert.core.hub import what_failed
+from octobert.data import formats, sampling
+from octobert.data.hub import HubData
 from octobert.data.rows import ROW_NUMBER, Row
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -34,15 +36,12 @@ _BATCH = 128
 _END = "\0end\0"
 
 
-def read(
-    place: str, *, hub: str | None, config: str | None, revision: str | None, columns: Sequence[str]
-) -> tuple[str, list[Row]]:
+def read(place: str, *, hub: HubData | None, revision: str | None, columns: Sequence[str]) -> tuple[str, list[Row]]:
     """Read the rows of one place that `sources.places` found.
 
     Args:
-        place: a file or a folder of texts; with `hub`, the name of a split.
-        hub: id of the data set on the hub; None for local files.
-        config: configuration of the hub's data set, such as `mrpc` of GLUE.
+        place: a file or a folder of texts; with `hub`, the name of a split. A slice of it may follow: `train[:10]`.
+        hub: the data set on the hub; None for local files.
         revision: branch, tag or commit on the hub.
         columns: column names for a file without a header.
 
@@ -52,9 +51,14 @@ def read(
     Raises:
         DataError: the rows cannot be read.
     """
+    # The name of a file is its path, with whatever brackets.
+    base, span = (place, "") if hub is None and os.path.exists(place) else sampling.split_of(place)
     if hub is not None:
-        return f"{hub} {place}", numbered(read_hub(hub, config, place, revision))
-    return place, numbered(read_file(Path(place), columns))
+        rows = read_hub(hub.name, hub.config, base, revision)
+        place = f"{hub.name} {place}"
+    else:
+        rows = read_file(Path(base), columns)
+    return place, sampling.sliced(numbered(rows), span, where=place)
 
 
 def numbered(rows: Sequence[Row]) -> list[Row]:
@@ -111,12 +115,8 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
     try:
         dataset = datasets.load_dataset(name, config, split=split, revision=revision)
     except Exception as error:  # datasets and the hub client raise many unrelated types
-        raise DataError(
-            "there is no file or folder of that name, and it could not be downloaded from the hub",
-            where=name,
-            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
-            fix="check the name, the split and the network",
-        ) from error
+        what, got, fix = what_failed(error, name, "data set")
+        raise DataError(what, where=name, got=got, fix=fix) from error
     return with_names(dataset.features, dataset.to_list())
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from octobert.core.errors import DataError
 from octobert.data.tokenization import Text
+
+R = TypeVar("R")
 
 
 def row_digest(texts: Text) -> str:
@@ -40,6 +44,58 @@ def sample(count: int, samples: int, seed: int) -> list[int]:
     if count <= samples:
         return list(range(count))
     return sorted(np.random.default_rng(seed).permutation(count)[:samples].tolist())
+
+
+def split_of(name: str) -> tuple[str, str]:
+    """A split, and the slice of it that a name ends in.
+
+    Example:
+        >>> split_of("validation[:5%]"), split_of("train")
+        (('validation', '[:5%]'), ('train', ''))
+    """
+    found = re.fullmatch(r"(.*?)(\[[^\[\]]*\])", name, re.DOTALL)
+    return (found[1], found[2]) if found else (name, "")
+
+
+def check_slice(span: str, *, where: str) -> None:
+    """Refuse a slice that is none, before anything is read.
+
+    Raises:
+        DataError: it is none.
+    """
+    if span:
+        _rows_of(span, 0, where)
+
+
+def sliced(rows: Sequence[R], span: str, *, where: str) -> list[R]:
+    """The rows of a slice as `datasets` reads it: `[:10]`, `[10:20]`, `[-5:]`, or with percentages.
+
+    Args:
+        span: with its brackets; empty for all rows.
+        where: the rows, for the error.
+
+    Raises:
+        DataError: it is none, or no row is in it.
+    """
+    if not span:
+        return list(rows)
+    first, end = _rows_of(span, len(rows), where)
+    if first >= end:
+        raise DataError("no row is in the slice", where=where, got=span, expected=f"a slice of {len(rows)} rows")
+    return list(rows[first:end])
+
+
+def _rows_of(span: str, count: int, where: str) -> tuple[int, int]:
+    import datasets
+
+    try:
+        found = datasets.ReadInstruction.from_spec(f"all{span}").to_absolute({"all": count})[0]
+    except (ValueError, AssertionError) as error:
+        if count == 0 and "incompatible" in str(error):
+            return 0, 0
+        got, expected = f"{span} of {count} rows" if count else span, "such as [:100], [10:20], [-5:] or [:5%]"
+        raise DataError("the slice cannot be read", where=where, got=got, expected=expected) from error
+    return int(found.from_ or 0), int(count if found.to is None else found.to)
 
 
 def hold_out(digests: Sequence[str], samples: int, seed: int) -> tuple[list[int], list[int]]:

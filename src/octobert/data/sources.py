@@ -6,6 +6,7 @@ texts for each class stands for a file.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from octobert.core.errors import DataError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest, file_stamp
 from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import names_code
-from octobert.data import formats
+from octobert.data import formats, sampling
 from octobert.data.functions import RowFunction
+from octobert.data.hub import HubData, find
 from octobert.data.readers import FORMATS
 
 # CoNLL-2003 calls its development set testa.
@@ -83,10 +85,10 @@ class Places:
     """Where the rows of a run come from.
 
     Args:
-        calibrate, evaluate: a file, a folder of texts, or the name of a split on the hub.
+        calibrate, evaluate: a file, a folder of texts, or the name of a split on the hub; with a slice behind it or without.
         tune: the same, for rows to search on; None without a search.
         train: the same, for rows to fine-tune on; None without training.
-        hub: id of the data set on the hub; None for local files.
+        hub: the data set on the hub; None for local files.
         alone: there is one file, whose rows are split between both.
         how: the choice in words, for the report.
         functions: place → the user's function that gives its rows, for places that are no files.
@@ -96,12 +98,12 @@ class Places:
     evaluate: str
     tune: str | None
     train: str | None
-    hub: str | None
+    hub: HubData | None
     alone: bool
     how: str
     functions: Mapping[str, RowFunction] = field(default_factory=dict)
 
-    def content(self, revision: str | None) -> Content:
+    def content(self) -> Content:
         """What the rows depend on: digests of the files, or the commit on the hub.
 
         Raises:
@@ -109,12 +111,12 @@ class Places:
         """
         named = [place for place in (self.calibrate, self.evaluate, self.tune, self.train) if place is not None]
         if self.hub is not None:
-            digest = canonical_digest([self.hub, hub_revision(self.hub, revision), *named])
-            return Content(places=(), digest=digest, stamp="")
-        files = tuple(Path(place) for place in named if place not in self.functions)
+            return Content(places=(), digest=canonical_digest([self.hub.model_dump(), *named]), stamp="", spans=())
+        own = [place for place in named if place not in self.functions]
+        files, spans = zip(*map(file_of, own), strict=True) if own else ((), ())
         try:
-            stamp = _summary(files, file_stamp)
-            return Content(places=files, stamp=stamp, digest=_summary(files, file_digest))
+            stamp = _summary(files, spans, file_stamp)
+            return Content(places=files, spans=spans, stamp=stamp, digest=_summary(files, spans, file_digest))
         except OSError as error:
             raise formats.unreadable(error) from error
 
@@ -126,18 +128,20 @@ class Content(FrozenModel):
         places: files and folders of texts; none on the hub.
         digest: of their content, wherever it lies.
         stamp: what the file system said of them before they were read.
+        spans: the slice of each file that is meant; empty for all of it.
     """
 
     places: tuple[Path, ...]
     digest: str
     stamp: str
+    spans: tuple[str, ...]
 
     def summary(self, of: Callable[[Path], str]) -> str:
         """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""
-        return _summary(self.places, of) if self.places else self.digest
+        return _summary(self.places, self.spans, of) if self.places else self.digest
 
 
-def _summary(places: Sequence[Path], of: Callable[[Path], str]) -> str:
+def _summary(places: Sequence[Path], spans: Sequence[str], of: Callable[[Path], str]) -> str:
     """A summary of files, or of all texts in folders and their classes."""
     found: dict[Path, object] = {}
     for place in set(places):
@@ -145,7 +149,13 @@ def _summary(places: Sequence[Path], of: Callable[[Path], str]) -> str:
             found[place] = of(place)
         else:
             found[place] = {str(file.relative_to(place)): of(file) for file in formats.texts_in(place)}
-    return canonical_digest([found[place] for place in places])
+    return canonical_digest([found[place] for place in places] + [list(spans)] * any(spans))
+
+
+def file_of(place: str) -> tuple[Path, str]:
+    """The file of a place, and the slice of it that is meant. The name of a file is its path, with whatever brackets."""
+    name, span = (place, "") if os.path.exists(place) else sampling.split_of(place)
+    return Path(name), span
 
 
 def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: Sequence[str] = ()) -> Places:
@@ -160,7 +170,7 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         DataError: a file, folder or split is missing or ambiguous.
     """
     source = settings.source
-    local = source is not None and (names_code(source) or Path(source).exists() or looks_local(source, FORMATS))
+    local = source is not None and (names_code(source) or os.path.exists(source) or _is_local(source))
     splits = find_splits(source) if source is not None and local and not names_code(source) else {}
     for split in SPLITS:
         named = getattr(settings, split)
@@ -171,12 +181,17 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         names["tune"] = settings.tune.from_
     if train:
         names["train"] = settings.finetune.from_
+    spans = {key: file_of(name)[1] for key, name in names.items()}
+    names = {key: name.removesuffix(spans[key]) for key, name in names.items()}
+    for key, span in spans.items():
+        sampling.check_slice(span, where=f"data.{'finetune' if key == 'train' else key}.from")
     alone = (
         set(splits) == {"all"}
         and not functions(settings, names.values(), splits)
         and names["calibrate"] == "train"
         and names["evaluate"] in (AUTO, "validation")
     )
+    alone = alone and not any(spans.values())
     if alone and train:
         raise DataError(
             "fine-tuning needs rows of its own",
@@ -188,30 +203,33 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         how = "one file: calibration rows drawn at random, all other rows evaluated"
         only = str(splits["all"][0])
         return Places(only, only, only if tune else None, None, None, True, how)
-    hub, note = None if local or splits else source, ""
+    hub = None if local or splits or source is None else find(source, settings.config, settings.revision)
+    note = ""
     if AUTO in names.values():
         own = [*splits, *functions(settings, SPLITS, splits)]
-        available = own if hub is None else hub_splits(hub, settings.config, settings.revision)
+        available = own if hub is None else hub_splits(hub.name, hub.config, settings.revision)
         usual = "test" if "test" in available and "validation" not in available else "validation"
         names = {key: usual if name == AUTO else name for key, name in names.items()}
         note = ", as there is no validation split" if usual == "test" else ""
     if hub is not None:
-        how = f"{hub} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
+        names = {key: name + spans[key] for key, name in names.items()}
+        how = f"{hub.name} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
         return Places(names["calibrate"], names["evaluate"], names.get("tune"), names.get("train"), hub, False, how)
-    called = functions(settings, names.values(), splits)
+    called, given = functions(settings, names.values(), splits), {}
     chosen = {}
     for key, name in names.items():
         if name in called:
-            chosen[key] = Path(called[name].where)
+            function = called[name].model_copy(update={"span": spans[key]})
+            chosen[key], given[function.where] = function.where, function
             continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits
-        chosen[key] = Path(name) if is_file else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
-        if not chosen[key].exists():
-            raise DataError("there is no such file or folder", where=str(chosen[key]), fix="check the path")
-    how = f"calibrated from {chosen['calibrate'].name}, evaluated on {chosen['evaluate'].name}{note}"
-    files = {key: str(path) for key, path in chosen.items()}
-    given = {function.where: function for function in called.values()}
-    return Places(files["calibrate"], files["evaluate"], files.get("tune"), files.get("train"), None, False, how, given)
+        path = Path(name) if is_file else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
+        if not path.exists():
+            raise DataError("there is no such file or folder", where=str(path), fix="check the path")
+        chosen[key] = f"{path}{spans[key]}"
+    how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
+    tune_place, train_place = chosen.get("tune"), chosen.get("train")
+    return Places(chosen["calibrate"], chosen["evaluate"], tune_place, train_place, None, False, how, given)
 
 
 def functions(settings: Data, splits: Iterable[str], files: Mapping[str, list[Path]]) -> dict[str, RowFunction]:
@@ -239,14 +257,10 @@ def hub_splits(name: str, config: str | None, revision: str | None) -> list[str]
         return []
 
 
-def hub_revision(name: str, revision: str | None) -> str:
-    """The commit that a hub data set's revision stands for; the revision itself when the hub cannot be asked."""
-    try:
-        from huggingface_hub import HfApi
-
-        return str(HfApi().dataset_info(name, revision=revision).sha)
-    except Exception:  # noqa: BLE001  # the hub client raises many unrelated types; reading the rows will say what is wrong
-        return str(revision)
+def _is_local(source: str) -> bool:
+    """Whether a source that is not there is a mistyped path rather than a data set with its configuration."""
+    named = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*){2}", source) and Path(source).suffix.lower() not in FORMATS
+    return not named and looks_local(source, FORMATS)
 
 
 def _splits_in(stem: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from octobert.config.recipe import AUTO, Data, EvaluateMetric
 from octobert.core.measurements import Comparison, Score
@@ -43,6 +44,8 @@ def judge(
     source: str,
     *,
     split: str = AUTO,
+    config: str | None = None,
+    revision: str | None = None,
     columns: Sequence[str] = (),
     samples: int | None = None,
     seed: int = 0,
@@ -57,7 +60,8 @@ def judge(
     Args:
         model: the model.
         source: a file, a folder that contains `split`, a function of the user, or a hub id.
-        split: name of the split. Default: validation, or test if the data has no validation split.
+        split: name of the split, or a slice of it. Default: validation, or test if the data has no validation split.
+        config, revision: of a data set on the hub.
         columns: column names, for a file without a header.
         samples: maximum number of rows, sampled at random.
         seed: of the sample and of the bootstrap.
@@ -71,7 +75,8 @@ def judge(
     """
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
-    where, rows = _rows(source, split, columns, prefer=files_of(model.facts().name))
+    given = {"source": source, "evaluate": split, "config": config, "revision": revision}
+    where, rows = _rows(given, columns, files_of(model.facts().name))
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
@@ -99,11 +104,20 @@ def judge(
     return Judgement(scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision)
 
 
-def _rows(source: str, split: str, columns: Sequence[str], *, prefer: Sequence[str]) -> tuple[str, list[Row]]:
-    """Return where the rows are, for error messages, and the rows."""
-    if Path(source).is_file():
-        return readers.read(source, hub=None, config=None, revision=None, columns=columns)
-    places = sources.places(Data.model_validate({"source": source, "calibrate": split, "evaluate": split}), prefer=prefer)
+def _rows(given: dict[str, Any], columns: Sequence[str], prefer: Sequence[str]) -> tuple[str, list[Row]]:
+    """Return where the rows are, for error messages, and the rows.
+
+    Args:
+        given: keys of the recipe's `data`.
+        columns: column names, for a file without a header.
+        prefer: words in the names of files that the task prefers.
+    """
+    split = given["evaluate"]
+    if Path(given["source"]).is_file():
+        # All rows of a file, whatever the split is called.
+        place = given["source"] + sampling.split_of(split)[1]
+        return readers.read(place, hub=None, revision=None, columns=columns)
+    places = sources.places(Data.model_validate({**given, "calibrate": split}), prefer=prefer)
     if places.evaluate in places.functions:
         return places.functions[places.evaluate].read()
-    return readers.read(places.evaluate, hub=places.hub, config=None, revision=None, columns=columns)
+    return readers.read(places.evaluate, hub=places.hub, revision=given["revision"], columns=columns)

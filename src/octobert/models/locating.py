@@ -15,8 +15,9 @@ from filelock import FileLock
 
 from octobert.config.loading import looks_local
 from octobert.core import archives, environment
-from octobert.core.errors import ModelError, reason
+from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest, remove, storage_errors
+from octobert.core.hub import what_failed
 from octobert.core.model_config import CONFIG
 from octobert.models import azureml, downloads
 from octobert.models.modules import modules_of
@@ -66,12 +67,8 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     except ModelError:
         raise
     except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
-        raise ModelError(
-            "there is no folder of that name, and it could not be downloaded from the hub",
-            where=name,
-            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
-            fix="check the name, the network and your token, or give a local folder",
-        ) from error
+        what, got, fix = what_failed(error, name, "model")
+        raise ModelError(what, where=name, got=got, fix=fix) from error
 
 
 def _weighted_folders(folder: Path) -> list[str]:

@@ -161,9 +161,7 @@ def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> State
     if places.train in places.functions:
         where, rows = places.functions[places.train].read()
     else:
-        where, rows = readers.read(
-            places.train, hub=places.hub, config=settings.config, revision=settings.revision, columns=settings.columns
-        )
+        where, rows = readers.read(places.train, hub=places.hub, revision=settings.revision, columns=settings.columns)
     code = _preprocess(recipe)
     rows = rows if code is None else functions.preprocessed(rows, code, where=where)
     return new.model_copy(update={"labels": blank.labels_in(rows, where=where)})

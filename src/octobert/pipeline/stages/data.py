@@ -21,6 +21,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
 from octobert.data import functions, readers, sampling
 from octobert.data.functions import RowFunction
+from octobert.data.hub import HubData
 from octobert.data.rows import Row
 from octobert.data.sources import Content
 from octobert.data.tokenization import Text
@@ -43,7 +44,7 @@ class Options(FrozenModel):
         content: digests of the files, or the exact revision on the hub.
         alone: one file for all parts; they are drawn at random, apart from each other.
         how: the choice in words, for the report.
-        hub, config, revision: of a data set on the hub.
+        hub, revision: the data set on the hub, and what was asked for of it.
         calibrate, evaluate, tune, finetune: how many rows of each part, and which are left out; None where it is not wanted.
         functions: part → the user's function that gives its rows.
         preprocess: the user's function that changes rows or leaves them out.
@@ -58,8 +59,7 @@ class Options(FrozenModel):
     content: Content
     alone: bool
     how: str
-    hub: str | None
-    config: str | None
+    hub: HubData | None
     revision: str | None
     columns: tuple[str, ...]
     calibrate: RowSelection
@@ -186,9 +186,7 @@ class _Reader:
             where, rows = options.functions[part].read()
         else:
             place = options.places[part]
-            where, rows = readers.read(
-                place, hub=options.hub, config=options.config, revision=options.revision, columns=options.columns
-            )
+            where, rows = readers.read(place, hub=options.hub, revision=options.revision, columns=options.columns)
         if options.preprocess is None:
             return where, rows
         kept = functions.preprocessed(rows, options.preprocess, where=where)
