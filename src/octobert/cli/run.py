@@ -80,6 +80,8 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
             _show.line(text)
     if found.commands and (yes or (not as_json and found.problem is None and _show.confirmed("Install these packages now?"))):
         found = octobert.setup(recipe, install=True, tell=_show.note)
+        if not as_json and not found.missing:
+            _show.line("Installed. The recipe can run here.")
     if as_json:
         _show.document(found.model_dump(mode="json"))
         raise typer.Exit(TargetError.exit_code if found.missing else 0)
