@@ -87,7 +87,7 @@ SMALL: dict[str, tuple[str, ...]] = {
         "reviews",
         "task.imdb.max_length=32",
         "data.finetune.samples=16",
-        "finetune.epochs=0.5",
+        "finetune=null",
         "qat.epochs=0.5",
         "targets=[ort-cpu, openvino-cpu]",
     ),
@@ -100,6 +100,8 @@ SMALL: dict[str, tuple[str, ...]] = {
     "qat-loop": ("pairs", *TRAINED, "data.finetune.samples=16"),
 }
 
+# Their capture takes seconds, and the runs of other recipes have everything else: these are planned.
+PLANNED = ("next-sentence-qnn",)
 HEADS = {"features": "feature-extraction", "next-sentence-qnn": "next-sentence"}
 
 
@@ -124,6 +126,8 @@ def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[
     small += ["measure=false", "allow_code=true", "zip=true"]
     planned = loading.load(path, [*small, *(change for change in changes if change not in SEARCHED)])
     assert {"package", "archive", *(("search",) if "accuracy" in raw else ())} <= {s.stage for s in planner.steps_of(planned)}
+    if path.stem in PLANNED:
+        return
     changed = loading.load(path, [*small, *changes])
     report: Report = runner.run(changed, out, executor=inline.run)
     assert list(report.plans) == list(changed.targets)
