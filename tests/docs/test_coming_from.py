@@ -48,7 +48,7 @@ def test_every_change_of_a_recipe_is_one(name: str) -> None:
 
 def test_what_is_code_is_a_change_a_command_a_file_or_a_flag() -> None:
     """Commands are checked with those of all documents."""
-    known = r"[a-z_.]+=|octobert |--[a-z-]+$|[\w./-]+\.(yaml|json|xml|sh|onnx|txt|jsonl|cuda)$|qnn$|qat$"
+    known = r"[a-z_.]+=|octobert[ .]|--[a-z-]+$|[\w./-]+\.(yaml|json|xml|sh|onnx|txt|jsonl|cuda)$|qnn$|qat$"
     assert [f for *_, equivalent, _ in ROWS for f in fragments(equivalent) if not re.match(known, f)] == []
 
 
