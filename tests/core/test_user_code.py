@@ -112,5 +112,5 @@ def test_files_are_checked_in_a_process_of_their_own(tmp_path) -> None:
         user_code.check([good, bad])
     assert "TypeError" in raised.value.traceback or "RecipeError" in raised.value.traceback
     (tmp_path / "c").mkdir()
-    with pytest.raises(RecipeError, match=r"metric: importing the file ended the process \(got exit code 7"):
+    with pytest.raises(RecipeError, match=r"metric: the code ended the process \(got exit code 7"):
         user_code.check([code_in(tmp_path / "c", "import os\nos._exit(7)\n")])

@@ -228,7 +228,8 @@ class Recipe(FrozenModel):
     """Everything that a run depends on.
 
     Args:
-        model: Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these.
+        model: Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these; or
+            `file.py:function` that returns a path, or a PyTorch model and the folder of its tokenizer.
         revision: Revision of the model on the Hub.
         family: Model type of a checkpoint whose config.json names none, such as bert.
         allow_pickle: Accept pickle weights. Loading them can run code. Not in a recipe file.
@@ -370,8 +371,8 @@ class Recipe(FrozenModel):
     @property
     def code(self) -> dict[str, str]:
         """Key → the code of the user that it names."""
-        data = {f"data.{key}": getattr(self.data, key) for key in ("source", *SPLITS)}
-        named = {key: text for key, text in data.items() if names_code(text)}
+        places = {"model": self.model, **{f"data.{key}": getattr(self.data, key) for key in ("source", *SPLITS)}}
+        named = {key: text for key, text in places.items() if names_code(text)}
         stages = {"finetune": self.finetune, "qat": self.qat}
         named |= {f"{key}.code": stage.code for key, stage in stages.items() if stage is not None and stage.code is not None}
         named |= {key: getattr(self, key) for key in ("preprocess", "postprocess") if getattr(self, key) is not None}

@@ -215,38 +215,59 @@ def check(codes: Sequence[UserCode]) -> None:
     Raises:
         RecipeError: the first that `load` would raise.
     """
-    if not codes:
-        return
-    request = json.dumps([code.model_dump(mode="json") for code in codes])
-    with tempfile.TemporaryFile() as log, processes.start(__name__, request, stderr=log) as child:
-        # The files may print anything; the answer is on a line of its own.
+    if codes:
+        ask(__name__, [code.model_dump(mode="json") for code in codes], where=codes[0].where)
+
+
+def main() -> int:
+    """The process of `check`."""
+
+    def check_each(codes: Any) -> None:
+        for code in codes:
+            load(UserCode.model_validate(code))
+
+    return answer(check_each)
+
+
+_ANSWER = "octobert-user-code "
+
+
+def ask(module: str, request: Any, *, where: str) -> Any:
+    """Run `main()` of a module, which calls `answer`, in a process of its own: code of the user runs there.
+
+    Args:
+        request: plain data.
+        where: the recipe key that names the code.
+
+    Returns:
+        What the function of `answer` returned.
+
+    Raises:
+        OctobertError: what it raised; or the process ended without an answer.
+    """
+    with tempfile.TemporaryFile() as log, processes.start(module, json.dumps(request), stderr=log) as child:
+        # The code may print anything; the answer is on a line of its own.
         output, _ = child.communicate()
         log.seek(0)
         said = log.read().decode(errors="replace").strip().splitlines()
     answers = [line for line in output.splitlines() if line.startswith(_ANSWER.encode())]
     if not answers:
         got = f"exit code {child.returncode}; {said[-1] if said else 'no message'}"
-        raise RecipeError(
-            "importing the file ended the process", where=codes[0].where, got=got, fix="import it in Python first"
-        )
-    answer = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
-    if answer is not None:
-        error = OctobertError.from_json(answer["error"])
-        error.traceback = answer["traceback"]
+        raise RecipeError("the code ended the process", where=where, got=got, fix="run it in Python")
+    told = json.loads(answers[-1].removeprefix(_ANSWER.encode()))
+    if "error" in told:
+        error = OctobertError.from_json(told["error"])
+        error.traceback = told["traceback"]
         raise error
+    return told["answer"]
 
 
-_ANSWER = "octobert-user-code "
-
-
-def main() -> int:
-    """The process of `check`."""
-    answer = None
+def answer(make: Callable[[Any], Any]) -> int:
+    """In a process of `ask`: call a function with the request, and tell what it returns or raises."""
     try:
-        for code in json.loads(sys.argv[1]):
-            load(UserCode.model_validate(code))
+        told = {"answer": make(json.loads(sys.argv[1]))}
     except OctobertError as error:
-        answer = {"error": error.to_json(), "traceback": traceback.format_exc()}
-    sys.stdout.write(f"\n{_ANSWER}{json.dumps(answer)}\n")
+        told = {"error": error.to_json(), "traceback": traceback.format_exc()}
+    sys.stdout.write(f"\n{_ANSWER}{json.dumps(told)}\n")
     sys.stdout.flush()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from octobert import targets
 from octobert.config.loading import options_of
@@ -19,7 +20,7 @@ from octobert.evaluation.latency import fit_lengths
 from octobert.models import heads, source
 from octobert.models.source import ModelSource
 from octobert.models.stated import stated_by
-from octobert.pipeline import preflight, quick
+from octobert.pipeline import preflight, quick, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.tasks import Measures, build, files_of, measured, measures_of
 
@@ -114,7 +115,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     """
     available = [name for name in recipe.targets if targets.load(name).probe().available]
     full, recipe = recipe, quick.shortened(recipe, available)
-    model = source.resolve(recipe.model, revision=recipe.revision, allow_pickle=recipe.allow_pickle, family=recipe.family)
+    model = _model(recipe)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
     places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
     stated = _stated(recipe, model, places)
@@ -142,6 +143,15 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         preprocess=_preprocess(recipe),
         measures=measures,
     )
+
+
+def _model(recipe: Recipe) -> ModelSource:
+    """The model that a recipe names, or that a function of the user makes."""
+    name: str | Path = recipe.model
+    if user_code.names_code(recipe.model):
+        head = build(recipe.task.name, recipe.task.options).head
+        name = user_model.made(user_code.at(recipe.model, "model", where="model"), head, seed=recipe.seed)
+    return source.resolve(name, revision=recipe.revision, allow_pickle=recipe.allow_pickle, family=recipe.family)
 
 
 def _preprocess(recipe: Recipe) -> UserCode | None:
