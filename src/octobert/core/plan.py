@@ -42,6 +42,8 @@ LINEAR = ("linear.input", "linear.weight")
 ATTENTION = ("scores.query", "scores.key", "context.probs", "context.value")
 RESIDUAL = ("residual.branch", "residual.skip")
 HEAD = ("head.input", "head.weight")
+# As kinds: the last layer of a masked language model, the largest of all.
+DECODER = ("head.*@decoder",)
 EMBEDDING = ("embedding.weight",)
 OUTPUTS = (
     "linear.output",

@@ -5,7 +5,8 @@ Roles (`plan.ROLES`) of inputs of an operator:
     scores.query, scores.key           the inputs of Q·Kᵀ
     context.probs, context.value       the inputs of probs·V
     residual.branch, residual.skip     the inputs of a residual add
-    head.input, head.weight            linear layers outside the encoder layers (pooler, classifier, projections)
+    head.input, head.weight            linear layers outside the encoder layers (pooler, classifier, projections); the part is
+                                       `decoder` where the outputs are the vocabulary, else `head`
     embedding.weight                   the word embedding table
 Roles of outputs of an operator, for placements that quantize outputs; all readers then read the quantized value:
     linear.output                      after the bias
@@ -75,20 +76,26 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     if family.final_norm:
         sites.extend(_norm_sites(nodes, family.final_norm, "final_norm", None, branches))
     inside = {site.node for site in sites}
+    lookups = [node for node in graph if _looks_words_up(node)]
+    words = {len(operators.constant_of(node.inputs[0])) for node in lookups}
     for linear in parts.all_linears(graph):
         name = str(linear.matmul.name)
         if name not in inside:
             module = name.removesuffix(".matmul")
-            sites.append(_site(linear.matmul, 0, "head.input", "head", module, None))
-            sites.append(_site(linear.matmul, 1, "head.weight", "head", module, None))
-    for node in graph:
-        if node.op_type != "Gather" or operators.const_array(node.inputs[0]) is None:
-            continue
-        table, ids = operators.input_of(node, 0), operators.input_of(node, 1)
-        if ids.is_graph_input() and ids.name == "input_ids":
-            module = str(table.name).removesuffix(".weight")
-            sites.append(_site(node, 0, "embedding.weight", "embeddings", module, None))
+            part = "decoder" if linear.sizes[1] in words else "head"
+            sites.append(_site(linear.matmul, 0, "head.input", part, module, None))
+            sites.append(_site(linear.matmul, 1, "head.weight", part, module, None))
+    for node in lookups:
+        module = str(operators.input_of(node, 0).name).removesuffix(".weight")
+        sites.append(_site(node, 0, "embedding.weight", "embeddings", module, None))
     return tuple(sites)
+
+
+def _looks_words_up(node: ir.Node) -> bool:
+    if node.op_type != "Gather" or operators.const_array(node.inputs[0]) is None:
+        return False
+    ids = operators.input_of(node, 1)
+    return ids.is_graph_input() and ids.name == "input_ids"
 
 
 def layer_linears(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:

@@ -63,7 +63,8 @@ class ModuleNames:
         self.norms: dict[int, str] = {}
         self.tables: dict[int, str] = {}
         modules = dict(model.named_modules())
-        for name, parameter in model.named_parameters():
+        # A decoder over the vocabulary and the word embeddings are two modules with one parameter.
+        for name, parameter in model.named_parameters(remove_duplicate=False):
             module, _, kind = name.rpartition(".")
             path = family.strip_prefix(module)
             if kind != "weight":

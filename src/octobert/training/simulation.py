@@ -162,7 +162,8 @@ class Simulation:
         weights = {path: p for path, p in self._matrices().items() if path in self._weights}
         missing = sorted(set(self._weights) - set(weights) - set(self.names.tables.values()))
         if missing:
-            raise PlanError("the plan does not fit the model", where=missing[0], got="no such weight in the model")
+            fix = f'disable it: quantize: {{static: {{disable: ["{missing[0]}"]}}}}'
+            raise PlanError("the plan does not fit the model", where=missing[0], got="no such weight in the model", fix=fix)
         self._bound_names: dict[str, str] = {}
         bounds = torch.nn.Module()
         for number, (path, weight) in enumerate(weights.items()):

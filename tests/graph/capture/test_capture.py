@@ -22,6 +22,7 @@ from octobert.graph.capture import canonical, capture, shapes, structure
 from octobert.models import checkpoint
 from octobert.models.heads import HEADS
 from octobert.models.source import resolve
+from octobert.quantization import placements
 from tests.support.checkpoints import FAMILY_HEADS, PRETRAINED_HEADS, batch, make_checkpoint, parity_feeds
 from tests.support.pooling import reference, write_modules
 
@@ -55,18 +56,20 @@ def test_every_family_and_head_follows_pytorch(captured, family: str, head: str)
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
 def test_a_decoder_over_the_vocabulary_is_a_layer_of_the_head(captured, family: str) -> None:
-    """It has the word embeddings as weights, and both have their own names: the table is stored in 8 bits, the decoder is not."""
+    """It has the word embeddings as weights; both have their own names, and the decoder is the last layer and a part of its own."""
     result = captured(family, "masked-lm")
     placed = sites.find_sites(result.model.graph, result.family)
     (table,) = [site for site in placed if site.role == "embedding.weight"]
     assert table.module in ("embeddings.word_embeddings", "embeddings.tok_embeddings")
-    *_, decoder = [site for site in placed if site.role == "head.weight"]
+    (decoder,) = [site for site in placed if site.kind == "head.weight@decoder"]
     ours, theirs = (result.model.graph.initializers[site.value].const_value.numpy() for site in (table, decoder))
     assert theirs.shape[1] == len(ours) == 120
     np.testing.assert_array_equal(theirs[: ours.shape[1]], ours.T)
     # The layer that transforms the states before, which no family names as a part of its encoder.
     modules = [site.module for site in placed if site.role == "head.weight"]
     assert len({*modules}) == len(modules) >= 2
+    taken = {site.module for site in placed if site.role == "head.weight" and placements.load("matmul").takes(site)}
+    assert taken == {modules[-1]} == {decoder.module}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

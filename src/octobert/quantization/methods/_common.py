@@ -23,7 +23,7 @@ _PARTS = {
     "activation": ("activation",),
     "residual": _NORMS,
     "norm": (*_NORMS, "embeddings"),
-    "head": ("head",),
+    "head": ("head", "decoder"),
     "embedding": ("embeddings",),
 }
 _WILD = frozenset("*?[")
