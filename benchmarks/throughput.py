@@ -3,15 +3,15 @@
     python benchmarks/throughput.py runs/demo/openvino-cpu [--sequence 128] [--rounds 12] [--seconds 5]
 
 All systems open the same file with the same precision (float32 where it is not 8-bit), on random tokens of one shape, without
-padding. They take turns of some seconds, in the order A B C D, D C B A, …. Printed are rows per second and the ratio to
+padding. They take turns of some seconds, in the order A B C, C B A, …. Printed are rows per second and the ratio to
 benchmark_app in the same round, with a 95 % confidence interval. benchmark_app opens the model anew in each turn; it measures
 after its first inference.
 
 - benchmark_app: `-hint throughput`, its default mode for a dynamic shape: inputs are filled for each inference, outputs are not
   read. It takes the number of streams that the runtime recommends.
-- octobert, streams auto: as many requests as the runtime recommends, each a thread; inputs are filled, outputs are read.
-- octobert, one stream per core: what `octobert.load(goal="throughput")` does.
-- AsyncInferQueue: the same inputs and outputs, by OpenVINO's queue with a callback in Python.
+- octobert, streams auto: as many requests as the runtime recommends, in OpenVINO's AsyncInferQueue; inputs are filled, outputs
+  are read.
+- octobert, one stream per core: the same with other streams, those of `octobert.load(goal="throughput")`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,19 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino
 
 from octobert.core import environment
-from octobert.core.session import Feeds, SessionOptions
+from octobert.core.session import Feeds
 from octobert.evaluation import latency, statistics, throughput
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
 from octobert.inference.package_files import read_manifest
 from octobert.targets import openvino_cpu
-from octobert.targets.runtimes.openvino import settings_of
 
 Turn = Callable[[float], float]
 
@@ -71,25 +68,6 @@ def octobert_turns(worker: Worker, feeds: Feeds) -> Turn:
     return turn
 
 
-def infer_queue(model: Path, feeds: Feeds) -> Turn:
-    """Rows per second by AsyncInferQueue, with a callback that reads the output."""
-    compiled: Any = openvino.Core().compile_model(str(model), "CPU", settings_of(SessionOptions(streams=0)))
-    inputs = {port.get_any_name(): feeds[port.get_any_name()] for port in compiled.inputs}
-    output = compiled.outputs[-1]
-
-    def turn(seconds: float) -> float:
-        results: list[np.ndarray] = []
-        jobs = openvino.AsyncInferQueue(compiled, compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        jobs.set_callback(lambda request, _: results.append(np.array(request.get_tensor(output).data)))
-        started = time.perf_counter()
-        while time.perf_counter() - started < seconds:
-            jobs.start_async(inputs)
-        jobs.wait_all()
-        return len(results) / (time.perf_counter() - started)
-
-    return turn
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("package", type=Path)
@@ -108,7 +86,6 @@ def main() -> None:
             "benchmark_app": benchmark_app(model, options.sequence, config),
             "octobert, streams auto": octobert_turns(workers[0], feeds),
             "octobert, one stream per core": octobert_turns(workers[1], feeds),
-            "AsyncInferQueue": infer_queue(model, feeds),
         }
         rates: dict[str, list[float]] = {name: [] for name in systems}
         for number in range(options.rounds):

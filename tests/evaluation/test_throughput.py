@@ -13,8 +13,9 @@ import octobert
 from octobert.config.recipe import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn
-from octobert.core.session import SessionOptions
+from octobert.core.session import AsynchronousSession, SessionOptions
 from octobert.evaluation import statistics, throughput
+from octobert.evaluation.latency import random_workload
 from octobert.report import terminal, times
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import openvino
@@ -117,6 +118,11 @@ def test_a_model_runs_on_the_device_that_auto_chooses_in_the_same_precision(fini
     # Without a number of streams, OpenVINO recommends one.
     session = openvino_cpu.open_session(openvino_cpu.model_file(package), SessionOptions(streams=0, device="MULTI:CPU"))
     assert (session.device, session.streams >= 1, session.precision) == ("MULTI:CPU (CPU)", True, "f32")
+    assert isinstance(session, AsynchronousSession)
+    done: list[int] = []
+    batches = [random_workload(1, length, 40, seed=0).rounds[0] for length in (4, 9, 4)]
+    session.run_each(iter(batches), 2, lambda number, ms: done.append(number) if ms > 0 else None)
+    assert sorted(done) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("device", ["QPU", "MULTI:QPU,CPU", "HETERO", "cpu"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, Field
 
@@ -206,4 +206,19 @@ class Session(Protocol):
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs by name. Feeds that the model has no input for are ignored."""
+        ...
+
+
+@runtime_checkable
+class AsynchronousSession(Session, Protocol):
+    """A session whose runtime has requests of its own that run at the same time. Others run on threads of the caller."""
+
+    def run_each(self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
+        """Run batches, several at the same time, and read their outputs.
+
+        Args:
+            batches: the next is taken when a request is free.
+            requests: inferences in flight.
+            on_done: called with the number of a batch and its time in ms, from its inputs to its outputs. Any thread may call it.
+        """
         ...

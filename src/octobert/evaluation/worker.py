@@ -14,14 +14,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
 from octobert.core import processes
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, TargetError
-from octobert.core.session import Feeds, Session
+from octobert.core.session import AsynchronousSession, Feeds, Session
 from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
 from octobert.inference.cost_model import measure_cost_model
 
@@ -168,11 +168,11 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
         return session.device
     if request == "warm":
         batches, runs, requests = argument
-        return _in_flight(session, batches, requests, lambda count: count < runs)
+        return _in_flight(session, batches, requests, lambda count: count < runs * requests)
     if request == "saturate":
         batches, seconds, requests = argument
         deadline = time.perf_counter() + seconds
-        return _in_flight(session, batches, requests, lambda count: not count or time.perf_counter() < deadline)
+        return _in_flight(session, batches, requests, lambda count: count < requests or time.perf_counter() < deadline)
     if request == "time":
         session.run(argument)
     started = time.perf_counter()
@@ -186,28 +186,38 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
 def _in_flight(session: Session, batches: Sequence[Feeds], requests: int, goes_on: Callable[[int], bool]) -> Saturated:
     """Run batches in turn, with a number of inferences in flight.
 
-    A request is a thread that waits for its result, as in a program that uses a model.
-
     Args:
-        goes_on: whether a request that has run so many batches runs another.
+        goes_on: whether another inference is started after so many.
     """
-    numbers, ran = itertools.count(), list[tuple[int, float]]()
+    numbers, samples = itertools.takewhile(goes_on, itertools.count()), list[tuple[int, float]]()
+    runs = (batches[number % len(batches)] for number in numbers)
+    started = time.perf_counter()
+    if isinstance(session, AsynchronousSession):
+        session.run_each(runs, requests, lambda *sample: samples.append(sample))
+    else:
+        _run_in_threads(session, runs, requests, lambda *sample: samples.append(sample))
+    seconds = time.perf_counter() - started
+    counts = Counter(number % len(batches) for number, _ in samples)
+    return Saturated(seconds, [counts[index] for index in range(len(batches))], [ms for _, ms in samples])
+
+
+def _run_in_threads(session: Session, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
+    """As `AsynchronousSession.run_each`, by threads that wait for their results."""
+    numbered, lock = enumerate(batches), threading.Lock()
 
     def request() -> None:
-        count = 0
-        while goes_on(count):
-            index, begun = next(numbers) % len(batches), time.perf_counter()
-            session.run(batches[index])
-            ran.append((index, (time.perf_counter() - begun) * 1000))
-            count += 1
+        while True:
+            with lock:
+                number, feeds = next(numbered, (0, None))
+            if feeds is None:
+                return
+            begun = time.perf_counter()
+            session.run(feeds)
+            on_done(number, (time.perf_counter() - begun) * 1000)
 
-    started = time.perf_counter()
     with ThreadPoolExecutor(requests) as pool:
         for done in [pool.submit(request) for _ in range(requests)]:
             done.result()
-        seconds = time.perf_counter() - started
-    counts = Counter(index for index, _ in ran)
-    return Saturated(seconds, [counts[index] for index in range(len(batches))], [ms for _, ms in ran])
 
 
 def _write(pipe: IO[bytes] | None, message: Any) -> None:

@@ -6,6 +6,8 @@ import errno
 import os
 import queue
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -245,9 +247,32 @@ class OpenvinoSession:
         try:
             with running.runtime_errors("openvino cannot run the model", self._path):
                 request.infer(dict(enumerate(inputs.values())))
-                return {name: running.wide(np.array(request.get_output_tensor(i).data)) for name, i in self._reads.items()}
+                return self._outputs(request)
         finally:
             self._free.put(request)
+
+    def run_each(self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
+        """Run batches by OpenVINO's queue of asynchronous requests."""
+        import openvino
+
+        jobs: Any = openvino.AsyncInferQueue(self._compiled, requests)
+
+        def finished(request: Any, started: tuple[int, float]) -> None:
+            number, begun = started
+            self._outputs(request)
+            on_done(number, (time.perf_counter() - begun) * 1000)
+
+        jobs.set_callback(finished)
+        numbered = enumerate(batches)
+        with running.runtime_errors("openvino cannot run the model", self._path):
+            # It waits for a free request.
+            while jobs.get_idle_request_id() >= 0 and (following := next(numbered, None)) is not None:
+                (number, feeds), begun = following, time.perf_counter()
+                jobs.start_async(dict(enumerate(self._inputs.of(feeds).values())), (number, begun))
+            jobs.wait_all()
+
+    def _outputs(self, request: Any) -> dict[str, np.ndarray]:
+        return {name: running.wide(np.array(request.get_output_tensor(i).data)) for name, i in self._reads.items()}
 
 
 def _property(compiled: Any, name: str) -> list[Any]:
