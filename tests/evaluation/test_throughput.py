@@ -13,9 +13,11 @@ import octobert
 from octobert.config.recipe import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn
-from octobert.core.session import AsynchronousSession, SessionOptions
+from octobert.core.session import SessionOptions
 from octobert.evaluation import statistics, throughput
+from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import random_workload
+from octobert.evaluation.worker import Worker
 from octobert.report import terminal, times
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import openvino
@@ -118,11 +120,26 @@ def test_a_model_runs_on_the_device_that_auto_chooses_in_the_same_precision(fini
     # Without a number of streams, OpenVINO recommends one.
     session = openvino_cpu.open_session(openvino_cpu.model_file(package), SessionOptions(streams=0, device="MULTI:CPU"))
     assert (session.device, session.streams >= 1, session.precision) == ("MULTI:CPU (CPU)", True, "f32")
-    assert isinstance(session, AsynchronousSession)
-    done: list[int] = []
-    batches = [random_workload(1, length, 40, seed=0).rounds[0] for length in (4, 9, 4)]
-    session.run_each(iter(batches), 2, lambda number, ms: done.append(number) if ms > 0 else None)
-    assert sorted(done) == [0, 1, 2]
+
+
+def test_openvino_runs_batches_in_its_own_queue(finished) -> None:
+    pytest.importorskip("openvino")
+    package = finished[1] / "openvino-cpu"
+    path = str(openvino_cpu.model_file(package))
+    worker = Worker(Candidate(name="openvino-cpu", path=path, head="sequence-classification", chosen="AUTO"), streams=2)
+    try:
+        assert worker.opened().streams == 2
+        batches = [random_workload(rows, 4, 40, seed=0).rounds[0] for rows in (1, 2)]
+        done = worker.ask("warm", (batches, 3, 3))
+        # Three runs of each of three requests, the two batches in turn.
+        assert (done.runs, len(done.samples_ms), min(done.samples_ms) > 0) == ([5, 4], 9, True)
+        assert sum(worker.ask("saturate", (batches, 0.01, 2)).runs) >= 2
+        assert worker.ask("device", None) == "AUTO (CPU)"
+        longer = {name: ids if name == "input_ids" else ids[:, :2] for name, ids in batches[0].items()}
+        with pytest.raises(octobert.TargetError, match="openvino cannot run the model"):
+            worker.ask("saturate", ([longer], 0.01, 2))
+    finally:
+        worker.stop()
 
 
 @pytest.mark.parametrize("device", ["QPU", "MULTI:QPU,CPU", "HETERO", "cpu"])

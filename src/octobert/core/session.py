@@ -219,6 +219,6 @@ class AsynchronousSession(Session, Protocol):
         Args:
             batches: the next is taken when a request is free.
             requests: inferences in flight.
-            on_done: called with the number of a batch and its time in ms, from its inputs to its outputs. Any thread may call it.
+            on_done: called with the number of a batch and its time in ms, from its inputs to its outputs. Any thread calls it.
         """
         ...

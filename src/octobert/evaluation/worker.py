@@ -24,6 +24,7 @@ from octobert.core.errors import OctobertError, TargetError
 from octobert.core.session import AsynchronousSession, Feeds, Session
 from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
 from octobert.inference.cost_model import measure_cost_model
+from octobert.inference.forks import never_free
 
 _TIMEOUT_S = 600
 _STOP_S = 5
@@ -146,6 +147,8 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         _write(answers, {"error": error.to_json()})
         return
     load_ms = (time.perf_counter() - started) * 1000
+    # Freed by the end of the process only: see `AsynchronousSession.run_each` of OpenVINO.
+    never_free(session)
     _write(answers, Opened(load_ms, session.precision, session.threads, session.streams))
     with ThreadPoolExecutor(session.streams) as pool:
         while True:

@@ -56,18 +56,18 @@ class PerProcess(Generic[T]):
 
     def forget_(self) -> None:
         """In a forked child: give up what the parent made."""
-        _never_free(self._value)
+        never_free(self._value)
         # Another thread of the parent may have held the lock.
         self._value, self._lock = None, threading.Lock()
 
     def _made(self) -> T:
         value = on_live_thread(self._make)
         if _forked:
-            _never_free(value)
+            never_free(value)
         return value
 
 
-def _never_free(value: object) -> None:
+def never_free(value: object) -> None:
     """Keep a value until the process ends: freeing what a runtime made may await threads of the parent."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 

@@ -252,7 +252,11 @@ class OpenvinoSession:
             self._free.put(request)
 
     def run_each(self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
-        """Run batches by OpenVINO's queue of asynchronous requests."""
+        """Run batches by OpenVINO's queue of asynchronous requests.
+
+        Keep the session for some time afterwards: a thread of OpenVINO may still be on its way out of the last request. If it
+        is the last to hold the model, it frees it, waits for itself, and the process is aborted (2026.4).
+        """
         import openvino
 
         jobs: Any = openvino.AsyncInferQueue(self._compiled, requests)
