@@ -164,6 +164,8 @@ def benchmark(
     batch: Sequence[int] = (1, 8),
     sequence: Sequence[int] = (),
     data: PathLike | None = None,
+    config: str | None = None,
+    revision: str | None = None,
     goal: Goal = "latency",
     repeats: int = 30,
     seconds: float | None = None,
@@ -185,7 +187,9 @@ def benchmark(
         reference: The float model of model files, to compare them with.
         batch: Batch sizes.
         sequence: Sequence lengths in tokens. Default: 128, or the shortest limit of the models.
-        data: File of rows that are also timed, at their own lengths.
+        data: File, folder or Hub id of rows that are also timed, at their own lengths; of several splits, the validation rows.
+        config: Configuration of a Hub data set, such as `mrpc` of GLUE.
+        revision: Branch, tag or commit of a Hub data set.
         goal: `latency`: one inference after another. `throughput`: also inferences at the same time.
         repeats: Timed runs of each model at each shape, one after another.
         seconds: Time for each model at each shape: with `latency`, instead of `repeats`; with `throughput`, for inferences at
@@ -217,7 +221,7 @@ def benchmark(
     plain |= {"warmup": warmup, "pause_ms": pause_ms, "threads": threads}
     options: dict[str, Any] = {
         "devices": names_of([device] if isinstance(device, str) else device, "device"),
-        "data": path_of(data, "data") if data is not None else None,
+        "data": _rows(data, config, revision) if data is not None else None,
     }
     # What is said about model files is not about packages among them.
     said = (task, target, tokenizer, reference)
@@ -234,6 +238,8 @@ def tune(
     task: TaskLike | None = None,
     target: str | None = None,
     tokenizer: PathLike | None = None,
+    config: str | None = None,
+    revision: str | None = None,
     goals: Sequence[Goal] = ("latency", "throughput"),
     trials: int = 20,
     minutes: float = 5,
@@ -244,10 +250,12 @@ def tune(
 
     Args:
         package: A package, `OUT/<target>`, or an `.onnx` or `.xml` file. Settings are stored in it, or beside the file.
-        data: File of rows; the search times their lengths.
+        data: File, folder or Hub id; the search times the lengths of its (validation) rows.
         task: Of a model file: the name of the task, or one name with its options. A package has its own.
         target: That opens a model file. Default: ort-cpu for `.onnx`, openvino-cpu for `.xml`.
         tokenizer: Folder of a model file's tokenizer and config. Default: the folder of the file, or the one above.
+        config: Configuration of a Hub data set, such as `mrpc` of GLUE.
+        revision: Branch, tag or commit of a Hub data set.
         goals: What to tune for; one search each.
         trials: Settings that each search tries.
         minutes: Time limit of each search, without its final comparison.
@@ -263,9 +271,13 @@ def tune(
     search: dict[str, Any] = {"trials": trials, "minutes": minutes, "seed": seed}
     named = [goal_named(goal) for goal in names_of(goals, "goals")]
     numbers_of(trials, "trials")
-    rows, found = path_of(data, "data"), _opened(package, "package", task, target, tokenizer)
+    rows, found = _rows(data, config, revision), _opened(package, "package", task, target, tokenizer)
     with progress_step(progress, "tune") as on_progress:
         return tune_model(found, rows, goals=named, on_progress=on_progress, **search)
+
+
+def _rows(data: PathLike, config: str | None, revision: str | None) -> dict[str, Any]:
+    return {"source": str(path_of(data, "data")), "evaluate": "auto", "config": config, "revision": revision}
 
 
 def packages(folder: PathLike) -> list[Path]:

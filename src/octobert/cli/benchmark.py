@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from octobert.cli import _models, _show
+from octobert.cli import _models, _recipe, _show
 
 PANEL = _show.USE
 EXAMPLES = (
@@ -25,8 +25,11 @@ def command(
         typer.Option(min=1, help="Sequence lengths in tokens. Default: 128, or the model's limit. (-data_shape)"),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="File of rows that are also timed, at their own lengths. (benchmark_app: -i)")
+        str | None,
+        typer.Option(help="File, folder, or Hub id of rows that are also timed, at their own lengths. (benchmark_app: -i)"),
     ] = None,
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
     goal: Annotated[
         str,
         typer.Option(
@@ -83,6 +86,8 @@ def command(
             batch=batch or (1, 8),
             sequence=sequence or (),
             data=data,
+            config=config,
+            revision=data_revision,
             goal=goal_named(goal, where="--goal"),
             repeats=repeats,
             seconds=seconds,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octobert.cli import _models, _show
+from octobert.cli import _models, _recipe, _show
 
 PANEL = _show.USE
 EXAMPLES = ("octobert tune out/ort-cpu --data validation.tsv", "octobert tune model.onnx --task mrpc --data validation.tsv")
@@ -15,7 +15,9 @@ EXAMPLES = ("octobert tune out/ort-cpu --data validation.tsv", "octobert tune mo
 
 def command(
     directory: Annotated[Path, typer.Argument(help=_models.MODEL_HELP)],
-    data: Annotated[Path, typer.Option(help="File of rows. The search times rows of these lengths.")],
+    data: Annotated[str, typer.Option(help="File, folder, or Hub id. The search times rows of these lengths.")],
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
     goal: Annotated[list[str] | None, typer.Option(help="latency or throughput. Default: both, one search each.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Settings that each search tries.")] = 20,
     minutes: Annotated[float, typer.Option(min=0.01, help="Time limit of each search, without its final comparison.")] = 5,
@@ -34,6 +36,8 @@ def command(
         results = octobert.tune(
             directory,
             data,
+            config=config,
+            revision=data_revision,
             goals=goals,
             trials=trials,
             minutes=minutes,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from octobert import targets
 from octobert.config.recipe import Benchmark
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
-from octobert.data import readers
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import benchmarking, candidates, latency, tuning
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.packages import rows_of
 from octobert.inference import tuned_file
 from octobert.inference.opened import Opened
 from octobert.targets import runtimes
+from octobert.tasks import files_of
 
 # Sequence length of a benchmark, in tokens, where the models allow it.
 _DEFAULT_TOKENS = 128
@@ -30,7 +30,7 @@ def benchmark_models(
     settings: Benchmark,
     *,
     devices: Sequence[str] = (),
-    data: Path | None = None,
+    data: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> BenchmarkResult:
     """Time finished models and their float models, each in a process of its own.
@@ -39,7 +39,7 @@ def benchmark_models(
         given: The models.
         settings: What is timed, and how. Default length: 128, or the shortest limit of the models.
         devices: Devices to open the models on, one after another, for OpenVINO. Default: that of each target.
-        data: File of rows that are also timed, at their own lengths.
+        data: Rows that are also timed, at their own lengths: see `packages.rows_of`.
         on_progress: Called with what is timed, the rounds done, and all rounds.
 
     Raises:
@@ -94,7 +94,7 @@ def _same(one: Candidate, other: Candidate) -> bool:
 
 def tune_model(
     given: Opened,
-    data: Path,
+    data: Mapping[str, Any],
     *,
     goals: Sequence[Goal] = GOALS,
     trials: int = 20,
@@ -106,7 +106,7 @@ def tune_model(
 
     Args:
         given: The model.
-        data: File of rows; the search times their lengths.
+        data: Rows; the search times their lengths. See `packages.rows_of`.
         goals: What to tune for; one search each.
         trials: Settings that each search tries.
         minutes: Time limit of each search, without its final comparison.
@@ -134,9 +134,10 @@ def tune_model(
     return tuple(results)
 
 
-def _rows_of(model: Opened, data: Path) -> tuple[list[Encoded], int, int]:
-    """(the rows of a file, tokenized as a model takes them; the id of its padding token; its limit in tokens)."""
+def _rows_of(model: Opened, data: Mapping[str, Any]) -> tuple[list[Encoded], int, int]:
+    """(rows, tokenized as a model takes them; the id of its padding token; its limit in tokens)."""
     task = model.rebuilt()
     tokenizer = model.tokenizer(task)
-    texts = task.inputs(readers.read_file(data), where=str(data))
+    where, rows = rows_of(data, (), files_of(model.facts().name))
+    texts = task.inputs(rows, where=where)
     return list(task.encode(tokenizer, texts).flat), tokenizer.pad_id, tokenizer.max_length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def judge(
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     given = {"source": source, "evaluate": split, "config": config, "revision": revision}
-    where, rows = _rows(given, columns, files_of(model.facts().name))
+    where, rows = rows_of(given, columns, files_of(model.facts().name))
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
@@ -104,11 +104,11 @@ def judge(
     return Judgement(scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision)
 
 
-def _rows(given: dict[str, Any], columns: Sequence[str], prefer: Sequence[str]) -> tuple[str, list[Row]]:
+def rows_of(given: Mapping[str, Any], columns: Sequence[str], prefer: Sequence[str]) -> tuple[str, list[Row]]:
     """Return where the rows are, for error messages, and the rows.
 
     Args:
-        given: keys of the recipe's `data`.
+        given: keys of the recipe's `data`: source, evaluate, config, revision.
         columns: column names, for a file without a header.
         prefer: words in the names of files that the task prefers.
     """
