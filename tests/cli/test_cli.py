@@ -239,7 +239,7 @@ def test_evaluate(package) -> None:
 
 
 def test_benchmark(package) -> None:
-    source = package.parents[1] / "data" / "validation.tsv"
+    source = package.parents[1] / "data"  # its validation rows
     how = ("--batch", 1, "--sequence", 16, "--repeats", 3, "--goal", "throughput", "--seconds", 0.2, "--streams", 2)
     done = octobert("benchmark", package, *how, "--warmup", 1, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
