@@ -105,8 +105,8 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, *,
             result.report = octobert.run(_on(recipe, present), out / "run")
         if result.absent:
             written = _on(recipe, tuple(result.absent), accuracy=None, speed=None, tune=(), measure=False)
-            octobert.run(written, out / "written")
-            result.checked = {target: _checked(out / "written" / target, target) for target in result.absent}
+            octobert.run(written, out / "run")
+            result.checked = {target: _checked(out / "run" / target, target) for target in result.absent}
     except OctobertError as error:
         result.failed = str(error)
     result.seconds = time.monotonic() - started
