@@ -23,9 +23,10 @@ import textwrap
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 import octobert
 from octobert.config import loading
@@ -44,8 +45,7 @@ LIMITS = {
 _ROWS = 400
 
 
-@dataclass
-class Ran:
+class Ran(BaseModel):
     """What became of one config.
 
     Args:
@@ -62,8 +62,8 @@ class Ran:
     imported: olive.Imported | None = None
     failed: str = ""
     report: Report | None = None
-    absent: dict[str, str] = field(default_factory=dict)
-    checked: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, str] = Field(default_factory=dict)
+    checked: dict[str, str] = Field(default_factory=dict)
     seconds: float = 0
 
 
@@ -73,20 +73,26 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     substitutes = _substitutes(arguments, out)
-    results = []
-    for path in sorted(arguments.folder.rglob("*.json")):
-        name = path.relative_to(arguments.folder).as_posix()
+    names = [path.relative_to(arguments.folder).as_posix() for path in sorted(arguments.folder.rglob("*.json"))]
+    for name in names:
         if arguments.only and arguments.only not in name:
             continue
-        result = _run(path, name, substitutes, out, offline=arguments.dry)
+        result = _run(arguments.folder / name, name, substitutes, out)
         print(f"{name}: {result.failed or 'done'}, {result.seconds:.0f} s", flush=True)
-        results.append(result)
-        if arguments.page:
-            arguments.page.write_text(page(results, arguments), encoding="utf-8")
+        _stored(out, name).parent.mkdir(exist_ok=True)
+        _stored(out, name).write_text(result.model_dump_json(), encoding="utf-8")
+    if arguments.page:
+        found = [_stored(out, name) for name in names if _stored(out, name).is_file()]
+        results = [Ran.model_validate_json(file.read_bytes()) for file in found]
+        arguments.page.write_text(page(results, arguments), encoding="utf-8")
 
 
-def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, *, offline: bool) -> Ran:
-    result = Ran(name)
+def _stored(out: Path, name: str) -> Path:
+    return out / "results" / name.replace("/", "-")
+
+
+def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path) -> Ran:
+    result = Ran(name=name)
     started = time.monotonic()
     try:
         result.imported = imported = octobert.import_olive(path)
@@ -98,8 +104,6 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, *,
         changes += [change for key, limits in LIMITS.items() if key in imported.recipe for change in limits]
         recipe = octobert.load_recipe(path, changes)
         result.absent = preflight.absent_targets(recipe)
-        if offline:
-            return result
         present = tuple(target for target in recipe.targets if target not in result.absent)
         if present:
             result.report = octobert.run(_on(recipe, present), out / "run")
@@ -286,8 +290,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--title", default="examples/bert")
     parser.add_argument("--out", type=Path, default=Path("runs/olive"))
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--only", default="", help="only configs with this in their name")
-    parser.add_argument("--dry", action="store_true", help="import only")
+    parser.add_argument("--only", default="", help="run only configs with this in their name; the page has all that ran")
     return parser.parse_args()
 
 

@@ -53,4 +53,5 @@ def run(context: Context[Inputs, Options]) -> Summary:
         lambda done, of: context.progress("measuring sensitivity", done, of),
     )
     context.write(FACTS, measured)
-    return {"values": len(measured.values), "worst": measured.values[0].value, "together": measured.together}
+    worst = measured.values[0].value if measured.values else None
+    return {"values": len(measured.values), "worst": worst, "together": measured.together}
