@@ -238,10 +238,19 @@ def test_scripts_are_read_and_not_run(script: Path) -> None:
     made = recipe_of(raw, folder=script)
     assert made["data"]["source"] == "glue"
     assert made["data"]["config"] == "mrpc"
-    assert made["data"]["evaluate"] == {"from": "train", "samples": 30}
-    assert made["data"]["calibrate"] == {"from": "train", "samples": 30, "drop_evaluated": True}
+    assert made["data"]["evaluate"] == {"from": "train[:30]"}
+    assert made["data"]["calibrate"] == {"from": "train", "drop_evaluated": True}
     assert made["accuracy"] == {"max_drop": 0.02}
     assert made["task"] == "mrpc"
+
+
+def test_rows_that_only_calibrate_leave_others_to_evaluate(script: Path) -> None:
+    rows = {"name": "pairs", "user_script": "script.py", "load_dataset_config": {"type": "rows"}}
+    raw = config({"q": {"type": "OnnxStaticQuantization", "data_config": "pairs"}}, data_configs=[rows])
+    del raw["evaluator"], raw["evaluators"]
+    data = recipe_of(raw, folder=script)["data"]
+    assert data["calibrate"] == {"from": "train[:30]", "drop_evaluated": True}
+    assert data["evaluate"] == {"from": "train", "samples": 500}
 
 
 def test_functions_that_octobert_cannot_express_are_named_or_refused(script: Path) -> None:

@@ -26,8 +26,10 @@ _OWN_TASKS = {
 # Names of one field in Olive's own loader and in functions of user scripts.
 _SOURCE, _SPLIT = ("data_path", "data_name", "dataset_name", "dataset"), ("split", "data_split")
 _SCRIPTED = "huggingface_dataset"
-_SLICE = re.compile(r"^(?P<split>\w+)(?:\[:(?P<rows>\d+)\])?$")
+_SLICE = re.compile(r"(?P<split>\w+)(?P<span>\[[-\d%]*:[-\d%]*\])?")
 _RANDOM = "drawn at random with the recipe's seed, not the first ones"
+# Rows that are evaluated where the config evaluates none.
+_ENOUGH = 500
 FROM_TRAIN = "octobert calibrates on training rows, and not on the rows that it scores"
 
 
@@ -39,6 +41,8 @@ class _Rows:
     config: str | None = None
     split: str | None = None
     samples: int | None = None
+    # The slice behind the split, such as `[:10]`.
+    span: str = ""
 
 
 def read(draft: Draft, evaluated: Node | None, calibrated: list[tuple[Node, Node]]) -> None:
@@ -127,20 +131,17 @@ def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows)
     kind.mapped("data.source", says)
     script.mapped("data.source", says)
     if hub.split is not None:
-        match = _SLICE.match(hub.split)
-        rows.split = match["split"] if match else hub.split
-        rows.samples = int(match["rows"]) if match and match["rows"] else None
+        match = _SLICE.fullmatch(hub.split)
+        rows.split, rows.span = (match["split"], match["span"] or "") if match else (hub.split, "")
 
 
 def _split(draft: Draft, node: Node, rows: _Rows, *, is_evaluated: bool) -> None:
-    match = _SLICE.match(node.text)
+    match = _SLICE.fullmatch(node.text)
     if match is None:
-        node.refused("octobert takes a split, or its first rows: train[:300]")
+        node.refused("octobert takes a split, or a slice of it: train[:300]")
         return
-    rows.split = match["split"]
-    rows.samples = int(match["rows"]) if match["rows"] else None
-    key = "data.evaluate" if is_evaluated else "data.calibrate"
-    node.mapped(key, _RANDOM if rows.samples else "")
+    rows.split, rows.span = match["split"], match["span"] or ""
+    node.mapped("data.evaluate" if is_evaluated else "data.calibrate")
 
 
 def _columns_and_lengths(draft: Draft, node: Node, rows: _Rows, *, is_evaluated: bool) -> None:
@@ -202,21 +203,24 @@ def _calibration(
     draft: Draft, rows: _Rows, others: list[Node], evaluated: Node | None, calibrated: list[tuple[Node, Node]]
 ) -> None:
     """Set which rows are evaluated, and on which others the model is calibrated."""
-    own = rows.samples if not others and calibrated else None
+    own = rows if not others and calibrated else _Rows()
     for other in others:
-        found = _Rows()
-        _calibration_config(draft, other, found, rows)
-        own = found.samples or own
-    evaluate: dict[str, object] = {"from": rows.split} if rows.split and evaluated is not None else {}
-    if rows.split == "train" and evaluated is None:
-        evaluate = {"from": "train"}
-    if evaluate and rows.samples:
-        evaluate = {**evaluate, "samples": rows.samples}
-    if evaluate:
-        draft.set("data.evaluate", evaluate)
-    calibrate: dict[str, object] = {"samples": own} if own else {}
-    if evaluate.get("from") == "train":
-        calibrate |= {"from": "train", "drop_evaluated": True} if rows.samples else {"from": "validation"}
+        own = _Rows()
+        _calibration_config(draft, other, own, rows)
+    calibrate: dict[str, object] = {"samples": own.samples} if own.samples else {}
+    if evaluated is None:
+        # Nothing is scored there: the rows are calibration rows, and octobert evaluates others.
+        if rows.split == "train":
+            calibrate |= {"from": f"train{rows.span}", **({"drop_evaluated": True} if rows.span else {})}
+            draft.set("data.evaluate", {"from": "train", "samples": _ENOUGH} if rows.span else {"from": "validation"})
+    elif rows.split:
+        evaluate: dict[str, object] = {"from": f"{rows.split}{rows.span}"}
+        draft.set("data.evaluate", evaluate | ({"samples": rows.samples} if rows.samples else {}))
+        part = bool(rows.samples or rows.span)
+        if own is not rows and own.span:
+            calibrate["from"] = ("train" if rows.split != "train" or part else "validation") + own.span
+        elif rows.split == "train":
+            calibrate |= {"from": "train", "drop_evaluated": True} if part else {"from": "validation"}
     if calibrate and calibrated:
         draft.set("data.calibrate", {"from": "train", **calibrate})
 
@@ -239,10 +243,10 @@ def _calibration_config(draft: Draft, node: Node, found: _Rows, main: _Rows) -> 
         "for other rows set data.train to a file, or data.calibrate.from"
     )
     split = load.get("split")
-    match = _SLICE.match(split.text) if split is not None else None
-    if match and match["rows"] and split is not None:
-        found.samples = int(match["rows"])
-        split.mapped("data.calibrate.samples", _RANDOM)
+    match = _SLICE.fullmatch(split.text) if split is not None else None
+    if match and match["span"] and split is not None:
+        found.span = match["span"]
+        split.mapped("data.calibrate", "these rows of the data that is evaluated")
     for field in (kind, script, source, config, split):
         if field is not None and same:
             field.mapped("data.calibrate", why)
