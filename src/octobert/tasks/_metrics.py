@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from scipy.stats import rankdata
 
 from octobert.tasks import _classification, _multilabel, _scores
 from octobert.tasks._classification import Classification
@@ -127,6 +126,8 @@ def auroc(scores: np.ndarray, references: np.ndarray) -> float:
 
 def _area(scores: np.ndarray, positive: np.ndarray) -> float:
     """The share of pairs of a positive and a negative item that the scores order rightly; ties count half (Mann-Whitney)."""
+    from scipy.stats import rankdata
+
     count = int(positive.sum())
     pairs = count * (len(positive) - count)
     return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / pairs) if pairs else float("nan")
