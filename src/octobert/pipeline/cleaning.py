@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from contextlib import suppress
 from pathlib import Path
 
 from octobert.core.errors import PublishedFileWarning, StorageError
 from octobert.core.files import storage_errors
+from octobert.pipeline import events
 from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import Store
@@ -48,21 +48,17 @@ def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
         for note in notes:
             warnings.warn(note, PublishedFileWarning, stacklevel=2)
         store = Store(out / HIDDEN / "store")
-        keep = _used_by_last_run(out / HIDDEN / "events.jsonl") if keep_last else frozenset()
+        keep = _used_by_last_run(out) if keep_last else frozenset()
         sizes = {name: size for name, size in store.entries().items() if name not in keep}
         for name in sizes:
             store.remove(name)
     return sizes
 
 
-def _used_by_last_run(events: Path) -> frozenset[str]:
+def _used_by_last_run(out: Path) -> frozenset[str]:
     """Names of the results that the last finished run made or reused; empty where no run has finished."""
-    with storage_errors(events):
-        lines = events.read_bytes().splitlines() if events.is_file() else []
-    for line in reversed(lines):
-        # A line that was cut short, or is not octobert's, says nothing.
-        with suppress(ValueError, TypeError, KeyError):
-            event = json.loads(line)
+    for event in reversed(events.read(out / HIDDEN / events.FILE)):
+        with suppress(TypeError, KeyError):
             if event["event"] == "done":
                 return frozenset(map(str, event["entries"]))
     return frozenset()

@@ -6,30 +6,26 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError, OctobertError, PublishedFileWarning, StorageError
-from octobert.core.files import canonical_digest, digest_or_none, digests_of, disk_error, remove_unless_file, storage_errors
+from octobert.core.files import canonical_digest, digest_or_none, digests_of, disk_error, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.inference import tuned_file
-from octobert.pipeline import keys
+from octobert.pipeline import events, keys
 from octobert.pipeline.carrying import ITSELF
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, local
@@ -43,7 +39,6 @@ from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Artifact, Store, manifest_of
 
 R = TypeVar("R")
-EVENTS = "events.jsonl"
 
 
 class Listener(Protocol):
@@ -214,9 +209,9 @@ def _run_steps(
     """Make or reuse every step under the lock, then `finish` with their results and say what they noted."""
     listener.planned(steps)
     with locked(out / HIDDEN) as hold:
-        store, events = Store(out / HIDDEN / "store"), _Events(out / HIDDEN / EVENTS)
-        events.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
-        work, made = _Work(store, hold, events, listener, executor), dict[str, Artifact]()
+        store, log = Store(out / HIDDEN / "store"), events.Events(out / HIDDEN / events.FILE)
+        log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
+        work, made = _Work(store, hold, log, listener, executor), dict[str, Artifact]()
         try:
             with storage_errors(out):
                 notes = recover(out)
@@ -230,11 +225,11 @@ def _run_steps(
             # Without its folder a run fails in many ways; the folder is the cause.
             hold.check()
             raised = disk_error(error, out) if isinstance(error, OSError) else error
-            events.failed(raised)
+            log.failed(raised)
             if raised is error:
                 raise
             raise raised from error
-        events.write("done", entries=sorted(folder.name for folder in folders.values()), notes=[*notes, *noted])
+        log.write("done", entries=sorted(folder.name for folder in folders.values()), notes=[*notes, *noted])
         for note in (*notes, *noted):
             warnings.warn(note, PublishedFileWarning, stacklevel=3)
     return result
@@ -246,7 +241,7 @@ class _Work:
 
     store: Store
     hold: Hold
-    events: _Events
+    log: events.Events
     listener: Listener
     executor: Executor
 
@@ -255,14 +250,14 @@ class _Work:
         key = key_of(step, made)
         stored = self.store.find(step.stage, key)
         if stored is not None:
-            self.events.write("reused", step=step.name, key=key)
+            self.log.write("reused", step=step.name, key=key)
             self.listener.finished(step, stored, True)
             return stored
         self.listener.started(step)
-        self.events.write("started", step=step.name, key=key)
+        self.log.write("started", step=step.name, key=key)
         artifact = self._make(step, key, made)
         summary, seconds = artifact.summary, round(artifact.seconds, 3)
-        self.events.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
+        self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
         self.listener.finished(step, artifact, False)
         return artifact
 
@@ -324,40 +319,10 @@ def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
 
 def earlier_seconds(out: Path) -> dict[str, float]:
     """How long each step took when it last ran for an output directory, as its events say."""
-    try:
-        lines = (out / HIDDEN / EVENTS).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return {}
     seconds = {}
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError):
-            event = json.loads(line)
-            if event["event"] == "finished":
-                seconds[str(event["step"])] = float(event["seconds"])
+    with suppress(StorageError):
+        for event in events.read(out / HIDDEN / events.FILE):
+            with suppress(ValueError, KeyError, TypeError):
+                if event["event"] == "finished":
+                    seconds[str(event["step"])] = float(event["seconds"])
     return seconds
-
-
-class _Events:
-    """`events.jsonl`: one JSON object a line, appended."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def write(self, event: str, **details: Any) -> None:
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
-        with storage_errors(self._path):
-            remove_unless_file(self._path)
-            self._append(json.dumps(line).encode())
-
-    def _append(self, line: bytes) -> None:
-        with self._path.open("ab+") as stream:
-            stream.seek(-min(stream.tell(), 1), os.SEEK_END)
-            # A run that was killed, or a full disk, may have left half a line.
-            cut = stream.read(1) not in (b"", b"\n")
-            stream.write(b"\n" * cut + line + b"\n")
-
-    def failed(self, error: Exception) -> None:
-        """Write why a run ended; an error while writing, of a full disk for example, does not hide the first one."""
-        details = error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
-        with suppress(StorageError):
-            self.write("failure", error=details, traceback=getattr(error, "traceback", "") or traceback.format_exc())
