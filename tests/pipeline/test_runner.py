@@ -24,7 +24,7 @@ from octobert.core.results import Report
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.graph import operators
-from octobert.pipeline import runner
+from octobert.pipeline import events, runner
 from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.executors._perform import as_sentence
@@ -264,14 +264,17 @@ def test_inputs_that_change_while_they_are_read(checkpoint, pairs, tmp_path, sta
 
 
 def test_a_line_that_was_cut_short_does_not_spoil_the_next_one(tmp_path) -> None:
-    events = runner._Events(tmp_path / "events.jsonl")
-    events.write("one")
-    with (tmp_path / "events.jsonl").open("ab") as stream:
+    path = tmp_path / "events.jsonl"
+    log = events.Events(path)
+    log.write("one")
+    with path.open("ab") as stream:
         stream.write(b'{"event": "tw')
-    events.write("three")
-    events.write("four")
-    lines = (tmp_path / "events.jsonl").read_text().splitlines()
-    assert [json.loads(lines[i])["event"] for i in (0, 2, 3)] == ["one", "three", "four"]
+    log.write("three")
+    with path.open("ab") as stream:
+        stream.write(b'\xff\xfe\n[]\n{"event": 4}\n')
+    log.write("four")
+    assert [event["event"] for event in events.read(path)] == ["one", "three", "four"]
+    assert events.read(tmp_path / "none") == []
 
 
 def test_two_runs_at_the_same_time(checkpoint, pairs, tmp_path) -> None:

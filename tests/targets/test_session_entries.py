@@ -77,7 +77,7 @@ def test_a_package_is_opened_as_its_recipe_says(finished, tmp_path: Path) -> Non
         ({"options": {"enable_profiling": True}}, ("options.enable_profiling",)),
         ({"options": {"CACHE_DIR": "x"}}, ("options.CACHE_DIR",)),
         ({"provider": {"op_packages": "a"}}, ("provider.op_packages",)),
-        ({"provider": {"user_compute_stream": 1}}, ("provider.user_compute_stream",)),
+        ({"provider": {"user_aux_stream_array": 1}}, ("provider.user_aux_stream_array",)),
         ({"provider": {"anything": "/tmp/lib.so"}}, ("provider.anything",)),
         ({"provider": {"anything": 2**46}}, ("provider.anything",)),
         ({"options": {"session.intra_op_thread_affinities": "1,2;3,4"}, "provider": {"device_id": 0}}, ()),

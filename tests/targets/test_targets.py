@@ -123,6 +123,20 @@ def test_fixed_files_have_no_free_axis(everywhere: Path, target: str) -> None:
 # --- what each target's files are like
 
 
+def test_tensorrt_rtx_has_the_graph_of_tensorrt_and_a_profile_of_its_own(everywhere: Path) -> None:
+    rtx, other = (onnx_of(everywhere, name) for name in ("tensorrt-rtx", "tensorrt"))
+    assert rtx.read_bytes() == other.read_bytes()
+    assert ir.load(rtx).opset_imports[""] >= float16.OPSET
+    profile = json.loads((rtx.parent / "provider_options.json").read_text())
+    assert {name: text.split(",")[0] for name, text in profile.items()} == {
+        "nv_profile_min_shapes": "input_ids:1x1",
+        "nv_profile_opt_shapes": "input_ids:2x16",
+        "nv_profile_max_shapes": "input_ids:2x16",
+    }
+    assert table("tensorrt-rtx").status == "structurally checked, not run"
+    assert not plugins.load("targets", "tensorrt-rtx").probe().available
+
+
 def test_tensorrt_has_float_weights_behind_pairs_and_a_profile(everywhere: Path) -> None:
     path = onnx_of(everywhere, "tensorrt")
     graph = ir.load(path).graph

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
-from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.core.session import ExportOptions, Session, SessionOptions, StaticShape
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -57,10 +57,8 @@ def probe() -> Probe:
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph, a script that builds an engine with `trtexec`, and the options of ONNX Runtime's provider."""
     assert options.shape is not None
-    shape, path = options.shape, files.write(quantized, folder, options)
-    inputs = files.inputs_of(path)
-    ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
-    shapes = {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}
+    path = files.write(quantized, folder, options)
+    shapes = profile_of(path, options.shape)
     profile = {f"trt_profile_{end}_shapes": text for end, text in shapes.items()}
     (path.parent / OPTIONS).write_text(json.dumps({**profile, "trt_engine_cache_enable": "1"}, indent=1))
     lines = [f"--{end}Shapes={text}" for end, text in shapes.items()]
@@ -69,6 +67,13 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
         "#!/bin/sh\n# Builds model.plan for the GPU of this machine. The graph says its precisions: no --int8, no --fp16.\n"
     )
     (path.parent / BUILD).write_text(script + 'cd "$(dirname "$0")" && exec ' + " \\\n  ".join(command) + "\n")
+
+
+def profile_of(path: Path, shape: StaticShape) -> dict[str, str]:
+    """Return the profile of shapes of a file: `min`, `opt` and `max` → the shape of every input, such as `input_ids:1x128`."""
+    inputs = files.inputs_of(path)
+    ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
+    return {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
