@@ -36,11 +36,9 @@ def _opened(
     """A package or a model file; `name` is that of the argument."""
     from octobert.inference.opened import opened
 
-    beside, floating = (
-        None if given is None else path_of(given, option)
-        for option, given in (("tokenizer", tokenizer), ("reference", reference))
-    )
-    return opened(path_of(model, name), task=task, target=target, tokenizer=beside, reference=floating)
+    paths = {"tokenizer": tokenizer, "reference": reference}
+    beside = {key: path_of(path, key) for key, path in paths.items() if path is not None}
+    return opened(path_of(model, name), task=task, target=target, **beside)
 
 
 def load(
@@ -111,6 +109,8 @@ def evaluate(
     cache: PathLike | None = None,
     runtime_log: bool = False,
     device: str | None = None,
+    predictions: PathLike | None = None,
+    nbest: PathLike | None = None,
     progress: ProgressCallback | None = None,
 ) -> Judgement:
     """Score a package or a model file, and its float model on the same rows.
@@ -133,6 +133,8 @@ def evaluate(
         cache: Folder where the runtime stores compiled models, to open them faster.
         runtime_log: Print the runtime's log on stderr.
         device: For OpenVINO targets: the device to open both models on, as OpenVINO names it, such as `AUTO`.
+        predictions: File for what the model predicts: JSON of id → answer for questions, otherwise a line of JSON per row.
+        nbest: File for the best answers to each question, with their probabilities and places.
         progress: Called after each batch.
 
     Raises:
@@ -150,8 +152,47 @@ def evaluate(
     metrics = metrics_of(metric, source, allow_code=allow_code)
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed, "metrics": metrics}
     chosen |= {"config": config, "revision": revision}
+    files = (("predictions", predictions), ("nbest", nbest))
+    chosen |= {name: path_of(path, name) for name, path in files if path is not None}
     with progress_step(progress, "evaluate") as on_progress:
         return judge(found, source, cache=cache, runtime_log=runtime_log, device=device, on_progress=on_progress, **chosen)
+
+
+def predict_rows(
+    model: Predictor,
+    data: PathLike,
+    rows: Sequence[int],
+    *,
+    split: str = "auto",
+    columns: Sequence[str] = (),
+    config: str | None = None,
+    revision: str | None = None,
+) -> list[dict[str, Any]]:
+    """Predict rows of a data set.
+
+    Args:
+        model: From `load`.
+        data: File, folder or Hub id.
+        rows: Numbers of the rows, from 1, without the header.
+        split: Split of a folder or of a Hub data set. `auto`: validation, otherwise test.
+        columns: Column names, for a file without a header.
+        config: Configuration of a Hub data set.
+        revision: Branch, tag or commit of a Hub data set.
+
+    Returns:
+        The answers, each with `row`, `input` and `gold`, what the data set expects; None where it has no labels.
+
+    Raises:
+        DataError: There is no such row, or it does not fit the task.
+    """
+    from octobert.evaluation.packages import rows_of
+    from octobert.evaluation.predictions import of_rows
+    from octobert.tasks import files_of
+
+    numbers = numbers_of(rows, "rows")
+    given = {"source": str(path_of(data, "data")), "evaluate": split, "config": config, "revision": revision}
+    where, found = rows_of(given, names_of(columns, "columns"), files_of(model.opened.facts().name))
+    return of_rows(model, where, found, numbers)
 
 
 def benchmark(

@@ -12,6 +12,7 @@ from octobert.cli import _models, _recipe, _show
 PANEL = _show.USE
 EXAMPLES = (
     "octobert evaluate out/ort-cpu --data test.tsv",
+    "octobert evaluate out/ort-cpu --data dev-v1.1.json --predictions predictions.json",
     "octobert evaluate model_int8.onnx --task mrpc --data test.tsv --reference model.onnx",
 )
 
@@ -34,6 +35,11 @@ def command(
     cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
     runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
     device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="File for the predictions: SQuAD's JSON for questions, otherwise one line of JSON for each row."),
+    ] = None,
+    nbest: Annotated[Path | None, typer.Option(help="File for the best answers to each question, as JSON.")] = None,
     task: _models.Task = None,
     target: _models.Target = None,
     tokenizer: _models.Tokenizer = None,
@@ -58,6 +64,8 @@ def command(
             cache=cache,
             runtime_log=runtime_log,
             device=device,
+            predictions=predictions,
+            nbest=nbest,
             progress=progress,
             **_models.given(task, target, tokenizer, reference=reference),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octobert.cli import _models, _show
+from octobert.cli import _models, _recipe, _show
 
 if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
@@ -22,6 +22,7 @@ EXAMPLES = (
     'octobert predict out/ort-cpu --pair "He left." "He went away."',
     'octobert predict out/ort-cpu --question "Who wrote it?" --context-file article.txt',
     'octobert predict out/ort-cpu --top 10 "Paris is the [MASK] of France."',
+    "octobert predict out/ort-cpu --data test.tsv --row 3",
     'octobert predict model.onnx --task sst2 "what a pleasant surprise"',
 )
 
@@ -39,6 +40,14 @@ def command(
         str | None,
         typer.Option(help="Name of the model's prompt that is put before texts, such as query. Default: the model's."),
     ] = None,
+    data: Annotated[str | None, typer.Option(help="File, folder, or Hub id with the rows that --row names.")] = None,
+    row: Annotated[
+        list[int] | None, typer.Option(help="Number of a row of --data, from 1, without the header. Give it several times.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of a folder or Hub data set. auto: validation, otherwise test.")] = "auto",
+    columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
+    config: _recipe.ConfigOption = None,
+    data_revision: _recipe.RevisionOption = None,
     top: Annotated[int | None, typer.Option(help="Fillers for each mask of a text. Default: 5.")] = None,
     goal: Annotated[
         str, typer.Option(help="latency: one inference uses all cores. throughput: each core runs its own inference.")
@@ -57,11 +66,25 @@ def command(
     from octobert.core.settings import goal_named
 
     asks = question is not None or context is not None or context_file is not None
-    inputs = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
-    waiting: deque[Any] = deque()
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
     options["device"] = device
     options |= _models.given(task, target, tokenizer)
+    if data is not None or row:
+        _check_rows(data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None)
+        with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
+            found = octobert.predict_rows(
+                model,
+                str(data),
+                row or (),
+                split=split,
+                columns=_show.split_names(columns),
+                config=config,
+                revision=data_revision,
+            )
+        _show_rows(found, as_json=as_json)
+        return
+    inputs = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
+    waiting: deque[Any] = deque()
     answers, cut = [], False
     with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
         if asks:
@@ -82,6 +105,29 @@ def command(
         _show.note("octobert: some texts were longer than the model allows, and were truncated.")
     if as_json:
         _show.document(answers)
+
+
+def _check_rows(data: str | None, rows: list[int] | None, *, asks: bool) -> None:
+    """Refuse rows without a data set, a data set without rows, and rows beside other inputs."""
+    from octobert.core.errors import DataError
+
+    if data is None or not rows or asks:
+        got = "other inputs too" if asks else "--row without --data" if data is None else "--data without --row"
+        fix = "give --data FILE --row NUMBER alone; octobert evaluate --predictions FILE answers all rows"
+        raise DataError("a row of a data set is named by both of its options", where="--row", got=got, fix=fix)
+
+
+def _show_rows(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print the answers to rows, with what the data set expects."""
+    if as_json:
+        _show.document(found)
+        return
+    for line in found:
+        answers, inputs = line.get("answers", [line]), line["input"]
+        for number, answer in enumerate(answers):
+            given = inputs[number] if "answers" in line else inputs[0] if len(inputs) == 1 else tuple(inputs)
+            gold = "" if line["gold"] is None else f"\tgold: {line['gold']}"
+            _show.line(f"row {line['row']}{gold}\t{_line(given, answer)}")
 
 
 def _remembered(inputs: Iterator[Any], waiting: deque[Any]) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from octobert.core.tabular import Tabular
 from octobert.data import readers, sampling, sources
 from octobert.data.rows import Row
 from octobert.evaluation import candidates, scoring
+from octobert.evaluation import predictions as written
 from octobert.inference.batching import run_rows
 from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor
@@ -53,6 +54,8 @@ def judge(
     cache: str | Path | None = None,
     runtime_log: bool = False,
     device: str | None = None,
+    predictions: Path | None = None,
+    nbest: Path | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Judgement:
     """Evaluate a finished model, and its float model on the same rows if there is one.
@@ -67,12 +70,14 @@ def judge(
         seed: of the sample and of the bootstrap.
         metrics: as a recipe names them; those of the task by default.
         cache, runtime_log, device: see `Predictor`.
+        predictions, nbest: files for what the model predicts; see `predictions.write`.
         on_progress: called after each batch with what is evaluated, the rows done, and all rows.
 
     Raises:
         DataError: the rows cannot be read, or do not fit the task.
         ModelError: the model cannot be opened for its task.
     """
+    written.check(model, predictions, nbest)
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     given = {"source": source, "evaluate": split, "config": config, "revision": revision}
@@ -85,6 +90,7 @@ def judge(
     outputs: dict[str, Outputs] = {
         model.name: predictor.outputs(encoded.flat, lambda done: on_progress(f"evaluating {model.name}", done, count))
     }
+    written.write(task, rows, gold, encoded, outputs[model.name], predictions=predictions, nbest=nbest)
     reference = candidates.float_of(model, candidates.baseline_of(model.target).name, device=device)
     if reference is not None:
         session = model.with_vectors(candidates.open_candidate(reference, 0))
