@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import json
 import shlex
+import string
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from octobert.inference.opened import opened
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
+from octobert.tasks import _squad
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.cli import octobert as octobert_program
 
@@ -143,6 +146,35 @@ def test_a_package_is_judged_on_a_folder_with_both_versions(answered, squad) -> 
         assert {s.metric: s.value for s in found.scores[name]} == pytest.approx(
             {s.metric: s.value for s in report.scores[name]}
         )
+
+
+def test_predictions_are_scored_by_the_official_rules_as_the_report_says(answered, squad, tmp_path) -> None:
+    out, _ = answered
+    files = {"predictions": tmp_path / "predictions.json", "nbest": tmp_path / "nbest.json"}
+    found = octobert.evaluate(out / "ort-cpu", squad / "dev-v2.0.json", **files)
+    said, best, odds = (json.loads(path.read_text()) for path in (*files.values(), tmp_path / "predictions.null_odds.json"))
+    scores = {score.metric: score.value for score in found.scores["ort-cpu"]}
+    data = json.loads((squad / "dev-v2.0.json").read_text())["data"]
+    questions = [question for article in data for part in article["paragraphs"] for question in part["qas"]]
+    assert list(said) == list(best) == list(odds) == [q["id"] for q in questions]
+
+    def words(text: str) -> str:
+        kept = "".join(c for c in text.lower() if c not in string.punctuation)
+        return " ".join(w for w in kept.split() if w not in ("a", "an", "the"))
+
+    def exact(q: dict[str, Any]) -> bool:
+        golds = [words(a["text"]) for a in q["answers"] if words(a["text"])] or [""]
+        return words(said[q["id"]]) in golds
+
+    assert scores["exact"] == pytest.approx(np.mean([exact(q) for q in questions]))
+    judged = [_squad.judge(said[q["id"]], [a["text"] for a in q["answers"]], unanswerable=True) for q in questions]
+    assert scores["f1"] == pytest.approx(np.mean([f1 for _, f1 in judged]))
+    for name, entries in best.items():
+        assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
+        answers = [entry for entry in entries if entry["text"]]
+        (null,) = [entry for entry in entries if not entry["text"]]
+        assert odds[name] == pytest.approx(null["score"] - answers[0]["score"])
+        assert said[name] == ("" if odds[name] > 0 else answers[0]["text"])
 
 
 def predict(package: Path, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
