@@ -79,3 +79,8 @@ def test_a_zip_file_is_opened_by_its_name(archive: Path, package: Path) -> None:
     assert octobert.load(archive)([text])[0]["label"] == octobert.load(package)([text])[0]["label"]
     with pytest.raises(ModelError, match=r"not a package .*; unpack it first: unzip .*ort-cpu\.zip\.$"):
         octobert.manifest(archive)
+    empty = archive.with_name("empty.zip")
+    with zipfile.ZipFile(empty, "w") as other:
+        other.writestr("x/readme.txt", "no package")
+    with pytest.raises(ModelError, match=r"empty\.zip: not a zip file of a package \(expected octobert.json\); check the path"):
+        octobert.load(empty)

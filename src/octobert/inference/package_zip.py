@@ -47,9 +47,14 @@ def folder_of(package: Path) -> Path:
     """The folder of a package; a zip file is unpacked into the cache folder first, unless it is there.
 
     Raises:
-        ModelError: the zip file is damaged, or holds what no package does.
+        ModelError: the zip file is damaged, holds what no package does, or no package.
     """
-    return archives.unpacked(package) if package.suffix == archives.SUFFIX and package.is_file() else package
+    if package.suffix != archives.SUFFIX or not package.is_file():
+        return package
+    folder = archives.unpacked(package)
+    if not (folder / PACKAGE_FILE).is_file():
+        raise ModelError("not a zip file of a package", where=str(package), expected=PACKAGE_FILE, fix="check the path")
+    return folder
 
 
 def verify(path: Path) -> Verified:
