@@ -474,6 +474,14 @@ def test_a_slice_of_a_split_is_read_as_datasets_reads_it(tmp_path, span: str, ke
     assert (whole.digest == content.digest) == (not span)
 
 
+def test_a_slice_of_a_file_beside_the_recipe(tmp_path) -> None:
+    write(tmp_path / "own.csv", "text\na\nb\nc\n")
+    raw = {"model": "m", "task": "mrpc", "data": {"train": "own.csv", "validation": "own.csv", "calibrate": "own.csv[1:]"}}
+    found = sources.places(parse(raw, base=tmp_path).data)
+    assert found.calibrate == f"{tmp_path / 'own.csv'}[1:]"
+    assert [r["text"] for r in readers.read(found.calibrate, hub=None, revision=None, columns=())[1]] == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -490,3 +498,11 @@ def test_a_slice_that_is_none(tmp_path, name: str, message: str) -> None:
     given = settings(source=str(tmp_path), calibrate=name)
     with pytest.raises(DataError, match=message):
         readers.read(sources.places(given).calibrate, hub=None, revision=None, columns=())
+
+
+def test_a_slice_of_the_rows_of_a_function(tmp_path) -> None:
+    code = write(tmp_path / "mine.py", "def rows(split):\n    return [{'text': f'{split} {i}'} for i in range(10)]\n")
+    found = sources.places(settings(source=f"{code}:rows", calibrate="train[2:4]", evaluate="train[50%:]"))
+    read = [found.functions[place].read() for place in (found.calibrate, found.evaluate)]
+    assert [[row["text"] for row in rows] for _, rows in read] == [["train 2", "train 3"], [f"train {i}" for i in range(5, 10)]]
+    assert read[0][0] == "mine.py:rows('train')[2:4]"

@@ -302,7 +302,10 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     places: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
     for key in _ROWS:
         rows: RowSelection = getattr(data, key)
-        places[key] = rows.model_copy(update={"from_": local(rows.from_) if Path(rows.from_).suffix else rows.from_})
+        # A slice of the rows may follow: `own.tsv[:10]`.
+        name = rows.from_.rpartition("[")[0] if rows.from_.endswith("]") else rows.from_
+        if Path(name).suffix:
+            places[key] = rows.model_copy(update={"from_": f"{local(name)}{rows.from_.removeprefix(name)}"})
     update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")}
     update["metric"] = tuple(_metric_at(metric, local) for metric in recipe.metric)
     update["data"] = data.model_copy(update=places)
