@@ -55,6 +55,15 @@ def test_devices_need_builds_and_drivers_to_measure_and_none_to_write() -> None:
     assert needed["openvino"].required
 
 
+def test_a_build_under_no_name_is_told_by_its_target() -> None:
+    found = octobert.setup({**PLAIN, "targets": ["vitisai", "tensorrt-rtx"]})
+    said = "\n".join(needs.sentences(found))
+    for target in ("vitisai", "tensorrt-rtx"):
+        if not octobert.list_targets()[target][1].available:
+            assert f"a build of ort for {target}: install " in said
+    assert found.conflicts == ()
+
+
 def test_another_build_of_onnxruntime_is_said_and_not_installed() -> None:
     found = octobert.setup({**PLAIN, "targets": ["ort-cuda"]})
     if all(need.fits for need in found.needs if need.kind == "build"):

@@ -43,7 +43,7 @@ def setup_of(recipe: Recipe) -> Setup:
     commands = [environment.install(",".join(extras))] if extras else []
     if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra):
         commands.append(f"pip install {' '.join(map(shlex.quote, loose))}")
-    conflicts = tuple(_conflict(need) for need in needs if need.kind == "build" and not need.fits)
+    conflicts = tuple(_conflict(need) for need in needs if need.name in BUILDS and not need.fits)
     return Setup(needs=tuple(needs), commands=tuple(commands), conflicts=conflicts, problem=pip_problem())
 
 
@@ -159,17 +159,18 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
     """Builds of onnxruntime with the providers of the recipe's targets."""
     for name in recipe.targets:
         target = targets.load(name)
-        if target.CAPABILITIES.build:
-            probe = target.probe()
+        capabilities, probe = target.CAPABILITIES, target.probe()
+        if capabilities.build or (not capabilities.extra and not probe.available):
             yield Need(
-                name=target.CAPABILITIES.build,
+                # Some makers give away their build with other software, under no name of a package index.
+                name=capabilities.build or f"a build of {capabilities.runtime} for {name}",
                 kind="build",
                 wanted_by=(f"target {name}",),
-                found=_version(target.CAPABILITIES.build),
+                found=_version(capabilities.build) if capabilities.build else None,
                 fits=probe.available,
-                required=not target.CAPABILITIES.written_anywhere,
+                required=not capabilities.written_anywhere,
                 note=probe.missing or "",
-                install="" if probe.available else "in an environment of its own",
+                install="" if probe.available else probe.install or "",
             )
 
 

@@ -35,6 +35,7 @@ def sentences(setup: Setup) -> list[str]:
     if setup.commands:
         lines += ["Install the Python packages:", *(f"  {command}" for command in setup.commands)]
         lines += [f"Not from here: {setup.problem}."] if setup.problem else []
-    drivers = [need for need in setup.needs if need.kind == "driver" and not need.fits]
-    lines += [f"{need.name}: {need.install} ({need.note})." for need in drivers]
+    told = {conflict.split()[0] for conflict in setup.conflicts}
+    others = [need for need in setup.needs if need.kind != "package" and not need.fits and need.name not in told]
+    lines += [f"{need.name}: {need.install} ({need.note})." for need in others]
     return [*lines, *(f"Not installed by --yes: {conflict}" for conflict in setup.conflicts)]

@@ -22,6 +22,9 @@ CAPABILITIES: Capabilities = tensorrt.CAPABILITIES.model_copy(
         "name": "tensorrt-rtx",
         "description": "TensorRT for RTX on NVIDIA GPUs, strongly typed",
         "device": "NVIDIA RTX GPU",
+        "extra": "",
+        "build": "",
+        "drivers": ("nvidia", "tensorrt-rtx"),
     }
 )
 RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {**ort.RUNTIME_OPTIONS, "enable_cuda_graph": ("0", "1")}
