@@ -82,11 +82,17 @@ def main() -> None:
         result = _run(arguments.folder / name, name, substitutes, out, arguments.search)
         print(f"{name}: {result.failed or 'done'}, {result.seconds:.0f} s", flush=True)
         _stored(out, name).parent.mkdir(exist_ok=True)
-        _stored(out, name).write_text(result.model_dump_json(), encoding="utf-8")
+        _stored(out, name).write_text(result.model_dump_json(exclude={"imported"}), encoding="utf-8")
     if arguments.page:
-        found = [_stored(out, name) for name in names if _stored(out, name).is_file()]
-        results = [Ran.model_validate_json(file.read_bytes()) for file in found]
+        results = [_result(arguments.folder, name, out) for name in names]
         arguments.page.write_text(page(results, arguments), encoding="utf-8")
+
+
+def _result(folder: Path, name: str, out: Path) -> Ran:
+    """What became of a config: imported now, and run before."""
+    file = _stored(out, name)
+    ran = Ran.model_validate_json(file.read_bytes()) if file.is_file() else Ran(name=name, failed="not run")
+    return ran.model_copy(update={"imported": octobert.import_olive(folder / name)})
 
 
 def _stored(out: Path, name: str) -> Path:
