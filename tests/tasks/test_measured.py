@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
+from octobert.config.loading import parse
 from octobert.config.recipe import EvaluateMetric
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.results import Stated
@@ -199,6 +200,12 @@ def test_metrics_that_a_recipe_cannot_have() -> None:
         measures_of(["f1"], None, classes(3)[0])
     with pytest.raises(RecipeError, match="two metrics have the same name"):
         measures_of(["mcc", "matthews"], None, task)
+    raw = {"model": "m", "data": "d", "task": {"text-classification": {"metric": "f1"}}}
+    with pytest.raises(RecipeError, match=r"metric and task.text-classification.metric name the main metric twice; leave out"):
+        parse({**raw, "metric": "auroc"})
+    for metric in (3, {"evalute": "f1"}, [["f1"]]):
+        with pytest.raises(RecipeError, match=r"metric: a metric is a name, {evaluate: NAME} or file.py:function"):
+            parse({"model": "m", "data": "d", "task": "mrpc", "metric": metric})
 
 
 def test_without_evaluate_its_metrics_name_the_extra(monkeypatch) -> None:

@@ -363,6 +363,8 @@ class Recipe(FrozenModel):
 
     @model_validator(mode="after")
     def _code_is_allowed(self) -> Recipe:
+        if self.metric and self.task.options.get("metric"):
+            raise ValueError(f"metric and task.{self.task.name}.metric name the main metric twice; leave out the latter")
         for key, text in self.code.items():
             if not self.allow_code:
                 raise ValueError(f"{key} {text} runs that code; allow it with --allow-code (in Python: allow_code=True)")
