@@ -14,7 +14,7 @@ EXAMPLES = ("octobert clean out --dry-run",)
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="Output directory of earlier runs.")],
+    out: Annotated[Path, typer.Argument(help="Output directory of earlier runs, or a folder of --cache.")],
     keep_last: Annotated[bool, typer.Option("--keep-last", help="Keep the results that the last finished run used.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what is stored.")] = False,
     as_json: bool = _show.JSON_OPTION,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +37,9 @@ def command(
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure less, in a fraction of the time. The models are the same.")
     ] = False,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder where results of stages are stored, instead of in the output directory.")
+    ] = None,
     zip_: Annotated[bool, typer.Option("--zip", help="Also write each package as one zip file, OUT/TARGET.zip.")] = False,
     setup: Annotated[
         bool, typer.Option("--setup", help="Print what the recipe needs on this machine; install packages after asking.")
@@ -52,6 +56,7 @@ def command(
     # What lets a recipe run code is given here and not in its file.
     flags = {"allow_pickle": allow_pickle, "allow_code": allow_code, "quick": quick, "zip": zip_}
     given = [f"{name}=true" for name, flag in flags.items() if flag]
+    given += [f"cache={json.dumps(str(cache.absolute()))}"] if cache is not None else []
     checked = octobert.load_recipe(recipe, changes=[*(settings or ()), *given])
     for sentence in refused_fields(recipe):
         _show.note(f"octobert: {sentence}.")

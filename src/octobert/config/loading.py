@@ -309,6 +309,8 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")}
     update["metric"] = tuple(_metric_at(metric, local) for metric in recipe.metric)
     update["data"] = data.model_copy(update=places)
+    if recipe.cache is not None:
+        update["cache"] = os.path.normpath((base or Path()) / Path(recipe.cache).expanduser())
     for name in ("finetune", "qat"):
         stage = getattr(recipe, name)
         if stage is not None:
@@ -350,6 +352,8 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
         found = isinstance(file, str) and Path(file).exists()
         return str(Path(file).resolve()) + (f":{function}" if function else "") if found else name
 
+    if recipe.cache is not None:
+        plain["cache"] = str(Path(recipe.cache).absolute())
     plain |= {key: absolute(plain[key]) for key in ("model", "preprocess", "postprocess") if key in plain}
     plain["metric"] = [_metric_at(metric, absolute) for metric in recipe.metric]
     plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}

@@ -273,6 +273,8 @@ class Recipe(FrozenModel):
             batch size, and only the float models on the runtimes of the targets. The written models are the same.
         tune: Goals, `latency` and `throughput`, for which packages that can run here are tuned: the fastest settings on this
             machine are stored beside the model.
+        cache: Folder where results of stages are stored instead of in the output directory, so that runs with other output
+            directories reuse them. One run at a time uses it.
         baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
         benchmark: What is timed.
         seed: Seed of every random choice.
@@ -310,6 +312,7 @@ class Recipe(FrozenModel):
     measure: bool = True
     quick: bool = False
     tune: tuple[Goal, ...] = ()
+    cache: str | None = None
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)

@@ -3,62 +3,80 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from octobert.core.errors import PublishedFileWarning, StorageError
 from octobert.core.files import storage_errors
 from octobert.pipeline import events
-from octobert.pipeline.lock import locked
+from octobert.pipeline.lock import LOCK, locked
 from octobert.pipeline.publishing import HIDDEN, recover
-from octobert.pipeline.store import Store
+from octobert.pipeline.store import FOLDER, Store, store_folder
 
 
-def stored(out: Path) -> dict[str, int]:
-    """Stored results of an output directory: name → size in bytes.
+def stored(folder: Path) -> dict[str, int]:
+    """Stored results of an output directory, or all in a cache: name → size in bytes.
+
+    Of a cache that several output directories use, those that runs of this one have made or reused.
 
     Raises:
-        StorageError: the folder is not an output directory.
+        StorageError: the folder is neither an output directory nor a cache.
     """
-    with storage_errors(out):
-        if not (out / HIDDEN).is_dir():
+    hidden = folder / HIDDEN
+    with storage_errors(folder):
+        if not hidden.is_dir():
+            if (folder / FOLDER).is_dir() and (folder / LOCK).is_file():
+                return Store(folder / FOLDER).entries()
             what, fix = "not an output directory of octobert", "give the --out of an earlier run"
-            raise StorageError(what, where=str(out), expected=f"a folder {HIDDEN} in it", fix=fix)
-    return Store(out / HIDDEN / "store").entries()
+            raise StorageError(what, where=str(folder), expected=f"a folder {HIDDEN} in it", fix=fix)
+    entries, place = Store(store_folder(hidden)).entries(), store_folder(hidden)
+    if place == hidden / FOLDER:
+        return entries
+    own = frozenset().union(*_used(folder))
+    return {name: size for name, size in entries.items() if name in own}
 
 
-def clean(out: Path, *, keep_last: bool = False) -> dict[str, int]:
+def clean(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
     """Remove stored results.
 
     Args:
-        out: the output directory.
+        folder: the output directory, or a cache.
         keep_last: keep the results that the last finished run used.
 
     Returns:
         What was removed: name → size in bytes.
 
     Raises:
-        BusyError: a run is using the directory.
-        StorageError: the folder is not an output directory, or something cannot be removed.
+        BusyError: a run is using the directory or the cache.
+        StorageError: the folder is neither, or something cannot be removed.
     """
-    stored(out)
-    with locked(out / HIDDEN):
-        with storage_errors(out):
-            notes = recover(out)
+    stored(folder)
+    hidden = folder / HIDDEN
+    if not hidden.is_dir():
+        with locked(folder):
+            return _removed(Store(folder / FOLDER), stored(folder))
+    place = store_folder(hidden)
+    with locked(hidden), locked(place.parent) if place.parent != hidden else nullcontext():
+        with storage_errors(folder):
+            notes = recover(folder)
         for note in notes:
             warnings.warn(note, PublishedFileWarning, stacklevel=2)
-        store = Store(out / HIDDEN / "store")
-        keep = _used_by_last_run(out) if keep_last else frozenset()
-        sizes = {name: size for name, size in store.entries().items() if name not in keep}
-        for name in sizes:
-            store.remove(name)
+        runs = _used(folder)
+        keep = runs[-1] if keep_last and runs else frozenset()
+        return _removed(Store(place), {name: size for name, size in stored(folder).items() if name not in keep})
+
+
+def _removed(store: Store, sizes: dict[str, int]) -> dict[str, int]:
+    for name in sizes:
+        store.remove(name)
     return sizes
 
 
-def _used_by_last_run(out: Path) -> frozenset[str]:
-    """Names of the results that the last finished run made or reused; empty where no run has finished."""
-    for event in reversed(events.read(out / HIDDEN / events.FILE)):
+def _used(out: Path) -> list[frozenset[str]]:
+    """Names of the results that each finished run of an output directory made or reused, the oldest run first."""
+    runs = []
+    for event in events.read(out / HIDDEN / events.FILE):
         with suppress(TypeError, KeyError):
             if event["event"] == "done":
-                return frozenset(map(str, event["entries"]))
-    return frozenset()
+                runs.append(frozenset(map(str, event["entries"])))
+    return runs

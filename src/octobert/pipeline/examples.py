@@ -9,7 +9,7 @@ from pathlib import Path
 from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
 from octobert.pipeline.publishing import HIDDEN
-from octobert.pipeline.store import Store
+from octobert.pipeline.store import Store, store_folder
 
 # Rows that are looked at, and the number of characters up to which one is short.
 _ROWS, _SHORT = 100, 120
@@ -20,7 +20,7 @@ def example(out: Path, report: Report) -> tuple[str, ...] | None:
     step = report.stages.get("data")
     if step is None:
         return None
-    path = Store(out / HIDDEN / "store").path("data", step.key) / "evaluation.json"
+    path = Store(store_folder(out / HIDDEN)).path("data", step.key) / "evaluation.json"
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["inputs"][:_ROWS]
     except (OSError, ValueError):

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from octobert.core.errors import BusyError, StorageError
 from octobert.core.files import disk_error, remove_unless_file, storage_errors
 
-_LOCK, _HOLDER = "lock", "process"
+LOCK, _HOLDER = "lock", "process"
 
 
 class Hold:
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[Hold]:
         BusyError: another process holds it.
         StorageError: it cannot be created or locked.
     """
-    lock = FileLock(folder / _LOCK)
+    lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
@@ -102,7 +102,7 @@ def _hold(folder: Path) -> Hold:
             os.close(descriptor)
             raise _busy(folder) from None
         # Network file systems lock only files.
-        return Hold(folder, descriptor, folder, folder / _LOCK)
+        return Hold(folder, descriptor, folder, folder / LOCK)
     return Hold(folder, descriptor, folder)
 
 
@@ -121,7 +121,7 @@ def _busy(folder: Path) -> BusyError:
         holder = "unknown"
     return BusyError(
         "another octobert run is at work in this directory",
-        where=str(folder.parent),
+        where=str(folder.parent if folder.name.startswith(".") else folder),
         got=f"process {holder}",
-        fix="wait for it, or choose another --out",
+        fix=f"wait for it, or choose another {'--out' if folder.name.startswith('.') else '--cache'}",
     )

@@ -384,7 +384,8 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
         steps={each.name: each.result for each in steps},
     )
     options = report.Options(
-        recipe=facts.recipe.model_dump(mode="json", by_alias=True),
+        # Where results are stored says nothing about them.
+        recipe=facts.recipe.model_dump(mode="json", by_alias=True, exclude={"cache"}),
         model_digest=facts.model.digest,
         absent=facts.absent,
         task=facts.scored,

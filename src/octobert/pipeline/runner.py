@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError, OctobertError, PublishedFileWarning, StorageError
-from octobert.core.files import canonical_digest, digest_or_none, digests_of, disk_error, storage_errors
+from octobert.core.files import atomic_write, canonical_digest, digest_or_none, digests_of, disk_error, remove, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
@@ -36,7 +36,7 @@ from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT
-from octobert.pipeline.store import Artifact, Store, manifest_of
+from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store, manifest_of
 
 R = TypeVar("R")
 
@@ -65,7 +65,7 @@ def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Ste
     Args:
         steps_of: makes the steps; those of `run` by default.
     """
-    store = Store(out / HIDDEN / "store")
+    store = Store(_kept_in(recipe, out) / FOLDER)
     made: dict[str, Artifact] = {}
     verdicts = []
     for step in steps_of(recipe):
@@ -208,10 +208,13 @@ def _run_steps(
 ) -> R:
     """Make or reuse every step under the lock, then `finish` with their results and say what they noted."""
     listener.planned(steps)
-    with locked(out / HIDDEN) as hold:
-        store, log = Store(out / HIDDEN / "store"), events.Events(out / HIDDEN / events.FILE)
+    place = _kept_in(recipe, out)
+    # A store in another folder has a lock of its own.
+    with locked(out / HIDDEN) as hold, locked(place) if recipe.cache else nullcontext(hold) as kept:
+        _point(out / HIDDEN, place)
+        store, log = Store(place / FOLDER), events.Events(out / HIDDEN / events.FILE)
         log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
-        work, made = _Work(store, hold, log, listener, executor), dict[str, Artifact]()
+        work, made = _Work(store, kept, log, listener, executor), dict[str, Artifact]()
         try:
             with storage_errors(out):
                 notes = recover(out)
@@ -300,6 +303,21 @@ class _Work:
         finally:
             shutil.rmtree(request.temporary, ignore_errors=True)
         return artifact
+
+
+def _kept_in(recipe: Recipe, out: Path) -> Path:
+    """The folder that has the store of a run."""
+    return Path(recipe.cache).absolute() if recipe.cache else out / HIDDEN
+
+
+def _point(hidden: Path, place: Path) -> None:
+    """Note in an output directory where its store is."""
+    with storage_errors(hidden):
+        if place == hidden:
+            remove(hidden / POINTER)
+        else:
+            with atomic_write(hidden / POINTER) as partial:
+                partial.write_text(str(place), encoding="utf-8")
 
 
 def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:

@@ -24,6 +24,24 @@ from octobert.pipeline.contract import StepResult
 MANIFEST, SEAL = "artifact.json", "artifact.sha256"
 
 
+# File in the hidden folder of an output directory: the folder that has its store, where that is another one.
+POINTER = "cache"
+FOLDER = "store"
+
+
+def store_folder(hidden: Path) -> Path:
+    """Where the store of an output directory is.
+
+    Args:
+        hidden: its hidden folder.
+    """
+    try:
+        place = (hidden / POINTER).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        place = ""
+    return (Path(place) if place else hidden) / FOLDER
+
+
 class Artifact(FrozenModel):
     """The manifest of one stored result.
 

@@ -1,0 +1,83 @@
+"""`cache`: results of steps in another folder, shared by output directories, with a lock of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octobert.config.loading import load, parse
+from octobert.core.errors import BusyError, StorageError
+from octobert.pipeline import cleaning, runner
+from octobert.pipeline.contract import Request, Response
+from octobert.pipeline.lock import locked
+from octobert.pipeline.planner import steps_of
+
+
+class Enough(Exception):
+    """The run has gone far enough."""
+
+
+def quick(request: Request, work: Path, *_: object) -> Response:
+    """Stages that make nothing; the transform ends the run."""
+    if request.stage == "transform":
+        raise Enough
+    (work / "made").write_text(request.stage)
+    return Response(summary={}, seconds=0.0, peak_memory_bytes=0)
+
+
+@pytest.fixture
+def recipe(finished, tmp_path: Path):
+    plain = finished[0].model_dump(by_alias=True, exclude_unset=True)
+    plain |= {"task": plain["task"]["name"], "targets": ["ort-cpu"], "cache": str(tmp_path / "cache")}
+    return parse(plain)
+
+
+def test_two_output_directories_share_what_they_have_in_common(recipe, tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def counted(request: Request, work: Path, *rest: object) -> Response:
+        ran.append(request.stage)
+        return quick(request, work, *rest)
+
+    for name in ("one", "two"):
+        with pytest.raises(Enough):
+            runner.run(recipe, tmp_path / name, executor=counted)
+    assert ran == ["data", "capture", "transform", "transform"]
+    assert sorted(path.name.partition("-")[0] for path in (tmp_path / "cache" / "store").iterdir()) == ["capture", "data"]
+    assert not (tmp_path / "one" / ".octobert" / "store").exists()
+    assert [v.action for v in runner.dry_run(recipe, tmp_path / "new")][:2] == ["reuse", "reuse"]
+    # Without the key the output directory has a store of its own again.
+    with pytest.raises(Enough):
+        runner.run(recipe.model_copy(update={"cache": None}), tmp_path / "one", executor=counted)
+    assert len(cleaning.stored(tmp_path / "one")) == 2
+
+
+def test_a_cache_is_held_by_one_run(recipe, tmp_path: Path) -> None:
+    with locked(tmp_path / "cache"), pytest.raises(BusyError, match="choose another --cache") as caught:
+        runner.run(recipe, tmp_path / "out", executor=quick)
+    assert caught.value.where == str(tmp_path / "cache")
+
+
+def test_clean_removes_what_the_runs_of_a_directory_used_or_everything(recipe, tmp_path: Path) -> None:
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    with pytest.raises(Enough):
+        runner.run(recipe, out, executor=quick)
+    assert cleaning.stored(out) == {}
+    data = next((cache / "store").glob("data-*")).name
+    with (out / ".octobert" / "events.jsonl").open("a") as stream:
+        stream.write(f'{{"event": "done", "entries": ["{data}"]}}\n')
+    assert list(cleaning.stored(out)) == [data]
+    assert cleaning.clean(out, keep_last=True) == {}
+    assert list(cleaning.clean(out)) == [data]
+    assert [name.partition("-")[0] for name in cleaning.clean(cache)] == ["capture"]
+    assert cleaning.stored(cache) == {}
+    with pytest.raises(StorageError, match="not an output directory"):
+        cleaning.clean(tmp_path)
+
+
+def test_where_results_are_stored_is_no_part_of_them(recipe, tmp_path: Path) -> None:
+    other = recipe.model_copy(update={"cache": None})
+    assert [step.options for step in steps_of(recipe)] == [step.options for step in steps_of(other)]
+    (tmp_path / "r.yaml").write_text("model: m\ntask: mrpc\ndata: d\ncache: results\n")
+    assert load(tmp_path / "r.yaml").cache == str(tmp_path / "results")
