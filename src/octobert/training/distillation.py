@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest
+from octobert.data.tokenizer_files import open_tokenizer, tokenizer_file
 from octobert.models.checkpoint import inputs_of, load_torch
 from octobert.models.heads import head_of
 from octobert.models.pooling import pool, pooler_of
@@ -117,11 +118,11 @@ def check_teacher(teacher: ModelSource, student: ModelSource, labels: Sequence[s
             expected=", ".join(labels),
             fix="give a teacher with the same labels in the same order",
         )
-    tokenizers = [model.tokenizer_folder / "tokenizer.json" for model in (teacher, student)]
-    if all(path.is_file() for path in tokenizers) and len({_vocabulary(path) for path in tokenizers}) > 1:
-        raise ModelError(
-            "the teacher has another tokenizer", where=str(tokenizers[0]), fix="give a teacher with the same vocabulary"
-        )
+    folders = [model.tokenizer_folder for model in (teacher, student)]
+    vocabularies = [canonical_digest(open_tokenizer(folder).get_vocab()) for folder in folders if tokenizer_file(folder)]
+    if len(set(vocabularies)) > 1:
+        where, fix = str(tokenizer_file(folders[0])), "give a teacher with the same vocabulary"
+        raise ModelError("the teacher has another tokenizer", where=where, fix=fix)
     for key in ("hidden_size", "num_hidden_layers") if settings.hidden else ():
         sizes = [model.config.get(key) for model in (teacher, student)]
         if sizes[0] != sizes[1]:
@@ -132,9 +133,3 @@ def check_teacher(teacher: ModelSource, student: ModelSource, labels: Sequence[s
                 expected=f"{key} {sizes[1]}",
                 fix="give a teacher of the same sizes, or leave out distill.hidden",
             )
-
-
-def _vocabulary(path: Path) -> str:
-    from tokenizers import Tokenizer
-
-    return canonical_digest(Tokenizer.from_file(str(path)).get_vocab())
