@@ -42,6 +42,7 @@ def test_headers_say_what_is_reproduced_and_how_to_run_it(path: Path) -> None:
     assert all(
         f"# {word}" in header for word in ("Reproduces: ", "Published", "Measured", "Differs: " if "Differs" in header else "")
     )
+    assert "MEASURED" not in header
     assert f"octobert run recipes/{path.relative_to(RECIPES).as_posix()}" in header
 
 
