@@ -52,8 +52,8 @@ def run(opened: ort.InferenceSession, feeds: dict, names: Sequence[str] | None =
 class Case:
     """One family: its float graph, and ranges in which some values are clipped."""
 
-    def __init__(self, captured, source: Path, folder: Path) -> None:
-        self.source, self.folder, self.family = source, folder, captured.family
+    def __init__(self, captured, source: Path, folder: Path, head: str) -> None:
+        self.source, self.folder, self.family, self.head = source, folder, captured.family, head
         self.path = folder / "float.onnx"
         operators.save(captured.model, self.path)
         self.sites = sites.find_sites(captured.model.graph, captured.family)
@@ -79,7 +79,7 @@ class Case:
         return [run(opened, feeds)[0] for feeds in self.feeds]
 
     def model(self, attention: str | None = None):
-        return checkpoints.load_torch(self.source, "sequence-classification", attention=attention)
+        return checkpoints.load_torch(self.source, self.head, attention=attention)
 
 
 def outputs(model, feeds: dict) -> np.ndarray:
@@ -100,12 +100,24 @@ def assert_follows(model, subject: Case, expected: list[np.ndarray]) -> np.ndarr
 def case(checkpoint, captured, tmp_path_factory):
     made: dict[str, Case] = {}
 
-    def get(family: str) -> Case:
-        if family not in made:
-            made[family] = Case(captured(family), checkpoint(family), tmp_path_factory.mktemp(family))
-        return made[family]
+    def get(family: str, head: str = "sequence-classification") -> Case:
+        name = f"{family}-{head}"
+        if name not in made:
+            made[name] = Case(captured(family, head), checkpoint(family, head), tmp_path_factory.mktemp(name), head)
+        return made[name]
 
     return get
+
+
+def test_a_decoder_with_the_weights_of_the_word_embeddings_is_simulated(case) -> None:
+    subject = case("distilbert", "masked-lm")
+    plan = subject.plan("matmul")
+    assert {site.part for site, _ in plan.quantized if site.is_weight} >= {"decoder", "embeddings"}
+    model = subject.model()
+    assert model.vocab_projector.weight is model.distilbert.embeddings.word_embeddings.weight
+    simulation = Simulation(model, plan, subject.family).attach()
+    assert_follows(model, subject, subject.written(plan))
+    assert set(simulation.intervals()) == {site.value for site, _ in plan.quantized if not site.is_weight}
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
