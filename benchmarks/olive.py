@@ -110,7 +110,7 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         changes = [*_task_substitutes(imported, substitutes), "quick=true"]
         changes += [f"cache={json.dumps(str(out / 'cache'))}"] if "cache" in imported.recipe else []
         changes += [change for key, limits in LIMITS.items() if key in imported.recipe for change in limits]
-        changes += [] if search in name else ["accuracy=null"]
+        changes += [] if search in name else ["accuracy=null", "tune=[]"]
         recipe = octobert.load_recipe(path, changes)
         result.absent = preflight.absent_targets(recipe)
         present = tuple(target for target in recipe.targets if target not in result.absent)
@@ -237,9 +237,10 @@ def _introduction(imported: list[Ran], results: list[Ran], ran: list[Ran], argum
         f"{arguments.data.name} took their place; for features, all-MiniLM-L6-v2 and premises of "
         f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed. With `quick: true` at "
         "most 128 rows are evaluated, so an accuracy of 0.80 has an interval of ±0.07. The machine did other work at the same "
-        f"time. Plans were searched {f'for: {arguments.search}' if arguments.search else 'for every goal'}, on 200 rows "
-        "and for a minute; trainings took 400 rows and octobert's own loop. × float is the ratio of medians over the float "
-        "model on the same runtime. Files of targets that cannot run here were written without a search, and checked."
+        "time. Plans were searched, on 200 rows for a minute, and sessions tuned "
+        f"{f'for: {arguments.search}' if arguments.search else 'for every goal'}; trainings took 400 rows and octobert's own "
+        "loop. × float is the ratio of medians over the float model on the same runtime. Files of targets that cannot run here "
+        "were written without a search, and checked."
     )
 
 
@@ -299,7 +300,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--title", default="examples/bert")
     parser.add_argument("--out", type=Path, default=Path("runs/olive"))
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--search", default="", help="search plans only for configs with this in their name; none for none")
+    parser.add_argument(
+        "--search", default="", help="search plans and tune sessions only for configs with this in their name; none for none"
+    )
     parser.add_argument("--only", default="", help="run only configs with this in their name; the page has all that ran")
     return parser.parse_args()
 

@@ -178,6 +178,21 @@ def test_a_config_without_passes_has_octoberts_defaults() -> None:
     assert not {"quantize", "transforms", "corrections"} & made.keys()
 
 
+@pytest.mark.parametrize(
+    ("provider", "device", "target"),
+    [
+        ("NvTensorRTRTX", "gpu", "tensorrt-rtx"),
+        ("OpenVINO", None, "openvino-ep"),
+        ("OpenVINO", "npu", "openvino-npu"),
+        ("MIGraphX", "gpu", "migraphx"),
+    ],
+)
+def test_providers_are_targets(provider: str, device: str | None, target: str) -> None:
+    made = recipe_of(config({}, **system(provider, device=device)))
+    assert made["targets"] == [target]
+    loading.parse(made)
+
+
 def test_fixed_shapes_of_an_npu() -> None:
     fixed = {"type": "DynamicToFixedShape", "input_name": ["input_ids"], "input_shape": [[1, 128]]}
     made = recipe_of(config({"fix": fixed}, **system("QNN", device="npu")))
