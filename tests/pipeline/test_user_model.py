@@ -10,10 +10,10 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core import user_code
 from octobert.core.errors import ModelError, ParityError, RecipeError
+from octobert.graph.capture import capture
 from octobert.models import source
 from octobert.pipeline import facts, user_model
-from octobert.pipeline.stages import capture as stage
-from tests.support.stages import context_of, step_of
+from tests.support.checkpoints import parity_feeds
 
 HEAD = "sequence-classification"
 
@@ -84,14 +84,9 @@ def test_a_module_of_ones_own_is_captured_with_parity(tmp_path, checkpoint, cach
     file = made(tmp_path, f"return Own({place!r}), {place!r}", OWN)
     assert (file.name, file.parent.parent) == ("model.onnx", cache)
     assert json.loads((file.parent / "config.json").read_text())["model_type"] == "bert"
-    for split in ("train", "validation"):
-        rows = [{"text": f"the {split} {i}", "label": i % 2} for i in range(9)]
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    recipe = parse({"model": str(file), "task": "text-classification", "data": str(tmp_path)})
-    context = context_of(step_of(recipe, "capture"), tmp_path / "run", {})
-    summary = stage.run(context)
-    assert summary["parity"]["largest_difference"] < summary["parity"]["tolerance"]
-    assert (summary["family"], summary["sizes"]["layers"]) == ("bert", 2)
+    captured = capture.capture(source.resolve(file), HEAD, parity_feeds())
+    assert captured.parity.largest_difference < captured.parity.tolerance
+    assert (captured.family.model_types[0], captured.sizes.layers) == ("bert", 2)
 
 
 WRONG = {
