@@ -243,6 +243,29 @@ def test_rows_of_a_data_set_are_answered_by_number(folder, tmp_path) -> None:
         assert lines[one["row"] - 1] == {**one, "score": pytest.approx(one["score"], abs=SUM_ORDER)}
 
 
+def test_float_files_and_files_with_pairs_are_fused(folder, tmp_path) -> None:
+    proto = onnx.load(folder / "model.onnx")
+    del proto.metadata_props[:]
+    proto.graph.input[1].name = "input_mask"
+    for node in proto.graph.node:
+        node.input[:] = ["input_mask" if name == "attention_mask" else name for name in node.input]
+    onnx.save(proto, folder / "mask.onnx")
+    quantized(folder / "model.onnx", folder / "matmul.onnx", op_types_to_quantize=["MatMul"])
+    for name in ("mask.onnx", "matmul.onnx"):
+        found = octobert.fuse(folder / name, tmp_path / f"fused-{name}")
+        assert found.counts.get("SkipLayerNormalization", 0) >= 4, name
+        proto = onnx.load(tmp_path / f"fused-{name}")
+        assert {value.name for value in proto.graph.input} == {"input_ids", "attention_mask", "token_type_ids"}
+    for name, message in (
+        ("dynamic.onnx", "integer operators"),
+        ("qoperator.onnx", "integer operators"),
+        ("half.onnx", "half"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            octobert.fuse(folder / name, tmp_path / "none.onnx")
+    assert not (tmp_path / "none.onnx").exists()
+
+
 WRONG: dict[str, tuple[type[OctobertError], list[str], str]] = {
     "no task": (
         RecipeError,

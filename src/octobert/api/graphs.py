@@ -44,29 +44,36 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
     """Write a copy of a graph with ONNX Runtime's fused operators.
 
     Args:
-        model: A graph that octobert wrote: `onnx/model.onnx` or `onnx/model_quantized.onnx` of a package.
+        model: An ONNX file of an encoder, float or with Q/DQ pairs: of a package, or of any other tool. A float file of another
+            tool is brought into octobert's canonical form first, by the family that the config beside it names.
         out: The file to write.
 
     Returns:
         The number of each fused operator, and the comparison with the original.
 
     Raises:
-        ModelError: The file is missing, or octobert did not write it.
+        ModelError: The file is missing, is not that of a supported encoder, or computes with integer operators.
+        ParityError: The fused graph computes something else.
     """
     from octobert.core.errors import ModelError
     from octobert.core.files import atomic_write, storage_errors
     from octobert.core.onnx_files import read_onnx
     from octobert.graph import operators
+    from octobert.graph.capture.capture import canonical_of
     from octobert.graph.passes import fusion
+    from octobert.models.source import resolve
 
     path, target = path_of(model, "model"), path_of(out, "out")
+    if path.suffix != ".onnx":
+        raise ModelError("only ONNX files are fused", where=str(path), got=path.suffix or "no suffix", expected="an .onnx file")
     graph = read_onnx(path)
     if graph.metadata_props.get("producer") != "octobert":
-        fix = (
-            "quantize the model first (--method float keeps it in float), then use onnx/model.onnx or onnx/model_quantized.onnx"
-        )
-        raise ModelError("octobert fuses only graphs that it wrote", where=str(path), fix=fix)
+        graph = canonical_of(path, resolve(path).family)
     fused = fusion.fuse(graph)
+    if not fused.counts:
+        # Tools that quantize every operator leave Q/DQ pairs between all that could be fused.
+        fix = "quantize linear layers only (onnxruntime: op_types_to_quantize=['MatMul'])"
+        raise ModelError("no fused operator fits anywhere in the graph", where=str(path), fix=fix)
     target.parent.mkdir(parents=True, exist_ok=True)
     with storage_errors(target), atomic_write(target) as partial:
         operators.save(fused.model, partial)

@@ -14,7 +14,9 @@ EXAMPLES = ("octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",)
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A graph that octobert wrote, float or quantized: onnx/*.onnx of a package.")],
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX file of an encoder, float or with Q/DQ pairs: of a package or of any tool.")
+    ],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     as_json: bool = _show.JSON_OPTION,
 ) -> None:

@@ -29,7 +29,10 @@ def sample_batches(model: ir.Model, seed: int = 0) -> list[Feeds]:
     """Return batches of random token ids, in rows of several lengths with padding on the right, for use without texts."""
     names = [str(value.name) for value in model.graph.inputs]
     lookups = [n for n in model.graph if n.op_type == "Gather" and operators.input_of(n, 1).name == "input_ids"]
-    tables = [operators.const_array(node.inputs[0]) for node in lookups]
+    # A quantized table is behind its dequantization.
+    behind = [operators.producer(node.inputs[0], "DequantizeLinear") for node in lookups]
+    values = [node.inputs[0] if pair is None else pair.inputs[0] for node, pair in zip(lookups, behind, strict=True)]
+    tables = [operators.const_array(value) for value in values]
     size = min((len(table) for table in tables if table is not None), default=100)
     generator, batches = np.random.default_rng(seed), []
     for lengths in ((12,), (9, 16, 3)):

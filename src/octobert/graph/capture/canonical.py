@@ -30,6 +30,7 @@ OPSET = 18
 # Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
 # -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
+INTEGER_OPERATORS = ("DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QGemm", "MatMulNBits")
 
 
 def prepare_(model: ir.Model) -> None:
@@ -48,7 +49,7 @@ def prepare_(model: ir.Model) -> None:
     _refuse_foreign(model)
     _refuse_half(model.graph)
     _set_opset_(model)
-    _name_inputs_(model.graph)
+    name_inputs_(model.graph)
     _gemm_to_matmul_(model.graph)
     _bias_second_(model.graph)
     _fuse_layer_norms_(model.graph)
@@ -140,7 +141,33 @@ def _set_opset_(model: ir.Model) -> None:
         raise ModelError("the opset cannot be converted", got=f"opset {version}", expected=f"an opset near {OPSET}")
 
 
-def _name_inputs_(graph: ir.Graph) -> None:
+def prepare_pairs_(model: ir.Model) -> None:
+    """Give a graph with Q/DQ pairs the inputs of the canonical form, in place; its operators stay as they are.
+
+    Raises:
+        ModelError: its operators compute with integers themselves, or its inputs are not those of an encoder.
+    """
+    integers = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in INTEGER_OPERATORS})
+    if integers:
+        raise ModelError(
+            "the model computes with integer operators, which have no float form to fuse",
+            got=", ".join(integers),
+            expected="a float model, or one with QuantizeLinear and DequantizeLinear",
+            fix="use the float ONNX file, or quantize it in the QDQ format",
+        )
+    common.InlinePass()(model)
+    common.RemoveInitializersFromInputsPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    name_inputs_(model.graph)
+    operators.clean_(model)
+
+
+def name_inputs_(graph: ir.Graph) -> None:
+    """Give the inputs their usual names and int64, in place.
+
+    Raises:
+        ModelError: they are not those of an encoder.
+    """
     for value in graph.inputs:
         value.name = input_named(str(value.name))
     unknown = [v.name for v in graph.inputs if v.name not in INPUTS]

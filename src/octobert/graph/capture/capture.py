@@ -89,6 +89,28 @@ def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, all
     return Captured(raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), _record(pooler))
 
 
+def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
+    """Return the graph of a file for rewriting: canonical if it is float, with canonical inputs if it has Q/DQ pairs.
+
+    Args:
+        path: an ONNX file of any origin.
+        family: of the encoder.
+
+    Raises:
+        ModelError: the file is not that of a supported encoder, or computes with integer operators.
+        ParityError: the canonical graph computes something else than the file.
+    """
+    model, original = load_onnx(path), load_onnx(path)
+    if any(node.op_type in ("DequantizeLinear", *canonical.INTEGER_OPERATORS) for node in model.graph.all_nodes()):
+        canonical.prepare_pairs_(model)
+        return model
+    canonicalize_(model, family)
+    feeds = parity.sample_batches(model)
+    names = [str(value.name) for value in model.graph.outputs]
+    parity.compare(model, feeds, parity.onnx_outputs(original, feeds, names), "the original ONNX file")
+    return model
+
+
 def _record(pooler: Pooler | None) -> Pooling | None:
     return None if pooler is None else pooler.pooling
 

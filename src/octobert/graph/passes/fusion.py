@@ -89,6 +89,6 @@ def _without_pairs(model: ir.Model) -> ir.Model:
     for node in [node for node in copy.graph if node.op_type == "DequantizeLinear"]:
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         if quantize is not None:
-            ir.convenience.replace_all_uses_with(node.outputs[0], operators.input_of(quantize, 0))
+            ir.convenience.replace_all_uses_with(node.outputs[0], operators.input_of(quantize, 0), replace_graph_outputs=True)
     operators.clean_(copy)
     return copy
