@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from octobert.config.loading import load, parse
-from octobert.core.errors import BusyError, StorageError
+from octobert.core import logs
+from octobert.core.errors import BusyError, RecipeError, StorageError
+from octobert.core.session import SessionOptions
 from octobert.pipeline import cleaning, runner
 from octobert.pipeline.contract import Request, Response
 from octobert.pipeline.lock import locked
 from octobert.pipeline.planner import steps_of
+from octobert.targets.runtimes import openvino, ort
 
 
 class Enough(Exception):
@@ -77,7 +81,26 @@ def test_clean_removes_what_the_runs_of_a_directory_used_or_everything(recipe, t
 
 
 def test_where_results_are_stored_is_no_part_of_them(recipe, tmp_path: Path) -> None:
-    other = recipe.model_copy(update={"cache": None})
+    other = recipe.model_copy(update={"cache": None, "log_level": "info"})
     assert [step.options for step in steps_of(recipe)] == [step.options for step in steps_of(other)]
     (tmp_path / "r.yaml").write_text("model: m\ntask: mrpc\ndata: d\ncache: results\n")
     assert load(tmp_path / "r.yaml").cache == str(tmp_path / "results")
+
+
+def test_the_level_of_the_log_is_that_of_the_run_and_its_runtimes(recipe, tmp_path: Path) -> None:
+    seen: list[object] = []
+
+    def looked(request: Request, work: Path, *rest: object) -> Response:
+        options = SessionOptions()
+        seen.extend((logs.level(), ort._settings(options, 1).log_severity_level, openvino.settings_of(options)["LOG_LEVEL"]))
+        seen.append(logging.getLogger("octobert").level)
+        raise Enough
+
+    before = logging.getLogger("octobert").level
+    with pytest.raises(Enough):
+        runner.run(recipe.model_copy(update={"log_level": "warning"}), tmp_path / "out", executor=looked)
+    assert seen == ["warning", 2, "LOG_WARNING", logging.WARNING]
+    assert (logs.level(), logging.getLogger("octobert").level) == (None, before)
+    assert ort._settings(SessionOptions(), 1).log_severity_level == 3
+    with pytest.raises(RecipeError, match="log_level: input should be 'debug'"):
+        parse({"model": "m", "task": "mrpc", "data": "d", "log_level": "loud"})

@@ -78,8 +78,13 @@ def set_verbosity(*, verbose: bool, quiet: bool) -> None:
     verbosity.verbose |= verbose
     verbosity.quiet |= quiet
     if verbosity.verbose:
-        logging.basicConfig(handlers=[_LogLines()])
+        show_log()
         logging.getLogger("octobert").setLevel(logging.DEBUG)
+
+
+def show_log() -> None:
+    """Print octobert's log on stderr."""
+    logging.basicConfig(handlers=[_LogLines()])
 
 
 def line(text: str = "", *, err: bool = False) -> None:

@@ -102,6 +102,8 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
     if dry_run:
         print_steps(octobert.dry_run(recipe, out), as_json=as_json)
         return
+    if recipe.log_level is not None:
+        _show.show_log()
     with _show.progress_of_run() as progress:
         report = octobert.run(recipe, out, progress=progress)
     if as_json:

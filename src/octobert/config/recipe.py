@@ -16,6 +16,7 @@ from octobert.config.training import Finetune, Qat, Training
 from octobert.core.errors import OldNameWarning, did_you_mean
 from octobert.core.family import families
 from octobert.core.frozen import FrozenModel
+from octobert.core.logs import Level
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.settings import Goal
 from octobert.core.user_code import names_code
@@ -273,6 +274,7 @@ class Recipe(FrozenModel):
             batch size, and only the float models on the runtimes of the targets. The written models are the same.
         tune: Goals, `latency` and `throughput`, for which packages that can run here are tuned: the fastest settings on this
             machine are stored beside the model.
+        log_level: How much octobert and the runtimes write to their logs, on stderr.
         cache: Folder where results of stages are stored instead of in the output directory, so that runs with other output
             directories reuse them. One run at a time uses it.
         baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
@@ -312,6 +314,7 @@ class Recipe(FrozenModel):
     measure: bool = True
     quick: bool = False
     tune: tuple[Goal, ...] = ()
+    log_level: Level | None = None
     cache: str | None = None
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()

@@ -385,7 +385,7 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
     )
     options = report.Options(
         # Where results are stored says nothing about them.
-        recipe=facts.recipe.model_dump(mode="json", by_alias=True, exclude={"cache"}),
+        recipe=facts.recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"}),
         model_digest=facts.model.digest,
         absent=facts.absent,
         task=facts.scored,

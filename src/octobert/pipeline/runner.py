@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
-from octobert.core import archives, environment
+from octobert.core import archives, environment, logs
 from octobert.core.errors import ModelError, OctobertError, PublishedFileWarning, StorageError
 from octobert.core.files import atomic_write, canonical_digest, digest_or_none, digests_of, disk_error, remove, storage_errors
 from octobert.core.inputs import unchanged
@@ -210,7 +210,11 @@ def _run_steps(
     listener.planned(steps)
     place = _kept_in(recipe, out)
     # A store in another folder has a lock of its own.
-    with locked(out / HIDDEN) as hold, locked(place) if recipe.cache else nullcontext(hold) as kept:
+    with (
+        logs.at_level(recipe.log_level),
+        locked(out / HIDDEN) as hold,
+        locked(place) if recipe.cache else nullcontext(hold) as kept,
+    ):
         _point(out / HIDDEN, place)
         store, log = Store(place / FOLDER), events.Events(out / HIDDEN / events.FILE)
         log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import environment
+from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.ports import Port, Ports
@@ -25,6 +25,7 @@ TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
 SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
+_LOG_LEVELS = {"debug": "LOG_DEBUG", "info": "LOG_INFO", "warning": "LOG_WARNING", "error": "LOG_ERR"}
 
 # Devices that choose among others: the first may choose among all; the others need a list, `MULTI:GPU,CPU`.
 _CHOOSERS = ("AUTO", "MULTI", "HETERO")
@@ -172,8 +173,8 @@ def settings_of(options: SessionOptions) -> dict[str, Any]:
     settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if options.cache:
         settings["CACHE_DIR"] = options.cache
-    if options.log:
-        settings["LOG_LEVEL"] = "LOG_DEBUG"
+    if level := "debug" if options.log else logs.level():
+        settings["LOG_LEVEL"] = _LOG_LEVELS[level]
     if options.streams > 1:
         settings["NUM_STREAMS"] = options.streams
     if options.threads:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import environment, telemetry
+from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
 from octobert.core.ports import Port
@@ -289,7 +289,7 @@ def _settings(options: SessionOptions, threads: int, *, optimize: bool = True, w
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
-    settings.log_severity_level = 0 if options.log else 3
+    settings.log_severity_level = logs.LEVELS.index("debug" if options.log else logs.level() or "error")
     # By default onnxruntime starts a thread for every core of the machine, also for cores that this process may not use.
     if options.threads or options.streams > 1 or environment.restricted():
         settings.intra_op_num_threads = threads
