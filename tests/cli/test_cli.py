@@ -240,7 +240,7 @@ def test_evaluate(package) -> None:
 
 def test_benchmark(package) -> None:
     source = package.parents[1] / "data"  # its validation rows
-    how = ("--batch", 1, "--sequence", 16, "--repeats", 3, "--goal", "throughput", "--seconds", 0.2, "--streams", 2)
+    how = ("--batch", 1, "--sequence", 16, "--repeats", 3, "--goal", "throughput", "--seconds", 0.05, "--streams", 2)
     done = octobert("benchmark", package, *how, "--warmup", 1, "--data", source, "--json")
     assert done.returncode == 0, done.stderr
     result = BenchmarkResult.model_validate_json(done.stdout)

@@ -118,18 +118,24 @@ MAKERS = {
 }
 
 
+def forget() -> None:
+    """Read the versions of packages again."""
+    keys._version.cache_clear()
+    keys.package_versions.cache_clear()
+
+
 def test_the_version_of_what_makes_a_model_is_in_its_key(steps, monkeypatch) -> None:
     """In that of every stage that uses it: a result of another version is not served."""
     planned = {step.stage: step for step in steps(finetune={"epochs": 1}, qat={"epochs": 1}, accuracy={"max_drop": 1}).values()}
     before, real = {stage: keys.key_of(step, {}) for stage, step in planned.items()}, keys.metadata.version
     for package, users in MAKERS.items():
         monkeypatch.setattr(keys.metadata, "version", lambda name, other=package: "0.0" if name == other else real(name))
-        keys.package_versions.cache_clear()
+        forget()
         changed_keys = {stage for stage, step in planned.items() if keys.key_of(step, {}) != before[stage]}
         assert {stage for stage in STAGES if keys.package_versions(stage).get(package) == "0.0"} >= users, package
         assert changed_keys >= users & set(planned), package
     monkeypatch.undo()
-    keys.package_versions.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -72,15 +72,15 @@ def key_data(value: Any) -> Any:
 @functools.cache
 def code_digest(stage: str) -> str:
     """sha256 over the source files in a stage's import closure, by module name."""
-    return canonical_digest({name: _source(path)[0] for name, path in sorted(closure(f"{STAGES}.{stage}").items())})
+    return canonical_digest({name: _source(path)[0] for name, path in sorted(_closure(f"{STAGES}.{stage}").items())})
 
 
 @functools.cache
 def package_versions(stage: str) -> dict[str, str]:
     """Installed packages that a stage's import closure names, with their versions."""
-    modules = {name for path in closure(f"{STAGES}.{stage}").values() for name in _source(path)[2]}
+    modules = {name for path in _closure(f"{STAGES}.{stage}").values() for name in _source(path)[2]}
     distributions = {name for module in modules - sys.stdlib_module_names for name in _distributions().get(module, ())}
-    return {name: metadata.version(name) for name in sorted(distributions) if name != "octobert"}
+    return {name: _version(name) for name in sorted(distributions) if name != "octobert"}
 
 
 def closure(module: str, root: Path = _ROOT) -> dict[str, Path]:
@@ -90,13 +90,13 @@ def closure(module: str, root: Path = _ROOT) -> dict[str, Path]:
         root: the folder of the package.
     """
     reached: dict[str, Path] = {}
-    waiting = [module]
+    # `octobert/__init__.py` imports nothing by itself, and would bring all it re-exports.
+    waiting, seen = [module], {"octobert"}
     while waiting:
         name = waiting.pop()
-        file = _file(name, root)
-        # `octobert/__init__.py` imports nothing by itself, and would bring all it re-exports.
-        if file is None or name in reached or name == "octobert":
+        if name in seen or (file := _file(name, root)) is None:
             continue
+        seen.add(name)
         reached[name] = file
         waiting += [name.rpartition(".")[0], *_source(file)[1]]
         if name in plugins.PACKAGES.values():
@@ -105,6 +105,16 @@ def closure(module: str, root: Path = _ROOT) -> dict[str, Path]:
     return reached
 
 
+# Files and packages do not change while a process runs.
+_closure = functools.cache(closure)
+
+
+@functools.cache
+def _version(package: str) -> str:
+    return metadata.version(package)
+
+
+@functools.cache
 def _file(module: str, root: Path) -> Path | None:
     """The source file of a module of octobert."""
     first, *parts = module.split(".")
@@ -142,7 +152,8 @@ def _imported(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             waiting += node.orelse
             continue
-        waiting += ast.iter_child_nodes(node)
+        # Expressions, most of a file, hold no imports.
+        waiting += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
