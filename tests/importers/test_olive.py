@@ -175,7 +175,9 @@ def test_timing_has_keys() -> None:
 def test_a_config_without_passes_has_octoberts_defaults() -> None:
     made = recipe_of(config({}, **system("CUDA", "Tensorrt", device="gpu")))
     assert made["targets"] == ["ort-cuda", "tensorrt"]
-    assert not {"quantize", "transforms", "corrections"} & made.keys()
+    assert made["transforms"] == []
+    assert not {"quantize", "corrections"} & made.keys()
+    assert not {"quantize", "transforms", "corrections"} & recipe_of(config({}, **system("CPU"))).keys()
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ def fit(draft: Draft) -> None:
             draft.opset.refused("LayerNormalization is in ONNX since opset 17, and this NPU runs no primitive norms")
         else:
             draft.set("opset", draft.opset.value, draft.opset)
+    if "ort-cuda" in targets and not draft.has("transforms") and not draft.has("qat"):
+        # Its fused operators read the residual path, which SmoothQuant would rescale.
+        draft.set("transforms", [])
     for field in draft.formats:
         if set(targets) <= set(systems.QOPERATOR):
             draft.set("format", "qoperator", field)
