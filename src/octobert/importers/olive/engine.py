@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from octobert.importers.olive.draft import Draft, Rule, apply, false_is_default, needless, refuse
 from octobert.importers.outcomes import Node
 
-LEVELS = {0: "debug", 1: "info", 2: "warning", 3: "error", 4: "critical"}
+LEVELS = {0: "debug", 1: "info", 2: "warning", 3: "error", 4: "error"}
 _SEARCH = "octobert searches plans: layers go back to float by measured error per saved time until the accuracy is met"
 
 
@@ -40,7 +40,7 @@ def _log(draft: Draft, node: Node) -> None:
     if node.value in LEVELS:
         draft.set("log_level", LEVELS[node.value], node)
     else:
-        node.refused(f"log_level takes {', '.join(LEVELS.values())}")
+        node.refused(f"Olive's levels are 0 to 4")
 
 
 def _cache(draft: Draft, node: Node) -> None:
