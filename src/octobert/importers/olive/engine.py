@@ -40,7 +40,7 @@ def _log(draft: Draft, node: Node) -> None:
     if node.value in LEVELS:
         draft.set("log_level", LEVELS[node.value], node)
     else:
-        node.refused(f"Olive's levels are 0 to 4")
+        node.refused("Olive's levels are 0 to 4")
 
 
 def _cache(draft: Draft, node: Node) -> None:
