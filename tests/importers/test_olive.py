@@ -270,6 +270,12 @@ def test_rows_that_only_calibrate_leave_others_to_evaluate(script: Path) -> None
     assert data["evaluate"] == {"from": "train", "samples": 500}
 
 
+def test_training_rows_that_are_scored_are_not_read_otherwise() -> None:
+    rows = data_config(load_dataset_config={"data_name": "x", "split": "train"})
+    data = recipe_of(config({"c": {"type": "OnnxConversion"}}, data_configs=[rows]))["data"]
+    assert (data["evaluate"], data["calibrate"]) == ({"from": "train"}, {"from": "validation"})
+
+
 def test_functions_that_octobert_cannot_express_are_named_or_refused(script: Path) -> None:
     rows = {"name": "pairs", "user_script": "script.py", "load_dataset_config": {"type": "unclear"}}
     own = {"user_script": "script.py", "evaluate_func": "other"}

@@ -221,7 +221,7 @@ def _calibration(
             calibrate["from"] = ("train" if rows.split != "train" or part else "validation") + own.span
         elif rows.split == "train":
             calibrate |= {"from": "train", "drop_evaluated": True} if part else {"from": "validation"}
-    if calibrate and calibrated:
+    if calibrate and (calibrated or "from" in calibrate):
         draft.set("data.calibrate", {"from": "train", **calibrate})
 
 
