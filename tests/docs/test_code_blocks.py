@@ -139,14 +139,16 @@ def test_commands_are_right(block: Block, workspace: Callable[[str], Path], monk
 
 
 def run_octobert(words: list[str], where: str) -> None:
-    """Parse a command; run it if it is fast, plan it if it can be planned."""
+    """Parse a command; if the files that it names are there, run it if it is fast, plan it if it can be planned."""
     standard_input = None
     if "<" in words:
         words, (_, name) = words[: words.index("<")], words[words.index("<") :]
         standard_input = Path(name).read_text(encoding="utf-8")
-    missing = [word for word in words if word.startswith("./") and not Path(word).exists()]
+    named = [word for word in words if word.startswith("./") or word.endswith(".onnx")]
     name = parsed(words, where)
-    if name in PLANNED and not missing and any(word.startswith("./") for word in words):
+    if not all(Path(word).exists() for word in named):
+        return
+    if name in PLANNED and named:
         words = [*words, "--dry-run"]
     elif name not in FAST or "--runtime" in words:
         return

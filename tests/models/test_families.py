@@ -344,11 +344,11 @@ def test_gelu_in_both_forms_is_written_in_plain_operators(approximate: str, tmp_
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", [name for name, head in HEADS.items() if not head.families])
 def test_a_checkpoint_of_another_head_is_refused_or_missing_nothing(checkpoint, head: str) -> None:
     """ModernBERT's classification head is more than one layer; a base checkpoint lacks it, and says so."""
     folder = checkpoint("modernbert", "embedding")
-    if head == "embedding":
+    if not HEADS[head].architecture:
         load_torch(folder, head)
         return
     with pytest.raises(ModelError, match=rf"no weights for its {head} head .*missing .*(classifier|head)"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octobert.data.tokenization import Frame, Tokenizer, TokenOffsets
-from octobert.data.windows import NOWHERE, stride_within, windows
+from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks._spans import best_spans, whole_characters
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
 
@@ -52,15 +52,16 @@ def cuts(draw: st.DrawFn) -> tuple[Frame, TokenOffsets, int, int, np.ndarray | N
     room, count = draw(st.integers(2, 20)), draw(st.integers(0, 80))
     ids = np.arange(count) + 1000
     offsets = TokenOffsets(ids, np.stack([ids, ids + 1], axis=1))
-    stride = stride_within(room, draw(st.none() | st.integers(1, room - 1)))
+    stated = draw(st.none() | st.integers(1, room - 1))
+    step = step_within(StepOptions(**{draw(st.sampled_from(["step", "overlap"])): stated}), room)
     length = room + frame.size + (0 if question is None else len(question))
-    return frame, offsets, length, stride, question
+    return frame, offsets, length, step, question
 
 
 @given(cuts())
 def test_windows_hold_every_token_and_one_of_them_answers(cut) -> None:
-    frame, offsets, length, stride, question = cut
-    found = windows(frame, offsets, length=length, stride=stride, question=question)
+    frame, offsets, length, step, question = cut
+    found = windows(frame, offsets, length=length, step=step, question=question)
     best = np.concatenate([window.ids[window.best] for window in found])
     assert sorted(best.tolist()) == offsets.ids.tolist()
     for window in found:

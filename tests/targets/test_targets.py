@@ -22,7 +22,7 @@ from octobert.core.capability import Capabilities
 from octobert.core.errors import ModelError, PlanError, RecipeError, TargetError
 from octobert.core.plan import QuantPlan
 from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.session import SessionOptions
+from octobert.core.session import ExportOptions, SessionOptions, StaticShape
 from octobert.graph import operators, qdq
 from octobert.graph.passes import contrib, epcontext, float16
 from octobert.inspection import linter
@@ -30,6 +30,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization.methods import static
 from octobert.report import targets as report_targets
+from octobert.targets import qnn
 from octobert.targets.runtimes import ort as onnxruntime
 from octobert.targets.shared.importing import unavailable
 from octobert.targets.shared.static_shape import StaticShapeSession
@@ -168,6 +169,15 @@ def test_qnn_has_16_bit_activations_one_scale_a_weight_and_gemm(everywhere: Path
     settings = json.loads((path.parent / "session.json").read_text())
     assert settings["write_context"]["ep.context_enable"] == "1"
     assert model.graph.opset_imports[""] == 21
+
+
+def test_qnn_takes_a_float_graph_with_the_gelu_of_onnx(everywhere: Path, tmp_path: Path) -> None:
+    """Float graphs are in an older opset than GELU."""
+    float_graph = onnx_of(everywhere, "ort-cpu").with_name("model.onnx")
+    qnn.export(float_graph, tmp_path, ExportOptions(shape=StaticShape(batch=1, sequence=16)))
+    written = tmp_path / "onnx" / "model_quantized.onnx"
+    assert [node.domain for node in ir.load(written).graph if node.op_type == "Gelu"] == ["", ""]
+    assert linter.lint(written, qnn.CAPABILITIES).passes
 
 
 def test_vitisai_has_its_metadata_and_onnx_runtimes_own_pairs(everywhere: Path) -> None:

@@ -74,7 +74,7 @@ def probe() -> Probe:
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the graph with a static shape, linear layers as Gemm and GELU as one operator; and the provider options."""
-    path = files.write_static(quantized, folder, options, contrib.fuse_gelu_, gemm.matmul_add_to_gemm_)
+    path = files.write_static(quantized, folder, options, contrib.fuse_own_gelu_, gemm.matmul_add_to_gemm_)
     (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
 
 

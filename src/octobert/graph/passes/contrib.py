@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octobert.graph import gelu, operators
+from octobert.graph.passes import opset
 
 # The last opset without 16-bit Quantize/DequantizeLinear; the other operators are the same as in opset 21.
 OPSET = 20
@@ -53,6 +54,13 @@ def pair_types(model: ir.Model) -> PairTypes:
                 types[operators.const_array(integers) is not None].append(_QUANT_TYPES[integers.dtype])
     most = {is_weight: max(names, key=names.count, default="none") for is_weight, names in types.items()}
     return PairTypes(activation=most[False], weight=most[True])
+
+
+def fuse_own_gelu_(model: ir.Model) -> int:
+    """Replace primitive GELUs by ONNX's own operator, in place, in the first opset that has it; return how many."""
+    if model.graph.opset_imports[""] < _GELU_OPSET:
+        opset.convert_(model, _GELU_OPSET)
+    return fuse_gelu_(model)
 
 
 def fuse_gelu_(model: ir.Model) -> int:

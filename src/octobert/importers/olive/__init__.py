@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from octobert.config.recipe import Recipe
 from octobert.core.tabular import Row, Tabular
 from octobert.importers.olive import data, document, engine, finishing, goals, model, passes, rendering, systems
 from octobert.importers.olive.document import is_config, is_config_file
@@ -90,16 +89,7 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
-    recipe, outcomes = _known(draft.ordered(), config.root.ledger.outcomes(raw))
-    return Imported(recipe=recipe, outcomes=outcomes, folder=folder, source=name)
-
-
-def _known(recipe: dict[str, Any], outcomes: tuple[Outcome, ...]) -> tuple[dict[str, Any], tuple[Outcome, ...]]:
-    """Without keys that recipes of this version do not have."""
-    absent = {key for key in recipe if key not in Recipe.model_fields}
-    why = {"verdict": "refused", "key": None, "note": "recipes of this version have no such key"}
-    changed = [o.model_copy(update=why) if (o.key or "").split(".")[0] in absent else o for o in outcomes]
-    return {key: value for key, value in recipe.items() if key not in absent}, tuple(changed)
+    return Imported(recipe=draft.ordered(), outcomes=config.root.ledger.outcomes(raw), folder=folder, source=name)
 
 
 def _calibrated(config: Config, steps: list[Pass]) -> list[tuple[Node, Node]]:
