@@ -48,3 +48,19 @@ def test_operators_of_a_library_are_refused_by_name(finished, tmp_path: Path, ta
     onnx.save(model, path)
     with pytest.raises(OctobertError, match="Escape"):
         targets.load(target).open_session(path, SessionOptions())
+
+
+@pytest.mark.parametrize("command", ["benchmark", "tune", "predict_rows", "evaluate"])
+def test_functions_for_rows_do_not_run_without_permission(package: Path, tmp_path: Path, command: str) -> None:
+    code, ran = tmp_path / "rows.py", tmp_path / "ran"
+    code.write_text(f"open({str(ran)!r}, 'w')\ndef rows(split): return []\n")
+    source = f"{code}:rows"
+    calls = {
+        "benchmark": lambda: octobert.benchmark(package, data=source),
+        "tune": lambda: octobert.tune(package, source),
+        "predict_rows": lambda: octobert.predict_rows(octobert.load(package), source, [1]),
+        "evaluate": lambda: octobert.evaluate(package, source),
+    }
+    with pytest.raises(OctobertError, match="code"):
+        calls[command]()
+    assert not ran.exists()

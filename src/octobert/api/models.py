@@ -151,7 +151,7 @@ def evaluate(
     found = _opened(package, "package", task, target, tokenizer, reference)
     metrics = metrics_of(metric, source, allow_code=allow_code)
     chosen: dict[str, Any] = {"split": split, "columns": columns, "samples": samples, "seed": seed, "metrics": metrics}
-    chosen |= {"config": config, "revision": revision}
+    chosen |= {"config": config, "revision": revision, "allow_code": allow_code}
     files = (("predictions", predictions), ("nbest", nbest))
     chosen |= {name: path_of(path, name) for name, path in files if path is not None}
     with progress_step(progress, "evaluate") as on_progress:

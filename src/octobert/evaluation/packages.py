@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from octobert.config.recipe import AUTO, Data, EvaluateMetric
+from octobert.core.errors import RecipeError
 from octobert.core.measurements import Comparison, Score
 from octobert.core.tabular import Row as TableRow
 from octobert.core.tabular import Tabular
+from octobert.core.user_code import names_code
 from octobert.data import readers, sampling, sources
 from octobert.data.rows import Row
 from octobert.evaluation import candidates, scoring
@@ -56,6 +58,7 @@ def judge(
     device: str | None = None,
     predictions: Path | None = None,
     nbest: Path | None = None,
+    allow_code: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Judgement:
     """Evaluate a finished model, and its float model on the same rows if there is one.
@@ -71,6 +74,7 @@ def judge(
         metrics: as a recipe names them; those of the task by default.
         cache, runtime_log, device: see `Predictor`.
         predictions, nbest: files for what the model predicts; see `predictions.write`.
+        allow_code: the source may be a function of the user.
         on_progress: called after each batch with what is evaluated, the rows done, and all rows.
 
     Raises:
@@ -81,7 +85,7 @@ def judge(
     predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     given = {"source": source, "evaluate": split, "config": config, "revision": revision}
-    where, rows = rows_of(given, columns, files_of(model.facts().name))
+    where, rows = rows_of(given, columns, files_of(model.facts().name), allow_code=allow_code)
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)
@@ -110,15 +114,25 @@ def judge(
     return Judgement(scores=scores, comparison=comparison, device=predictor.device, precision=predictor.precision)
 
 
-def rows_of(given: Mapping[str, Any], columns: Sequence[str], prefer: Sequence[str]) -> tuple[str, list[Row]]:
+def rows_of(
+    given: Mapping[str, Any], columns: Sequence[str], prefer: Sequence[str], *, allow_code: bool = False
+) -> tuple[str, list[Row]]:
     """Return where the rows are, for error messages, and the rows.
 
     Args:
         given: keys of the recipe's `data`: source, evaluate, config, revision.
         columns: column names, for a file without a header.
         prefer: words in the names of files that the task prefers.
+        allow_code: the source may be a function of the user.
+
+    Raises:
+        RecipeError: the source is a function, and code is not allowed.
+        DataError: the rows cannot be found or read.
     """
     split = given["evaluate"]
+    if names_code(given["source"]) and not allow_code:
+        fix = "give a file of rows; octobert evaluate takes functions, with --allow-code (in Python: allow_code=True)"
+        raise RecipeError("the rows come from code, which is not run here", where="data", got=given["source"], fix=fix)
     if Path(given["source"]).is_file():
         # All rows of a file, whatever the split is called.
         place = given["source"] + sampling.split_of(split)[1]
