@@ -23,6 +23,9 @@ MOST_FILES, MOST_BYTES, MOST_RATIO = 10_000, 64 << 30, 100
 _HARMLESS = 64 << 20
 # What the archivers of some systems add.
 _ADDED = ("__MACOSX", ".DS_Store")
+# What reading a damaged file raises. RuntimeError: an encrypted one. NotImplementedError: a method of compression that Python
+# does not have.
+DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError, ValueError)
 
 
 def unpacked(path: Path) -> Path:
@@ -66,7 +69,7 @@ def unpack(path: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            _check(path, entries)
+            check(path, entries)
             total, free = sum(entry.file_size for entry in entries), shutil.disk_usage(folder).free
             if total > free:
                 got, fix = f"{free:,} bytes", "free some space, or set OCTOBERT_CACHE to a folder on another disk"
@@ -76,14 +79,17 @@ def unpack(path: Path, folder: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(entry) as source, target.open("xb") as written:
                     shutil.copyfileobj(source, written, 1 << 20)
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
-        # RuntimeError: an encrypted file. NotImplementedError: a method of compression that Python does not have.
+    except DAMAGED as error:
         fix = "download or copy it again"
         raise ModelError("the zip file cannot be unpacked", where=str(path), got=reason(error), fix=fix) from error
 
 
-def _check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+def check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
     """Refuse what would leave the folder, or fill the disk.
+
+    Args:
+        path: the zip file.
+        entries: its files, without folders.
 
     Raises:
         ModelError: with the first entry that is wrong.

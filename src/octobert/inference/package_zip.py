@@ -61,19 +61,21 @@ def verify(path: Path) -> Verified:
     """Compare the content of every file in a zip file with the sha256 in its manifest, without unpacking it.
 
     Raises:
-        ModelError: the file is no zip file of a package, or files in it are missing or have another content, all named.
+        ModelError: the file is no zip file of a package, could not be unpacked, or files in it are missing or have another
+            content, all named.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             return _verified(path, archive)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        # RuntimeError: an encrypted file. NotImplementedError: a method of compression that Python does not have.
+    except (OSError, *archives.DAMAGED) as error:
         fix = "copy it again, or package the model again"
         raise ModelError("the zip file cannot be read", where=str(path), got=reason(error), fix=fix) from error
 
 
 def _verified(path: Path, archive: zipfile.ZipFile) -> Verified:
-    entries = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    archives.check(path, files)
+    entries = {info.filename: info for info in files}
     top, manifest = _manifest(path, archive, entries)
     inside = {PurePosixPath(name).relative_to(top).as_posix(): info for name, info in entries.items() if name.startswith(top)}
     states = {name: _state(archive, inside.get(name), digest) for name, digest in manifest.files.items()}
