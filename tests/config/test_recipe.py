@@ -27,6 +27,15 @@ def test_defaults() -> None:
     assert recipe.data.calibrate.samples == 256
 
 
+@pytest.mark.parametrize("method", ["float", {"float": {"float_parts": "float16"}}])
+def test_nothing_is_transformed_where_nothing_is_quantized(method: object) -> None:
+    recipe = loading.parse({**GOOD, "quantize": method})
+    assert (recipe.transforms, recipe.corrections) == ((), ())
+    asked = loading.parse({**GOOD, "quantize": method, "transforms": ["smoothquant"]})
+    assert [choice.name for choice in asked.transforms] == ["smoothquant"]
+    assert loading.parse({**GOOD, "quantize": "static"}).transforms[0].name == "smoothquant"
+
+
 def test_plugins_by_name_or_with_options() -> None:
     recipe = loading.parse({**GOOD, "calibrate": {"percentile": {"keep": 99.9}}, "quantize": {"static": {"disable": ["a.*"]}}})
     assert recipe.calibrate.options == {"keep": 99.9}

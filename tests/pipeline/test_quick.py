@@ -6,6 +6,7 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.pipeline.facts import facts_of
 from octobert.pipeline.planner import steps_of
+from octobert.pipeline.quick import shortened
 from tests.support.runs import TARGETS
 
 
@@ -23,6 +24,12 @@ def test_a_quick_run_measures_less(finished) -> None:
     assert (timed.batch, timed.repeats, timed.sequence) == ((1,), 12, ("data", 64))
     absent = facts_of(quick(finished[0]), tune=False).absent
     assert absent["openvino-f32"] == "left out by quick: true"
+
+
+def test_quick_shortens_throughput_and_timing_by_seconds() -> None:
+    plain = {"model": "m", "task": "text-classification", "data": "d", "quick": True}
+    for given, seconds in (({"goal": "throughput"}, 4), ({"seconds": 60}, 4), ({"seconds": 2}, 2), ({}, None)):
+        assert shortened(parse({**plain, "benchmark": given}), []).benchmark.seconds == seconds
 
 
 def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None:

@@ -246,7 +246,7 @@ class Recipe(FrozenModel):
         qat: Quantization-aware training, after calibration. It excludes transforms and corrections, which would change the
             trained weights.
         training: How training runs: processes, machines, checkpoints.
-        transforms: Graph transforms before calibration.
+        transforms: Graph transforms before calibration. Default: SmoothQuant; none with the method `float`.
         calibrate: The calibrator.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
             CUDAExecutionProvider.
@@ -330,8 +330,11 @@ class Recipe(FrozenModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _qat_defaults(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and raw.get("qat") is not None:
+    def _none_by_default(cls, raw: Any) -> Any:
+        """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized."""
+        method = raw.get("quantize") if isinstance(raw, dict) else None
+        is_float = (method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)) == "float"
+        if isinstance(raw, dict) and (is_float or raw.get("qat") is not None):
             return {**{new: () for old, new in RENAMED.items() if old not in raw}, **raw}
         return raw
 

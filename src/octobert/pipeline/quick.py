@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from octobert.config.recipe import Recipe
 from octobert.evaluation import candidates
 
-# Evaluation rows: the interval of an accuracy is some seven points to either side. Rounds: enough for a median.
-ROWS, ROUNDS = 128, 12
+# Evaluation rows: the interval of an accuracy is some seven points to either side. Rounds: enough for a median. Seconds: four
+# turns, the fewest that give an interval.
+ROWS, ROUNDS, SECONDS = 128, 12, 4.0
 
 
 def shortened(recipe: Recipe, measured: list[str]) -> Recipe:
@@ -18,7 +21,10 @@ def shortened(recipe: Recipe, measured: list[str]) -> Recipe:
     """
     if not recipe.quick:
         return recipe
-    timed = {"batch": (min(recipe.benchmark.batch),), "repeats": min(recipe.benchmark.repeats, ROUNDS)}
+    full = recipe.benchmark
+    timed: dict[str, Any] = {"batch": (min(full.batch),), "repeats": min(full.repeats, ROUNDS)}
+    if full.seconds is not None or full.goal == "throughput":
+        timed["seconds"] = min(full.seconds or SECONDS, SECONDS)
     evaluated = recipe.data.evaluate
     rows = evaluated.model_copy(update={"samples": min(evaluated.samples or ROWS, ROWS)})
     forms = dict.fromkeys(form for target in measured for form in candidates.float_forms(target))
@@ -26,6 +32,6 @@ def shortened(recipe: Recipe, measured: list[str]) -> Recipe:
         update={
             "data": recipe.data.model_copy(update={"evaluate": rows}),
             "baselines": tuple(forms) if recipe.baselines is None else recipe.baselines,
-            "benchmark": recipe.benchmark.model_copy(update=timed),
+            "benchmark": full.model_copy(update=timed),
         }
     )
