@@ -303,12 +303,12 @@ def test_the_head_of_a_loaded_model_is_read(script: Path, loader: str, task: str
         ([1, 2], "config: the file is not an Olive config (got a list, expected a JSON object with input_model and passes)."),
         ({}, "config: the file is not an Olive config (got an empty object, expected a JSON object with input_model and passes)."),
         ({"passes": {}}, 'config: the config has no input_model (expected {"type": …, "model_path": …}).'),
-        (config({"q": {"type": "OnnxQuantisation"}}), 'config: passes.q.type: the importer does not know this pass (got onnxquantisation); did you mean "onnxquantization"?.'),
-        (config({"q": {"type": "GptqQuantizer"}}), "config: passes.q.type: the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits (got gptqquantizer); remove the pass."),
+        (config({"q": {"type": "OnnxQuantisation"}}), 'config: passes.q.type: the importer does not know this pass (got OnnxQuantisation); did you mean "onnxquantization"?'),
+        (config({"q": {"type": "GptqQuantizer"}}), "config: passes.q.type: the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits (got GptqQuantizer); remove the pass."),
         (config({"q": {"type": "OnnxStaticQuantization", "precision": "int4"}}), "config: passes.q.precision: octobert's weights have 8 bits (got int4, expected int8 or uint8)."),
         (config({"q": {}}), "config: passes.q: the pass has no type."),
         (config(builds={"a": {}}), "config: the config is of another version of Olive's schema: builds means several builds in one file; write one config for each build."),
-        (config(evaluator="score"), 'config: evaluator: evaluators has no "score"; did you mean "scores"?.'),
+        (config(evaluator="score"), 'config: evaluator: evaluators has no "score"; did you mean "scores"?'),
         (config(pass_flows=[["convert"]]), 'config: pass_flows: there is no pass "convert"; known: quant.'),
         (config(input_model={"type": "HfModel", "model_path": "m", "task": "text-generation"}), "config: input_model.task: octobert has no such task: it quantizes encoders"),
         (config(input_model={"type": "CompositeModel"}), "config: input_model.type: the importer does not know this kind of model (got CompositeModel, expected"),
@@ -318,7 +318,7 @@ def test_the_head_of_a_loaded_model_is_read(script: Path, loader: str, task: str
 def test_what_would_change_the_result_is_one_sentence(raw: Any, message: str) -> None:
     with pytest.raises(RecipeError) as raised:
         olive.convert(raw)
-    assert str(raised.value).startswith(message.replace("?.", "?"))
+    assert str(raised.value).startswith(message)
 
 
 def test_unknown_fields_are_refused_as_unknown() -> None:

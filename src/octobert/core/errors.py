@@ -63,7 +63,8 @@ class OctobertError(Exception):
         details = [f"got {self.got}"] if self.got else []
         details += [f"expected {self.expected}"] if self.expected else []
         body = f"{head} ({', '.join(details)})" if details else head
-        return printable(f"{body}; {self.fix}." if self.fix else f"{body}.")
+        sentence = f"{body}; {self.fix}" if self.fix else body
+        return printable(sentence if sentence.endswith("?") else f"{sentence}.")
 
     def to_json(self) -> dict[str, str | None]:
         """The error as plain data, for `events.jsonl` and for other processes."""

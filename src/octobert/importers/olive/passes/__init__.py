@@ -55,13 +55,19 @@ def read(draft: Draft, steps: list[Pass]) -> None:
         where = f"{draft.config.where}: {step.node.path}.type"
         if step.kind in _GENERATIVE:
             what = "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits"
-            raise RecipeError(what, where=where, got=step.kind, fix="remove the pass")
+            raise RecipeError(what, where=where, got=_written(step), fix="remove the pass")
         if step.kind not in PASSES:
-            raise RecipeError("the importer does not know this pass", where=where, got=step.kind, fix=_nearest(step.kind))
+            raise RecipeError("the importer does not know this pass", where=where, got=_written(step), fix=_nearest(step.kind))
         before, table = PASSES[step.kind]
         if before is not None:
             before(draft, step.node)
         apply(draft, step.node, table, _COMMON)
+
+
+def _written(step: Pass) -> str:
+    """The type as the config spells it."""
+    named = step.node.get("type")
+    return str(named.value) if named is not None else step.kind
 
 
 def _nearest(kind: str) -> str:
