@@ -10,7 +10,7 @@ import pytest
 
 import octobert
 from octobert.core import drivers
-from octobert.core.errors import TargetError
+from octobert.core.errors import ModelError, TargetError
 from octobert.core.setup import Need, Setup
 from octobert.pipeline import setup
 from octobert.report import needs
@@ -62,6 +62,11 @@ def test_a_build_under_no_name_is_told_by_its_target() -> None:
         if not octobert.list_targets()[target][1].available:
             assert f"a build of ort for {target}: install " in said
     assert found.conflicts == ()
+
+
+def test_a_name_that_no_package_can_have_is_one_sentence() -> None:
+    with pytest.raises(ModelError, match="this is no name of a package"):
+        octobert.setup({**PLAIN, "model": "package:foo bar/model"})
 
 
 def test_another_build_of_onnxruntime_is_said_and_not_installed() -> None:

@@ -131,6 +131,19 @@ def test_noise_is_said() -> None:
     assert "other programs used 1.8 of 4 cores, and the hypervisor took 5% of the CPU time" in busy
 
 
+def test_only_a_plan_that_quantizes_is_called_int8(report) -> None:
+    def precision(plan: object) -> str:
+        changed = report.model_copy(update={"plans": {**report.plans, "ort-cpu": plan}})
+        return next(model.timing.precision for model in summary.model_results(changed) if model.timing.name == "ort-cpu")
+
+    plan = report.plans["ort-cpu"]
+    floating = tuple(decision.model_copy(update={"quantizer": None}) for decision in plan.decisions)
+    assert precision(plan) == "int8 + f32"
+    assert precision(plan.model_copy(update={"float_parts": "float16"})) == "int8 + f16"
+    assert precision(plan.model_copy(update={"decisions": floating})) == "f32"
+    assert precision(plan.model_copy(update={"decisions": floating, "float_parts": "float16"})) == "f16"
+
+
 def test_a_quick_run_says_so(report) -> None:
     quick = report.model_copy(update={"recipe": {**report.recipe, "quick": True}})
     assert summary.warnings(quick)[0].startswith("This run was quick (quick: true): 40 evaluation rows and 3 rounds of timing")

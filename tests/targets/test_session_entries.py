@@ -73,6 +73,7 @@ def test_a_package_is_opened_as_its_recipe_says(finished, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("entries", "on_files"),
     [
+        ({"provider": {"trt_engine_cache_enable": 1}}, ("provider.trt_engine_cache_enable",)),
         ({"options": {"optimized_model_filepath": "x"}}, ("options.optimized_model_filepath",)),
         ({"options": {"enable_profiling": True}}, ("options.enable_profiling",)),
         ({"options": {"CACHE_DIR": "x"}}, ("options.CACHE_DIR",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import warnings
 from pathlib import Path
@@ -90,6 +91,11 @@ def test_metrics_of_more_classes_and_of_labels_equal_scikit_learn() -> None:
         "macro_recall": reference.recall_score(right, predicted, average="macro"),
     }
     assert {n: s.value for n, s in scores_of(task, outputs, gold, *expected).items()} == pytest.approx(expected)
+
+
+def test_a_task_with_other_metrics_can_be_copied() -> None:
+    task = build("mrpc", {})
+    assert copy.copy(measured(task, measures_of(["auroc"], None, task))).primary == "auroc"
 
 
 def test_a_metric_of_the_user_gets_predictions_and_references(tmp_path) -> None:

@@ -234,3 +234,8 @@ def test_a_masked_language_model_in_8_bits(filled) -> None:
     with octobert.load(filled / "ort-cpu") as package:
         (answer,) = package(text)
     assert len(answer["masks"]) == text.count("[MASK]") == 1
+
+
+def test_undefined_logits_are_no_right_guesses() -> None:
+    row = _masking.MaskedRow(np.array([1, 2, 3]), np.zeros(3, np.int64), False, np.array([1]), np.array([2]), 5, False)
+    assert row.kept({"logits": np.full((3, 5), np.nan)})[_masking.RANK].tolist() == [5]

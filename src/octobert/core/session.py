@@ -79,7 +79,7 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z_ +-][A-Za-z0-9_ +-]{0,39}|-?[0-9]{1,12}(\.[0
 _LARGEST_PLAIN = 10**12
 # Parts of names of options that make a runtime load or write files, or that hold addresses.
 _NOT_PLAIN_NAME = re.compile(
-    r"path|file|dir|folder|lib|plugin|package|prefix|profil|config|xclbin|dump|external|alloc_|_free|user_",
+    r"path|file|dir|folder|lib|plugin|package|prefix|profil|config|xclbin|dump|external|alloc_|_free|user_|(cache|context)_enable",
     re.IGNORECASE,
 )
 

@@ -20,7 +20,7 @@ from octobert import targets
 from octobert.config.recipe import EvaluateMetric, Recipe
 from octobert.core import environment, processes
 from octobert.core.drivers import DRIVERS
-from octobert.core.errors import TargetError
+from octobert.core.errors import ModelError, TargetError
 from octobert.core.setup import Need, Setup
 
 # Distributions that install the module `onnxruntime`: only the one installed last can be used.
@@ -36,7 +36,11 @@ BUILDS = (
 
 
 def setup_of(recipe: Recipe) -> Setup:
-    """What a recipe needs, by its model, its training, its metrics and its targets."""
+    """What a recipe needs, by its model, its training, its metrics and its targets.
+
+    Raises:
+        ModelError: the model is in a package, and the name of that is none.
+    """
     needs = _merged([*_packages(recipe), *_builds(recipe), *_drivers(recipe)])
     missing = [need for need in needs if need.kind == "package" and not need.fits]
     extras = sorted({need.extra for need in missing if need.extra})
@@ -99,6 +103,8 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
         yield from _of_extra("tune", "tune", required=True)
     if recipe.model.startswith("package:"):
         name = recipe.model.removeprefix("package:").partition("/")[0]
+        if not name.replace("-", "_").isidentifier():
+            raise ModelError("this is no name of a package", where="model", got=recipe.model, expected="package:NAME/PATH")
         yield _package(Requirement(name.replace("_", "-")), "model", required=True)
     if recipe.model.startswith("azureml://"):
         yield from _of_extra("azureml", "model", required=True)

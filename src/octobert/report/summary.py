@@ -16,6 +16,7 @@ from octobert.core.measurements import (
     Throughput,
     score_named,
 )
+from octobert.core.plan import QuantPlan
 from octobert.core.results import Report, Search
 from octobert.core.settings import Tuned
 from octobert.report import times
@@ -81,12 +82,19 @@ def throughputs(report: Report) -> list[times.Timing]:
 
 
 def _timings(report: Report, latencies: Sequence[Latency | Throughput], speedups: Sequence[Speedup]) -> list[times.Timing]:
-    float16 = {name for name, plan in report.plans.items() if plan.float_parts == "float16"}
     timings = times.timings(latencies, report.footprints, speedups)
     return [
-        replace(timing, precision="int8 + f16") if footprint.candidate in float16 else timing
+        replace(timing, precision=_precision(report.plans.get(footprint.candidate), footprint))
         for timing, footprint in zip(timings, report.footprints, strict=True)
     ]
+
+
+def _precision(plan: QuantPlan | None, footprint: Footprint) -> str:
+    """The arithmetic of a model: that of its float operators, after int8 where its plan quantizes something."""
+    if plan is None:
+        return footprint.precision
+    parts = "f16" if plan.float_parts == "float16" else footprint.precision
+    return f"int8 + {parts}" if plan.quantized else parts
 
 
 def score_text(score: Score) -> str:

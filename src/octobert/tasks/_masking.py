@@ -60,7 +60,8 @@ class MaskedRow(Encoded):
         ids = np.take_along_axis(ids, order, axis=-1)
         known = np.maximum(self.wanted, 0)[:, None]
         right = np.take_along_axis(logs, known, axis=-1)
-        rank = np.sum(logs >= right, axis=-1)
+        # Undefined logits are no first guesses.
+        rank = np.sum(~(logs < right), axis=-1)
         return {
             IDS: ids.astype(np.int32),
             LOGS: np.take_along_axis(logs, ids, axis=-1).astype(np.float32),

@@ -225,7 +225,8 @@ class Measured:
     packs: bool
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
+        # A copy in the making has no task yet.
+        return getattr(object.__getattribute__(self, "task"), name)
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
         """[items] with what the metrics read in named columns, so that one resampling serves all of them."""

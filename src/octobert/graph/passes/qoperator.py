@@ -91,7 +91,8 @@ def _write_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Node) -> No
     b, b_scale, b_zero = right.inputs[:3]
     output = node.outputs[0]
     quantize = _only_reader(output, "QuantizeLinear")
-    if quantize is not None and len(quantize.inputs) == 3 and quantize.inputs[0] is output:
+    # The kernel writes the type of its first input.
+    if quantize is not None and quantize.inputs[0] is output and _dtype(quantize) == _dtype(left):
         y, name = quantize.outputs[0], str(quantize.outputs[0].name)
         y.name = f"{name}.pair"
         inputs = [a, a_scale, a_zero, b, b_scale, b_zero, *quantize.inputs[1:]]
