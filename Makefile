@@ -67,10 +67,11 @@ bench: install
 	$(BIN)/python benchmarks/norms.py
 	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
 
-# OLIVE is a checkout of Olive; MODEL and DATA take the place of the models and data of its configs.
+# OLIVE is a checkout of Olive; MODEL and DATA take the place of the models and data of its configs. SEARCH: part of the names of the
+# configs whose plans are searched, by default all.
 bench-olive: install
 	$(BIN)/python benchmarks/olive.py $(OLIVE)/examples/bert --model $(MODEL) --data $(DATA)/mrpc \
-	  --texts $(DATA)/xnli/dev-en.tsv --page docs/reference/olive-configs.md
+	  --texts $(DATA)/xnli/dev-en.tsv --search "$(SEARCH)" --page docs/reference/olive-configs.md
 
 # Damaged files of every kind, 10,000 of each at the most in five minutes each.
 fuzz: install

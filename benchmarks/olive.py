@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import json
 import shutil
 import textwrap
@@ -31,6 +32,7 @@ from pydantic import BaseModel, Field
 
 import octobert
 from octobert.config import loading
+from octobert.core import environment
 from octobert.core.errors import OctobertError
 from octobert.core.results import Report
 from octobert.importers import olive
@@ -231,16 +233,19 @@ def page(results: list[Ran], arguments: argparse.Namespace) -> str:
 
 
 def _introduction(imported: list[Ran], results: list[Ran], ran: list[Ran], arguments: argparse.Namespace) -> str:
+    here = environment.current()
     return (
-        f"`make bench-olive` writes this page: {len(imported)} of {len(results)} configs of Olive's `{arguments.title}` were "
+        f"`make bench-olive{f' SEARCH={arguments.search}' if arguments.search else ''}` writes this page: {len(imported)} of "
+        f"{len(results)} configs of Olive's `{arguments.title}` were "
         f"imported, and {len(ran)} run. Their models and data are on the Hub. {arguments.model.name} and the rows of "
         f"{arguments.data.name} took their place; for features, all-MiniLM-L6-v2 and premises of "
         f"{arguments.texts.parent.name}; for next sentences, the same classifier with its head renamed. With `quick: true` at "
         "most 128 rows are evaluated, so an accuracy of 0.80 has an interval of ±0.07. The machine did other work at the same "
         "time. Plans were searched, on 200 rows for a minute, and sessions tuned "
         f"{f'for: {arguments.search}' if arguments.search else 'for every goal'}; trainings took 400 rows and octobert's own "
-        "loop. × float is the ratio of medians over the float model on the same runtime. Files of targets that cannot run here "
-        "were written without a search, and checked."
+        "loop. × float is the ratio of medians over the float model on the same runtime, slowest to fastest timed shape. "
+        "Files of targets that cannot run here were written without a search and structurally checked, not run. "
+        f"{datetime.date.today()}, {here.cpu}, {here.cores} cores, {', '.join(here.features)}."
     )
 
 
@@ -256,7 +261,7 @@ def _row(result: Ran) -> str:
         shown = [_figures(result.report, name) for name in recipe.targets if name not in result.absent]
         figures = "; ".join([*shown, *([result.failed] if result.failed else [])])
     written = "; ".join(f"{target}: {checked}" for target, checked in result.checked.items())
-    return f"| {result.name} | {_cell(what)} | {_cell(figures)} | {_cell(written)} | {fields} |"
+    return f"| {Path(result.name).name} | {_cell(what)} | {_cell(figures)} | {_cell(written)} | {fields} |"
 
 
 def _figures(report: Report, target: str) -> str:
@@ -271,7 +276,8 @@ def _figures(report: Report, target: str) -> str:
     if model.comparison is not None and not scores:
         scores = [f"{model.comparison.fidelity_name} {model.comparison.fidelity:.4f}"]
     ratios = [speedup.ratio for speedup in model.timing.baseline.values()]
-    speed = f", {max(ratios):.2f} × float" if ratios else ""
+    fastest = f"{min(ratios):.1f}" if ratios else ""
+    speed = f", {fastest if len(ratios) == 1 else f'{fastest} to {max(ratios):.1f}'} × float" if ratios else ""
     return f"{target}: {', '.join(scores)}{speed}"
 
 
@@ -284,7 +290,8 @@ def _refused(results: list[Ran]) -> list[str]:
             if outcome.verdict == "refused":
                 found[outcome.field, outcome.value, outcome.note].append(result.name)
     rows = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [f"| `{f}` | `{_cell(v)}` | {_cell(why)} | {', '.join(names)} |" for (f, v, why), names in rows]
+    short = {key: ", ".join(Path(name).name for name in names) for key, names in rows}
+    return [f"| `{field}` | `{_cell(value)}` | {_cell(why)} | {names} |" for (field, value, why), names in short.items()]
 
 
 def _cell(text: str) -> str:
