@@ -157,10 +157,26 @@ def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# A run whose stages are in one process: each of their own would import the runtimes again.
+RUN = """
+import sys
+from pathlib import Path
+from octobert.config import loading
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+runner.run(loading.load(Path(sys.argv[1])), Path(sys.argv[2]), executor=inline.run)
+"""
+
+
 def octobert(folder: Path, *arguments: object) -> str:
     """Run the command line with the extra plugins installed."""
+    return python(folder, "-m", "octobert", *arguments)
+
+
+def python(folder: Path, *arguments: object) -> str:
+    """Run Python with the extra plugins installed."""
     environment = {**os.environ, "PYTHONPATH": str(folder / "site")}
-    command = [sys.executable, "-m", "octobert", *map(str, arguments)]
+    command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -168,8 +184,8 @@ def octobert(folder: Path, *arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def package(extra: Path) -> Path:
-    """The package that `octobert run` makes with the extra plugins."""
-    octobert(extra, "run", extra / "recipe.yaml", "--out", extra / "out")
+    """The package that a run makes with the extra plugins."""
+    python(extra, "-c", RUN, extra / "recipe.yaml", extra / "out")
     return extra / "out" / "extra-target"
 
 

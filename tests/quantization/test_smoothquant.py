@@ -48,7 +48,8 @@ def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
 @pytest.mark.parametrize(
     ("family", "head"),
     [(family, "sequence-classification") for family in FAMILIES]
-    + [(family, head) for family in ("bert", "modernbert") for head in ("token-classification", "embedding")],
+    + [(family, "embedding") for family in ("bert", "modernbert")]
+    + [("bert", "question-answering"), ("modernbert", "token-classification")],
 )
 def test_any_scales_leave_the_float_function_alone(captured, family: str, head: str, tmp_path) -> None:
     """Every group, scaled by random factors from 1/64 to 64: folded weights and the Muls must cancel out."""

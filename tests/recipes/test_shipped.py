@@ -77,19 +77,18 @@ def out(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Recipe → its data, and what makes it small.
 SQUAD = "task.squad.max_length=40", "task.squad.max_query_length=8"
-TRAINED = "qat.epochs=0.5", "qat.batch=8", "qat.learning_rate=1.0e-3"
-# The search is planned; it runs in the tests of its own.
+# Searches and most trainings are planned; they run in tests of their own.
 SEARCHED = ("accuracy=null", "tune=[]")
+LEFT_OUT = (*SEARCHED, "finetune=null", "qat=null")
 SMALL: dict[str, tuple[str, ...]] = {
     "migraphx-squad": ("squad", *SQUAD, "task.squad.step=8"),
-    "qdqbert-squad": ("squad", *SQUAD, "task.squad.overlap=8", "finetune=null", *TRAINED),
+    "qdqbert-squad": ("squad", *SQUAD, "task.squad.overlap=8", "finetune=null", "qat=null"),
     # ort-cuda takes heads of a multiple of 16 channels; the tiny model has 8.
     "imdb-qat": (
         "reviews",
         "task.imdb.max_length=32",
-        "data.finetune.samples=16",
         "finetune=null",
-        "qat.epochs=0.5",
+        "qat=null",
         "targets=[ort-cpu, openvino-cpu]",
     ),
     "nncf-mrpc": ("pairs",),
@@ -98,7 +97,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "inc-smoothquant": ("pairs", *SEARCHED),
     "features": ("pairs", "task={feature-extraction: {text: [sentence1]}}"),
     "next-sentence-qnn": ("pairs", "task={next-sentence: {text: [sentence1, sentence2], max_length: 64}}"),
-    "qat-loop": ("pairs", *TRAINED, "data.finetune.samples=16"),
+    "qat-loop": ("pairs", "qat.epochs=0.5", "qat.batch=8", "qat.learning_rate=1.0e-3", "data.finetune.samples=16"),
 }
 
 # Their capture takes seconds, and the runs of other recipes have everything else: these are planned.
@@ -125,8 +124,9 @@ def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[
     elif raw["task"] == "mrpc" or "mrpc" in raw["task"]:
         small += ["task=mrpc"]
     small += ["measure=false", "allow_code=true", "zip=true"]
-    planned = loading.load(path, [*small, *(change for change in changes if change not in SEARCHED)])
-    assert {"package", "archive", *(("search",) if "accuracy" in raw else ())} <= {s.stage for s in planner.steps_of(planned)}
+    planned = loading.load(path, [*small, *(change for change in changes if change not in LEFT_OUT)])
+    long = [stage for key, stage in (("accuracy", "search"), ("finetune", "finetune"), ("qat", "qat")) if key in raw]
+    assert {"package", "archive", *long} <= {step.stage for step in planner.steps_of(planned)}
     if path.stem in PLANNED:
         return
     changed = loading.load(path, [*small, *changes])
