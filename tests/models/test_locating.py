@@ -310,3 +310,10 @@ def test_an_architecture_names_the_type_too(archive) -> None:
         resolve(archive, family="roberta")
     with pytest.raises(RecipeError, match=r'family: there is no such model type; did you mean "bert"\? \(got \'brt\'\)'):
         parse({"model": "m", "task": "mrpc", "data": "d", "family": "brt"})
+
+
+def test_a_server_that_refuses_what_is_not_there_has_no_files_beside_a_model(web, cache) -> None:
+    web.files["/model.onnx"] = b"x"
+    web.status = {f"/{name}": 403 for name in ("model.onnx_data", "model.onnx.data", "config.json", "vocab.txt")}
+    digest = hashlib.sha256(b"x").hexdigest()
+    assert downloads.downloaded(f"{web.address}/model.onnx#sha256={digest}").read_bytes() == b"x"

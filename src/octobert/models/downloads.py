@@ -185,8 +185,9 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
             raise _Interrupted("the file was shorter than before") from error
         if error.code in (429, 500, 502, 503, 504):
             raise _Interrupted(f"{error.code} {error.reason}") from error
-        kind = _Missing if error.code in (404, 410) else ModelError
-        fix = "check the address" if kind is _Missing else "check the address, and whether it needs a login"
+        # Stores that do not list their files answer 403 for those that are not there.
+        kind = _Missing if error.code in (401, 403, 404, 410) else ModelError
+        fix = "check the address" if error.code in (404, 410) else "check the address, and whether it needs a login"
         raise kind("the server does not give the file", where=address, got=f"{error.code} {error.reason}", fix=fix) from error
     except (OSError, http.client.HTTPException) as error:
         if is_disk_error(error):
