@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import yaml
 import octobert
 from octobert.config import loading
 from octobert.core.results import Report
+from octobert.graph import operators
 from octobert.pipeline import planner, runner
 from octobert.pipeline.executors import inline
 from tests.support.checkpoints import WORDS
@@ -75,6 +77,21 @@ def out(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return warmed(finished[1], tmp_path_factory.mktemp("recipes") / "out", "capture")
 
 
+@pytest.fixture(scope="session")
+def exported(captured, checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`exported("question-answering")` → an ONNX file of the tiny BERT, whose capture takes no seconds."""
+
+    def get(head: str) -> Path:
+        def make(folder: Path) -> None:
+            for name in ("config.json", "tokenizer.json"):
+                shutil.copyfile(checkpoint("bert", head) / name, folder / name)
+            operators.save(captured("bert", head).model, folder / "model.onnx")
+
+        return made_once(tmp_path_factory, f"exported-{head}", make) / "model.onnx"
+
+    return get
+
+
 # Recipe → its data, and what makes it small.
 SQUAD = "task.squad.max_length=40", "task.squad.max_query_length=8"
 # Searches and most trainings are planned; they run in tests of their own.
@@ -107,7 +124,9 @@ HEADS = {"features": "feature-extraction", "next-sentence-qnn": "next-sentence"}
 
 @pytest.mark.filterwarnings("ignore::octobert.PublishedFileWarning")  # packages of the recipe before
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[str, str], Path]) -> None:
+def test_workflows_run(
+    path: Path, data: Path, out: Path, checkpoint: Callable[[str, str], Path], exported: Callable[[str], Path]
+) -> None:
     folder, *changes = SMALL.get(path.stem, ("pairs",))
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     head = HEADS.get(path.stem, "question-answering" if folder == "squad" else "sequence-classification")
@@ -129,6 +148,8 @@ def test_workflows_run(path: Path, data: Path, out: Path, checkpoint: Callable[[
     assert {"package", "archive", *long} <= {step.stage for step in planner.steps_of(planned)}
     if path.stem in PLANNED:
         return
+    if head != "sequence-classification":
+        changes.append(f"model={exported(head)}")
     changed = loading.load(path, [*small, *changes])
     report: Report = runner.run(changed, out, executor=inline.run)
     assert list(report.plans) == list(changed.targets)
