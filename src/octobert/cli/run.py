@@ -92,7 +92,9 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
         raise typer.Exit(TargetError.exit_code if found.missing else 0)
     if missing := found.missing:
         names = ", ".join(f"{need.name} {need.version}".strip() for need in missing)
-        raise TargetError("the recipe needs what is not installed here", got=names, fix="; ".join(found.commands))
+        raise TargetError(
+            "the recipe needs what is not installed here", got=names, fix="; ".join([*found.commands, *found.conflicts])
+        )
 
 
 def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> None:

@@ -42,7 +42,7 @@ class Setup(Tabular):
     Args:
         needs: packages first.
         commands: install the missing Python packages in this environment.
-        conflicts: what these commands leave out because it would break something here, as sentences.
+        conflicts: what these commands leave out because it would break something here or is of unknown origin, as sentences.
         problem: why nothing can be installed from here; None if it can.
     """
 

@@ -108,7 +108,7 @@ def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pin
     with atomic_write(folder / _RECORD) as written:
         written.write_text(json.dumps(record, indent=2), encoding="utf-8")
     if pinned is None:
-        text = f"downloaded {address} ({record['size']:,} bytes); add #sha256={digest} to its name to accept no other file"
+        text = f"downloaded {address} ({record['size']:,} bytes); add #sha256={digest} to its name to accept this file only"
         warnings.warn(text, DownloadWarning, stacklevel=2)
 
 

@@ -45,10 +45,26 @@ def setup_of(recipe: Recipe) -> Setup:
     missing = [need for need in needs if need.kind == "package" and not need.fits]
     extras = sorted({need.extra for need in missing if need.extra})
     commands = [environment.install(",".join(extras))] if extras else []
-    if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra):
+    own = _in_package(recipe)
+    if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra and need.name != own):
         commands.append(f"pip install {' '.join(map(shlex.quote, loose))}")
-    conflicts = tuple(_conflict(need) for need in needs if need.name in BUILDS and not need.fits)
-    return Setup(needs=tuple(needs), commands=tuple(commands), conflicts=conflicts, problem=pip_problem())
+    left_out = [_conflict(need) for need in needs if need.name in BUILDS and not need.fits]
+    left_out += [_unknown(need) for need in missing if need.name == own]
+    return Setup(needs=tuple(needs), commands=tuple(commands), conflicts=tuple(left_out), problem=pip_problem())
+
+
+def _in_package(recipe: Recipe) -> str | None:
+    """The distribution that holds the recipe's model.
+
+    Raises:
+        ModelError: it has a name that no distribution can have.
+    """
+    if not recipe.model.startswith("package:"):
+        return None
+    name = recipe.model.removeprefix("package:").partition("/")[0]
+    if not name.replace("-", "_").isidentifier():
+        raise ModelError("this is no name of a package", where="model", got=recipe.model, expected="package:NAME/PATH")
+    return name.replace("_", "-")
 
 
 def install(setup: Setup, tell: Callable[[str], None]) -> None:
@@ -101,11 +117,8 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
         yield from _of_extra("metrics", "metric", required=True)
     if recipe.tune:
         yield from _of_extra("tune", "tune", required=True)
-    if recipe.model.startswith("package:"):
-        name = recipe.model.removeprefix("package:").partition("/")[0]
-        if not name.replace("-", "_").isidentifier():
-            raise ModelError("this is no name of a package", where="model", got=recipe.model, expected="package:NAME/PATH")
-        yield _package(Requirement(name.replace("_", "-")), "model", required=True)
+    if own := _in_package(recipe):
+        yield _package(Requirement(own), "model", required=True)
     if recipe.model.startswith("azureml://"):
         yield from _of_extra("azureml", "model", required=True)
     for name in recipe.targets:
@@ -206,6 +219,12 @@ def _merged(needs: list[Need]) -> list[Need]:
         changes = {"wanted_by": wanted_by, "required": earlier.required or need.required}
         merged[need.name] = (need if earlier.fits else earlier).model_copy(update=changes)
     return list(merged.values())
+
+
+def _unknown(need: Need) -> str:
+    """Why the package of a model is not installed: a recipe of somebody else could name any."""
+    why = "has the recipe's model, and installing a package can run its code; if you trust it"
+    return f"{need.name} {why}: pip install {need.name}"
 
 
 def _conflict(need: Need) -> str:

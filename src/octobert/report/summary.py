@@ -264,7 +264,7 @@ def tuned_text(result: Tuned) -> str:
 
 def goal_text(goal: SpeedGoal) -> str:
     """Return whether a target reaches the goal of speed, as a sentence."""
-    wanted = f"{goal.target}: the goal of a speedup of at least {goal.min_speedup:g}"
+    wanted = f"{goal.target}: the goal of a speedup in latency of at least {goal.min_speedup:g}"
     if goal.slowest is None:
         return f"{wanted} was not measured here."
     over = f"{times.speedup_text(goal.slowest)} × {goal.slowest.reference}"
