@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
+from octobert.config.choosing import Choose, Search
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core.errors import OldNameWarning, did_you_mean
 from octobert.core.family import families
@@ -254,6 +255,10 @@ class Recipe(FrozenModel):
         corrections: Weight corrections after quantization.
         sensitivity: Measure the output error of each quantized value.
         accuracy: Search for the fastest plan that meets an accuracy criterion.
+        choose: Let octobert find the best model for this machine: runtime, precision, method and its options.
+        search: Try the combinations of listed values of recipe keys.
+        executor: Where the trials of `choose` and `search` are made and judged: in processes of this machine, or on a Ray
+            cluster (`RAY_ADDRESS`) whose machines share the output directory. Timings stay on this machine.
         speed: The speedup that every target must reach. The models are not changed for it; the report and the exit code say
             whether it is met.
         strict: A plan that breaks a rule of its target is an error. Otherwise the plan is repaired, and the report lists the
@@ -302,6 +307,9 @@ class Recipe(FrozenModel):
     corrections: Annotated[tuple[Choice, ...], PluginOf("corrections")] = (Choice(name="bias-correction"),)
     sensitivity: bool = False
     accuracy: Accuracy | None = None
+    choose: Choose | None = None
+    search: Search | None = None
+    executor: Literal["local", "ray"] = "local"
     speed: Speed | None = None
     strict: bool = True
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
@@ -350,6 +358,18 @@ class Recipe(FrozenModel):
                 raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
         if self.finetune is not None and self.finetune.distill is not None and self.finetune.distill.teacher is None:
             raise ValueError("finetune.distill needs a teacher")
+        return self
+
+    @model_validator(mode="after")
+    def _chooses_once(self) -> Recipe:
+        chooses = [name for name in ("choose", "search") if getattr(self, name) is not None]
+        if len(chooses) > 1:
+            raise ValueError("choose and search exclude each other: octobert decides what to try, or you list it")
+        for name in ("qat", "accuracy", "speed") if chooses else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{chooses[0]} and {name} exclude each other; {chooses[0]}.limits say what a model must keep")
+        if chooses and not self.measure:
+            raise ValueError(f"{chooses[0]}: models have to be measured; remove measure: false")
         return self
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ from octobert.core.measurements import Comparison, Footprint, Latency, Load, Sco
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
 from octobert.core.ranges import Provenance, Ranges
+from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries
 from octobert.core.settings import Tuned
 from octobert.core.tabular import Row, Tabular
@@ -337,6 +338,7 @@ class Report(Tabular):
         speedups: of each quantized model at each shape, compared with every float form that was timed on its runtime.
         throughputs: per candidate and shape, of inferences at the same time; empty where the recipe does not ask for them.
         ratios: as `speedups`, of the throughputs.
+        choice: how the model was chosen, where the recipe says `choose` or `search`.
         speed_goals: whether each target is as fast as the recipe wants.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
@@ -363,6 +365,7 @@ class Report(Tabular):
     speedups: tuple[Speedup, ...] = ()
     throughputs: tuple[Throughput, ...] = ()
     ratios: tuple[Speedup, ...] = ()
+    choice: Selection | None = None
     speed_goals: tuple[SpeedGoal, ...] = ()
     load: Load | None = None
     environment: Environment

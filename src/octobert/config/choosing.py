@@ -1,0 +1,189 @@
+"""`choose` and `search`: keys of a recipe that make octobert find out which model to make.
+
+`choose` lets octobert decide what to try. `search` tries what the user lists. Both judge models by figures: what is optimized
+(`goal`), and what must hold (`limits`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from octobert.core.frozen import FrozenModel
+
+# Figures of a model besides the metrics of its task, with their units. Of the first four, less is better.
+UNITS = {"latency": "ms", "size": "MB", "memory": "MB", "load": "ms", "throughput": "rows/s", "speedup": "×"}
+_PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d)?)")
+
+
+class Figure(FrozenModel):
+    """The name of a figure, taken apart.
+
+    Args:
+        name: a key of `UNITS`, or a metric of the task; `metric` is its main metric.
+        percentile: of the latency; None to compare each text with itself.
+    """
+
+    name: str
+    percentile: float | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.percentile is None else f"{self.name}@p{self.percentile:g}"
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a larger value is better, as of all metrics."""
+        return UNITS.get(self.name) not in ("ms", "MB")
+
+
+def figure_named(text: str) -> Figure:
+    """Return the figure of a name.
+
+    Args:
+        text: `latency`, `latency@p90`, `throughput`, `size`, `memory`, `load`, `speedup`, or a metric.
+
+    Raises:
+        ValueError: it is not the name of a figure.
+
+    Example:
+        >>> figure_named("latency@p90").percentile
+        90.0
+    """
+    name, at, percentile = text.partition("@")
+    if not at and name:
+        return Figure(name=name)
+    found = _PERCENTILE.fullmatch(percentile)
+    if name != "latency" or found is None:
+        raise ValueError(f'"{text}" is not a figure; a percentile is written latency@p90')
+    return Figure(name=name, percentile=float(found[1]))
+
+
+class Limit(FrozenModel):
+    """What a model must keep.
+
+    Args:
+        of: The figure: a metric of the task (`metric` is the main one), or `latency` in ms (`latency@p90` for a percentile),
+            `throughput` in rows per second, `speedup` over the float model, `size`, `memory` or `load`.
+        max_drop: Largest accepted drop of a metric, compared with the float model.
+        relative: `max_drop` is a fraction of the float model's metric.
+        at_least: Smallest accepted value.
+        at_most: Largest accepted value.
+        min_gain: Smallest accepted improvement over the float model, in percent of its value. Latency that falls by a fifth has
+            improved by 20.
+    """
+
+    of: str = "metric"
+    max_drop: float | None = Field(default=None, ge=0)
+    relative: bool = False
+    at_least: float | None = None
+    at_most: float | None = None
+    min_gain: float | None = None
+
+    @field_validator("of")
+    @classmethod
+    def _is_figure(cls, value: str) -> str:
+        return str(figure_named(value))
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Limit:
+        given = [name for name in ("max_drop", "at_least", "at_most", "min_gain") if getattr(self, name) is not None]
+        if not given:
+            raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
+        if self.max_drop is not None and self.figure.name in UNITS:
+            raise ValueError(f"max_drop is for metrics of the task; use at_most or at_least for {self.of}")
+        return self
+
+    @property
+    def figure(self) -> Figure:
+        """The figure that it limits."""
+        return figure_named(self.of)
+
+
+class _Judged(FrozenModel):
+    """What `choose` and `search` have in common."""
+
+    @field_validator("limits", mode="before", check_fields=False)
+    @classmethod
+    def _one_limit(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, dict | Limit) else value
+
+
+class Choose(_Judged):
+    """Let octobert find the best model for this machine.
+
+    Args:
+        goal: What is optimized: `latency`, `latency@p90`, `throughput`, `size`, `memory`, or a metric of the task.
+        limits: What the model must keep. Default: the main metric drops by at most 0.01.
+        ties: Figures that decide between models that are equally good within the noise, the most important one first.
+        minutes: Time limit of the search. The final measurement of the chosen model comes on top.
+        vary: Recipe keys that may be varied, such as `calibrate`. Default: all that the plugins list.
+        tune: Also search for the fastest options of the runtime for the chosen model.
+    """
+
+    goal: str = "latency"
+    limits: tuple[Limit, ...] = (Limit(max_drop=0.01),)
+    ties: tuple[str, ...] = ("metric", "size")
+    minutes: float = Field(default=20, gt=0)
+    vary: tuple[str, ...] | None = None
+    tune: bool = True
+
+    @field_validator("goal")
+    @classmethod
+    def _is_figure(cls, value: str) -> str:
+        return str(figure_named(value))
+
+    @field_validator("ties")
+    @classmethod
+    def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(figure_named(each)) for each in value)
+
+
+class Search(_Judged):
+    """Try the combinations of listed values of recipe keys.
+
+    Args:
+        space: Recipe key → values to try, as `--set` takes them: `{calibrate: [minmax, mse], quantize.static.per_channel:
+            [true, false]}`. `targets` lists single targets.
+        sampler: `tpe` proposes what earlier trials suggest, `random` draws, `exhaustive` tries all combinations.
+        order: `joint` varies all keys together; `one-pass-at-a-time` one key after the other, in the order of `space`, and
+            keeps the best value of each.
+        trials: Largest number of trials. Default: all combinations, or 20 with `tpe` and `random`.
+        minutes: Time limit. Default: none.
+        seed: Of the sampler. Default: the recipe's.
+        goals: What is optimized, the most important figure first.
+        limits: What the chosen model must keep.
+        storage: Where the trials are kept, so that several machines work on one study: a file, or the URL of a database, such
+            as `sqlite:///study.db` or `postgresql://…`. Default: a file in the output directory.
+        study: Name of the study in the storage. Default: made from what the search depends on.
+    """
+
+    space: dict[str, tuple[Any, ...]] = Field(min_length=1)
+    sampler: Literal["tpe", "random", "exhaustive"] = "tpe"
+    order: Literal["joint", "one-pass-at-a-time"] = "joint"
+    trials: int | None = Field(default=None, ge=1)
+    minutes: float | None = Field(default=None, gt=0)
+    seed: int | None = Field(default=None, ge=0)
+    goals: tuple[str, ...] = Field(default=("latency",), min_length=1)
+    limits: tuple[Limit, ...] = ()
+    storage: str | None = None
+    study: str | None = None
+
+    @field_validator("goals", mode="before")
+    @classmethod
+    def _one_goal(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("goals")
+    @classmethod
+    def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(figure_named(each)) for each in value)
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _values_are_lists(cls, value: Any) -> Any:
+        for key, values in value.items() if isinstance(value, dict) else ():
+            if not isinstance(values, list | tuple) or not values:
+                raise ValueError(f"{key}: give a list of values to try")
+        return value

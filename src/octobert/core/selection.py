@@ -1,0 +1,138 @@
+"""Records of a search for the best model on a machine: variants, what was found out of each, and the one that was chosen."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from octobert.core.environment import Environment
+from octobert.core.frozen import FrozenModel
+from octobert.core.tabular import Row, Tabular
+
+
+class Variant(FrozenModel):
+    """One way to make the model: a target, and keys of the recipe.
+
+    Args:
+        name: short and unique in a search: `openvino-cpu int8 matmul-attention`.
+        target: plugin name.
+        changes: recipe key → value, as `--set` takes them; without the target.
+        precision: of most products: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic` or `int8 weights`.
+    """
+
+    name: str
+    target: str
+    changes: dict[str, Any] = Field(default_factory=dict)
+    precision: str
+
+
+class Figure(FrozenModel):
+    """A measured value with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Found(FrozenModel):
+    """What a search has found out of one variant.
+
+    Args:
+        variant: the variant.
+        state: `chosen`; `admissible`: it meets all limits, and another one is better; `excluded`: it misses a limit, or cannot
+            be made; `slower`: it was dropped by its time (or size) before its accuracy was known; `not tried`: the search
+            ended first.
+        reason: one sentence: what ruled it out, or why it was chosen.
+        ratio: time divided by the time of the float reference, measured in turn; below 1 is faster. Of throughputs the inverse.
+        time_ms: of the goal's statistic, in milliseconds for one text; None where it was not timed.
+        rows_per_second: where the goal is throughput.
+        rounds: in which it was timed.
+        drops: metric → metric of the float reference minus metric of the variant, on the same tuning rows.
+        values: metric → value on these rows.
+        rows: tuning rows that were judged; fewer than all where these already showed that a limit is missed.
+        size_bytes: of the files that are opened.
+        peak_memory_bytes: of a process that runs it.
+        on_frontier: no other variant is both faster and more accurate.
+        seconds: that it took to make, time and judge it.
+    """
+
+    variant: Variant
+    state: Literal["chosen", "admissible", "excluded", "slower", "not tried"]
+    reason: str
+    ratio: Figure | None = None
+    time_ms: Figure | None = None
+    rows_per_second: Figure | None = None
+    rounds: int = 0
+    drops: dict[str, Figure] = Field(default_factory=dict)
+    values: dict[str, float] = Field(default_factory=dict)
+    rows: int = 0
+    size_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    on_frontier: bool = False
+    seconds: float = 0.0
+
+
+class Selection(Tabular):
+    """`choice` in `report.json`: how a model was chosen, and what else was tried.
+
+    Args:
+        how: `choose` or `search`, the key of the recipe.
+        goal: what was optimized: `latency`, `latency@p90`, `throughput`, `size`, `memory`, or a metric.
+        limits: in words.
+        metric: the main metric; None for data without labels.
+        rows: tuning rows.
+        reference: name of the float variant that ratios and drops refer to.
+        winner: name of the variant that was packaged as `best`.
+        met: whether the winner meets all limits on the tuning rows.
+        sentence: what to use, how much it gains and loses on the evaluation rows, and why.
+        found: of all variants, in the order of the table.
+        minutes: time limit.
+        seconds: that the search took, interrupted runs included.
+        ended: why the search ended.
+        environment: the machine and its software; the choice holds for machines of this kind.
+        simulated: environment variables that made a runtime use fewer instructions than this CPU has → value.
+    """
+
+    how: Literal["choose", "search"]
+    goal: str
+    limits: tuple[str, ...]
+    metric: str | None
+    rows: int
+    reference: str
+    winner: str
+    met: bool
+    sentence: str
+    found: tuple[Found, ...]
+    minutes: float
+    seconds: float
+    ended: str
+    environment: Environment
+    simulated: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def best(self) -> Found:
+        """What was found out of the winner."""
+        return next(found for found in self.found if found.variant.name == self.winner)
+
+    def to_rows(self) -> list[Row]:
+        """One row per variant."""
+        return [
+            {
+                "variant": each.variant.name,
+                "target": each.variant.target,
+                "precision": each.variant.precision,
+                "state": each.state,
+                **{f"ratio{end}": getattr(each.ratio, name, None) for end, name in _ENDS},
+                **{f"time_ms{end}": getattr(each.time_ms, name, None) for end, name in _ENDS},
+                **{f"drop{end}": getattr(each.drops.get(self.metric or ""), name, None) for end, name in _ENDS},
+                "rows": each.rows,
+                "size_mb": None if each.size_bytes is None else each.size_bytes / 1e6,
+                "on_frontier": each.on_frontier,
+                "reason": each.reason,
+            }
+            for each in self.found
+        ]
+
+
+_ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
