@@ -38,7 +38,7 @@ import yaml
 from peers import ORT_COPIED, ORT_DYNAMIC, attempt, nncf_transformer, onnxruntime_model
 
 from octobert.config.loading import parse
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core import environment
 from octobert.core.results import Report
 from octobert.core.session import Feeds

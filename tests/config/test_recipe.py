@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octobert.config import loading
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.errors import OldNameWarning, RecipeError
 
 GOOD = {"model": "m", "task": "mrpc", "data": "d"}

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import octobert
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn
 from octobert.core.session import SessionOptions

@@ -12,7 +12,7 @@ import pytest
 from sklearn import metrics as reference
 
 from octobert.config.loading import parse
-from octobert.config.recipe import EvaluateMetric
+from octobert.config.measuring import EvaluateMetric
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer

@@ -19,7 +19,7 @@ from octobert.config.training import Training
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
 from octobert.models.heads import has_head
 from octobert.models.source import resolve
-from octobert.pipeline import runner
+from octobert.pipeline import runner, work
 from octobert.pipeline.contract import Context, Request
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
@@ -85,7 +85,7 @@ def finished(checkpoint, answering, tmp_path_factory):
     """One whole run from a base encoder: (recipe, output directory, report, progress of the training)."""
     recipe, out, seen = recipe_for(checkpoint("bert", "embedding"), answering), tmp_path_factory.mktemp("finetuned"), []
 
-    class Watch(runner.Silent):
+    class Watch(work.Silent):
         def progressed(self, step, what, done, total) -> None:
             if step.name == "finetune":
                 seen.append((done, total))

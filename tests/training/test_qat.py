@@ -27,6 +27,7 @@ from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import finetune as finetune_stage
 from octobert.pipeline.stages import qat as stage
+from octobert.pipeline.work import key_of
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import write_pairs
 from tests.support.stages import context_of, request_of, step_of, stored
@@ -62,7 +63,7 @@ def finished(checkpoint, tmp_path_factory):
 
 def made_of(recipe: Recipe, out: Path) -> dict[str, Path]:
     """What the training reads, from a finished run in which every stage but one ran once: step → folder."""
-    key = runner.key_of(step_of(recipe, "capture"), {})
+    key = key_of(step_of(recipe, "capture"), {})
     captured = out / ".octobert" / "store" / f"capture-{key[:16]}"
     return {"data": stored(out, "data"), "capture": captured, "calibrate": stored(out, "calibrate")}
 

@@ -247,7 +247,7 @@ def benchmark(
         OctobertError: A path is neither, a length is too long for a model, or a runtime fails.
     """
     from octobert.config.loading import checked
-    from octobert.config.recipe import Benchmark
+    from octobert.config.measuring import Benchmark
     from octobert.core.settings import goal_named
     from octobert.evaluation.package_timing import benchmark_models
 

@@ -16,7 +16,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from octobert.config import yaml_text
-from octobert.config.recipe import PERMISSIONS, Choice, EvaluateMetric, Recipe, RowSelection, plugin_families, with_current_keys
+from octobert.config.measuring import EvaluateMetric
+from octobert.config.recipe import PERMISSIONS, Choice, Recipe, RowSelection, plugin_families, with_current_keys
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.user_code import names_code

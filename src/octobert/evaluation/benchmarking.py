@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import psutil
 
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.errors import ModelError
 from octobert.core.measurements import Footprint, Latency, Load, SpeedGoal, Speedup
 from octobert.core.session import Feeds

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from octobert import targets
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.settings import GOALS, Goal, Tried, Tuned
 from octobert.data.tokenization import Encoded
 from octobert.evaluation import benchmarking, candidates, latency, tuning

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octobert.config.recipe import AUTO, Data, EvaluateMetric
+from octobert.config.measuring import EvaluateMetric
+from octobert.config.recipe import AUTO, Data
 from octobert.core.errors import RecipeError
 from octobert.core.measurements import Comparison, Score
 from octobert.core.tabular import Row as TableRow

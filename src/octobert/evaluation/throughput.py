@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.measurements import Load, Speedup, Throughput, Turn
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from octobert import targets
 from octobert.config.loading import options_of
-from octobert.config.recipe import Benchmark, Choice, Recipe
+from octobert.config.measuring import Benchmark
+from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.files import canonical_digest

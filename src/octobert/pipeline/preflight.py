@@ -6,7 +6,8 @@ import importlib.util
 
 from octobert import targets
 from octobert.config.loading import options_of
-from octobert.config.recipe import Accuracy, Benchmark, Recipe
+from octobert.config.measuring import Benchmark
+from octobert.config.recipe import Accuracy, Recipe
 from octobert.config.training import Finetune, Qat
 from octobert.core import environment
 from octobert.core.capability import Capabilities

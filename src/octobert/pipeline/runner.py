@@ -6,57 +6,34 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 
 from __future__ import annotations
 
-import shutil
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass
-from functools import partial
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from octobert.config.loading import as_yaml
 from octobert.config.recipe import Choice, Recipe
-from octobert.core import archives, environment, logs
-from octobert.core.errors import ModelError, OctobertError, PublishedFileWarning, StorageError
-from octobert.core.files import atomic_write, canonical_digest, digest_or_none, digests_of, disk_error, remove, storage_errors
-from octobert.core.inputs import unchanged
+from octobert.core import archives
+from octobert.core.errors import ModelError, StorageError
+from octobert.core.files import digest_or_none, storage_errors
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.inference import tuned_file
-from octobert.pipeline import events, keys
+from octobert.pipeline import events
 from octobert.pipeline.carrying import ITSELF
-from octobert.pipeline.contract import Request, Step, StepResult, resolved
+from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import Executor, local
-from octobert.pipeline.lock import Hold, locked
+from octobert.pipeline.lock import Hold
 from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
-from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, check_output, publish, read_in, recover
+from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, check_output, publish, read_in
 from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT
-from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store, manifest_of
+from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
+from octobert.pipeline.work import Listener, Silent, at_work, kept_in, key_of
 
 R = TypeVar("R")
-
-
-class Listener(Protocol):
-    """Told what a run does; the command line draws it."""
-
-    def planned(self, steps: Sequence[Step]) -> None: ...
-    def started(self, step: Step) -> None: ...
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
-
-
-class Silent:
-    """A listener that says nothing."""
-
-    def planned(self, steps: Sequence[Step]) -> None: ...
-    def started(self, step: Step) -> None: ...
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
 
 
 def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of) -> list[Verdict]:
@@ -65,7 +42,7 @@ def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Ste
     Args:
         steps_of: makes the steps; those of `run` by default.
     """
-    store = Store(_kept_in(recipe, out) / FOLDER)
+    store = Store(kept_in(recipe, out) / FOLDER)
     made: dict[str, Artifact] = {}
     verdicts = []
     for step in steps_of(recipe):
@@ -188,16 +165,6 @@ def _file(result: StepResult, name: str) -> Folder:
     return Folder(result.path(name), {ITSELF: manifest_of(result).files[name]})
 
 
-def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
-    """The key of a step whose inputs are all made."""
-    whole = getattr(type(step.inputs), "READS_MANIFESTS", False)
-    return keys.key_of(step, {name: _digest(made[source], whole=whole) for name, source in step.needs.items()})
-
-
-def _digest(artifact: Artifact, *, whole: bool) -> str:
-    return canonical_digest(artifact.model_dump(mode="json")) if whole else artifact.digest
-
-
 def _run_steps(
     steps: Sequence[Step],
     recipe: Recipe,
@@ -208,135 +175,14 @@ def _run_steps(
 ) -> R:
     """Make or reuse every step under the lock, then `finish` with their results and say what they noted."""
     listener.planned(steps)
-    place = _kept_in(recipe, out)
-    # A store in another folder has a lock of its own.
-    with (
-        logs.at_level(recipe.log_level),
-        locked(out / HIDDEN) as hold,
-        locked(place) if recipe.cache else nullcontext(hold) as kept,
-    ):
-        _point(out / HIDDEN, place)
-        store, log = Store(place / FOLDER), events.Events(out / HIDDEN / events.FILE)
-        log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
-        work, made = _Work(store, kept, log, listener, executor), dict[str, Artifact]()
-        try:
-            with storage_errors(out):
-                notes = recover(out)
-            for step in steps:
-                made[step.name] = work.carry_out(step, made)
-            folders = {name: store.path(artifact.stage, artifact.key) for name, artifact in made.items()}
-            results = {name: StepResult(step=name, folder=folder) for name, folder in folders.items()}
-            with storage_errors(out):
-                result, noted = finish(results, hold)
-        except Exception as error:
-            # Without its folder a run fails in many ways; the folder is the cause.
-            hold.check()
-            raised = disk_error(error, out) if isinstance(error, OSError) else error
-            log.failed(raised)
-            if raised is error:
-                raise
-            raise raised from error
-        log.write("done", entries=sorted(folder.name for folder in folders.values()), notes=[*notes, *noted])
-        for note in (*notes, *noted):
-            warnings.warn(note, PublishedFileWarning, stacklevel=3)
+    with at_work(recipe, out, listener, executor) as (work, notes):
+        made: dict[str, Artifact] = {}
+        for step in steps:
+            made[step.name] = work.carry_out(step, made)
+        with storage_errors(out):
+            result, noted = finish(work.results(made), work.hold)
+        notes += noted
     return result
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Carries out the steps of one run."""
-
-    store: Store
-    hold: Hold
-    log: events.Events
-    listener: Listener
-    executor: Executor
-
-    def carry_out(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
-        """Reuse a step's artifact, or run its stage and store what it made."""
-        key = key_of(step, made)
-        stored = self.store.find(step.stage, key)
-        if stored is not None:
-            self.log.write("reused", step=step.name, key=key)
-            self.listener.finished(step, stored, True)
-            return stored
-        self.listener.started(step)
-        self.log.write("started", step=step.name, key=key)
-        artifact = self._make(step, key, made)
-        summary, seconds = artifact.summary, round(artifact.seconds, 3)
-        self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
-        self.listener.finished(step, artifact, False)
-        return artifact
-
-    def _make(self, step: Step, key: str, made: Mapping[str, Artifact]) -> Artifact:
-        """Run a step's stage and store what it made."""
-        store = self.store
-        folders = {name: store.path(made[name].stage, made[name].key) for name in step.needs.values()}
-        request = Request(
-            stage=step.stage,
-            inputs=resolved(step.inputs, folders).model_dump(mode="json"),
-            options=step.options.model_dump(mode="json", by_alias=True),
-            scratch=store.scratch(step.stage, key),
-            temporary=store.temporary(),
-        )
-        work = store.begin(step.stage, key)
-        try:
-            try:
-                with storage_errors(work):
-                    response = self.executor(request, work, partial(self.listener.progressed, step), step.launch)
-            except OctobertError as error:
-                _check_inputs(step, error)
-                raise
-            _check_inputs(step)
-            artifact = Artifact(
-                stage=step.stage,
-                key=key,
-                files=digests_of(work),
-                inputs={name: made[source].digest for name, source in step.needs.items()},
-                options=request.options,
-                versions=environment.versions((*environment.PACKAGES, *environment.runtime_packages())),
-                summary=response.summary,
-                seconds=response.seconds,
-                peak_memory_bytes=response.peak_memory_bytes,
-            )
-            self.hold.check()
-            store.commit(work, artifact)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        finally:
-            shutil.rmtree(request.temporary, ignore_errors=True)
-        return artifact
-
-
-def _kept_in(recipe: Recipe, out: Path) -> Path:
-    """The folder that has the store of a run."""
-    return Path(recipe.cache).absolute() if recipe.cache else out / HIDDEN
-
-
-def _point(hidden: Path, place: Path) -> None:
-    """Note in an output directory where its store is."""
-    with storage_errors(hidden):
-        if place == hidden:
-            remove(hidden / POINTER)
-        else:
-            with atomic_write(hidden / POINTER) as partial:
-                partial.write_text(str(place), encoding="utf-8")
-
-
-def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
-    """Make sure that the files of the user which a stage has read are still those that its key was made from.
-
-    Args:
-        failed: why the stage failed, if it did.
-
-    Raises:
-        StorageError: they have changed in the meantime, which may also be why the stage failed.
-    """
-    for files in step.reads:
-        if not unchanged(files):
-            what, where = "the files were changed while octobert read them", ", ".join(map(str, dict.fromkeys(files.places)))
-            raise StorageError(what, where=where, fix="run the same command again") from failed
 
 
 def earlier_seconds(out: Path) -> dict[str, float]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from octobert import targets
-from octobert.config.recipe import EvaluateMetric, Recipe
+from octobert.config.measuring import EvaluateMetric
+from octobert.config.recipe import Recipe
 from octobert.core import environment, processes
 from octobert.core.drivers import DRIVERS
 from octobert.core.errors import ModelError, TargetError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 
 # Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from octobert.config.recipe import EvaluateMetric
+from octobert.config.measuring import EvaluateMetric
 from octobert.core import environment, user_code
 from octobert.core.errors import DataError, OctobertError, RecipeError, did_you_mean
 from octobert.core.files import canonical_digest, file_digest

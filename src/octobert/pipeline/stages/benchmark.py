@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octobert.config.recipe import Benchmark
+from octobert.config.measuring import Benchmark
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import SessionEntries
 from octobert.evaluation import benchmarking, candidates, latency

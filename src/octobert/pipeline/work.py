@@ -1,0 +1,217 @@
+"""The work of a run: steps are carried out one by one under the locks of the output directory and of the store.
+
+A step whose artifact is in the store is reused, so running again resumes. A failure is written to `events.jsonl`, never to the
+store.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from octobert.config.loading import as_yaml
+from octobert.config.recipe import Recipe
+from octobert.core import environment, logs
+from octobert.core.errors import OctobertError, PublishedFileWarning, StorageError
+from octobert.core.files import atomic_write, canonical_digest, digests_of, disk_error, remove, storage_errors
+from octobert.core.inputs import unchanged
+from octobert.pipeline import events, keys
+from octobert.pipeline.contract import Request, Step, StepResult, resolved
+from octobert.pipeline.executors import Executor
+from octobert.pipeline.lock import Hold, locked
+from octobert.pipeline.publishing import HIDDEN, recover
+from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
+
+
+class Listener(Protocol):
+    """Told what a run does; the command line draws it."""
+
+    def planned(self, steps: Sequence[Step]) -> None: ...
+    def started(self, step: Step) -> None: ...
+    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
+    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+
+
+class Silent:
+    """A listener that says nothing."""
+
+    def planned(self, steps: Sequence[Step]) -> None: ...
+    def started(self, step: Step) -> None: ...
+    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
+    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+
+
+def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
+    """The key of a step whose inputs are all made."""
+    whole = getattr(type(step.inputs), "READS_MANIFESTS", False)
+    return keys.key_of(step, {name: _digest(made[source], whole=whole) for name, source in step.needs.items()})
+
+
+def _digest(artifact: Artifact, *, whole: bool) -> str:
+    return canonical_digest(artifact.model_dump(mode="json")) if whole else artifact.digest
+
+
+@dataclass(frozen=True)
+class Work:
+    """Carries out the steps of one run.
+
+    Args:
+        store: where results are stored.
+        hold: of the output directory.
+        kept: of the store, which may be in another folder.
+        log: of the run.
+        listener: told what happens.
+        executor: runs stages.
+        entries: names of the results in the store that the run has used; it grows.
+    """
+
+    store: Store
+    hold: Hold
+    kept: Hold
+    log: events.Events
+    listener: Listener
+    executor: Executor
+    entries: set[str] = field(default_factory=set)
+
+    def carry_out(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
+        """Reuse a step's artifact, or run its stage and store what it made.
+
+        Args:
+            made: the artifacts of earlier steps, by the names of the steps.
+
+        Raises:
+            OctobertError: the stage failed, or what it reads was changed meanwhile.
+        """
+        key = key_of(step, made)
+        self.entries.add(self.store.path(step.stage, key).name)
+        stored = self.store.find(step.stage, key)
+        if stored is not None:
+            self.log.write("reused", step=step.name, key=key)
+            self.listener.finished(step, stored, True)
+            return stored
+        self.listener.started(step)
+        self.log.write("started", step=step.name, key=key)
+        artifact = self._make(step, key, made)
+        summary, seconds = artifact.summary, round(artifact.seconds, 3)
+        self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
+        self.listener.finished(step, artifact, False)
+        return artifact
+
+    def results(self, made: Mapping[str, Artifact]) -> dict[str, StepResult]:
+        """Artifacts as results with their folders, by the names of their steps."""
+        folders = {name: self.store.path(artifact.stage, artifact.key) for name, artifact in made.items()}
+        return {name: StepResult(step=name, folder=folder) for name, folder in folders.items()}
+
+    def _make(self, step: Step, key: str, made: Mapping[str, Artifact]) -> Artifact:
+        """Run a step's stage and store what it made."""
+        store = self.store
+        folders = {name: store.path(made[name].stage, made[name].key) for name in step.needs.values()}
+        request = Request(
+            stage=step.stage,
+            inputs=resolved(step.inputs, folders).model_dump(mode="json"),
+            options=step.options.model_dump(mode="json", by_alias=True),
+            scratch=store.scratch(step.stage, key),
+            temporary=store.temporary(),
+        )
+        work = store.begin(step.stage, key)
+        try:
+            try:
+                with storage_errors(work):
+                    response = self.executor(request, work, partial(self.listener.progressed, step), step.launch)
+            except OctobertError as error:
+                _check_inputs(step, error)
+                raise
+            _check_inputs(step)
+            artifact = Artifact(
+                stage=step.stage,
+                key=key,
+                files=digests_of(work),
+                inputs={name: made[source].digest for name, source in step.needs.items()},
+                options=request.options,
+                versions=environment.versions((*environment.PACKAGES, *environment.runtime_packages())),
+                summary=response.summary,
+                seconds=response.seconds,
+                peak_memory_bytes=response.peak_memory_bytes,
+            )
+            self.kept.check()
+            store.commit(work, artifact)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(request.temporary, ignore_errors=True)
+        return artifact
+
+
+@contextmanager
+def at_work(recipe: Recipe, out: Path, listener: Listener, executor: Executor) -> Iterator[tuple[Work, list[str]]]:
+    """Hold the output directory and the store of a recipe while its steps are carried out.
+
+    Yields:
+        (What carries out steps, notes for the user, to which more may be added. They become warnings at the end.)
+
+    Raises:
+        OctobertError: whatever went wrong, which is also written to the log.
+    """
+    place = kept_in(recipe, out)
+    # A store in another folder has a lock of its own.
+    with (
+        logs.at_level(recipe.log_level),
+        locked(out / HIDDEN) as hold,
+        locked(place) if recipe.cache else nullcontext(hold) as kept,
+    ):
+        _point(out / HIDDEN, place)
+        store, log = Store(place / FOLDER), events.Events(out / HIDDEN / events.FILE)
+        log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
+        work = Work(store, hold, kept, log, listener, executor)
+        try:
+            with storage_errors(out):
+                notes = list(recover(out))
+            yield work, notes
+        except Exception as error:
+            # Without its folder a run fails in many ways; the folder is the cause.
+            hold.check()
+            raised = disk_error(error, out) if isinstance(error, OSError) else error
+            log.failed(raised)
+            if raised is error:
+                raise
+            raise raised from error
+        log.write("done", entries=sorted(work.entries), notes=notes)
+        for note in notes:
+            warnings.warn(note, PublishedFileWarning, stacklevel=5)
+
+
+def kept_in(recipe: Recipe, out: Path) -> Path:
+    """The folder that has the store of a run."""
+    return Path(recipe.cache).absolute() if recipe.cache else out / HIDDEN
+
+
+def _point(hidden: Path, place: Path) -> None:
+    """Note in an output directory where its store is."""
+    with storage_errors(hidden):
+        if place == hidden:
+            remove(hidden / POINTER)
+        else:
+            with atomic_write(hidden / POINTER) as partial:
+                partial.write_text(str(place), encoding="utf-8")
+
+
+def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:
+    """Make sure that the files of the user which a stage has read are still those that its key was made from.
+
+    Args:
+        failed: why the stage failed, if it did.
+
+    Raises:
+        StorageError: they have changed in the meantime, which may also be why the stage failed.
+    """
+    for files in step.reads:
+        if not unchanged(files):
+            what, where = "the files were changed while octobert read them", ", ".join(map(str, dict.fromkeys(files.places)))
+            raise StorageError(what, where=where, fix="run the same command again") from failed
