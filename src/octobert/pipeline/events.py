@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -18,7 +19,7 @@ FILE = "events.jsonl"
 
 
 class Events:
-    """Writes events.
+    """Writes events, of several threads too.
 
     Args:
         path: of the file.
@@ -26,6 +27,7 @@ class Events:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()
 
     def write(self, event: str, **details: Any) -> None:
         """Append an event.
@@ -34,7 +36,7 @@ class Events:
             StorageError: the file cannot be written.
         """
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
-        with storage_errors(self._path):
+        with self._lock, storage_errors(self._path):
             remove_unless_file(self._path)
             self._append(json.dumps(line).encode())
 
@@ -45,11 +47,11 @@ class Events:
             cut = stream.read(1) not in (b"", b"\n")
             stream.write(b"\n" * cut + line + b"\n")
 
-    def failed(self, error: Exception) -> None:
-        """Write why a run ended; an error while writing, of a full disk for example, does not hide the first one."""
-        details = error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
+    def failed(self, error: Exception, **details: Any) -> None:
+        """Write why a run or a part of it ended; an error while writing, of a full disk for example, does not hide it."""
+        parts = error.to_json() if isinstance(error, OctobertError) else {"type": type(error).__name__, "what": str(error)}
         with suppress(StorageError):
-            self.write("failure", error=details, traceback=getattr(error, "traceback", "") or traceback.format_exc())
+            self.write("failure", **details, error=parts, traceback=getattr(error, "traceback", "") or traceback.format_exc())
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@
     STORE/<stage>-<key>/artifact.sha256   digest of the manifest
     STORE/scratch-<stage>-<key>/          what a long stage keeps while it works; removed once its result is stored
     STORE/work-<stage>-<key>-<pid>/       a result that is being made; what an interrupted run left of it is removed
-    STORE/work-temporary-<pid>/           temporary files of the processes that make it
+    STORE/work-temporary-<pid>-<thread>/  temporary files of the processes that make it
 
 A failure is never stored. Nothing in the store is trusted: a result of which any byte is missing, changed, added or replaced by
 a link is not found, and is made again.
@@ -13,6 +13,7 @@ a link is not found, and is made again.
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class Store:
         return artifact if intact and artifact.key == key else None
 
     def begin(self, stage: str, key: str) -> Path:
-        """An empty work folder for a result; what an interrupted run left of it is removed."""
+        """An empty work folder for a result, which one thread makes; what an interrupted run left of it is removed."""
         # The process id keeps apart this run and the last breath of a child whose parent was killed.
         work, scratch = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}", self.scratch(stage, key)
         with storage_errors(work):
@@ -129,8 +130,9 @@ class Store:
         return self.root / f"scratch-{stage}-{key[:16]}"
 
     def temporary(self) -> Path:
-        """An empty folder for temporary files of a stage. What an interrupted run left in it is swept."""
-        folder = self.root / f"work-temporary-{os.getpid()}"
+        """An empty folder for temporary files of the stage that this thread runs; it is swept after an interrupted run."""
+        # A short name: programs put sockets there, whose paths have at most 107 characters.
+        folder = self.root / f"work-temporary-{os.getpid()}-{threading.get_native_id()}"
         with storage_errors(folder):
             remove(folder)
             folder.mkdir(parents=True)

@@ -1,19 +1,21 @@
-"""The work of a run: steps are carried out one by one under the locks of the output directory and of the store.
+"""The work of a run: steps are carried out under the locks of the output directory and of the store.
 
 A step whose artifact is in the store is reused, so running again resumes. A failure is written to `events.jsonl`, never to the
-store.
+store. Independent chains of steps are carried out at the same time where the executor has room for several.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
@@ -23,14 +25,14 @@ from octobert.core.files import atomic_write, canonical_digest, digests_of, disk
 from octobert.core.inputs import unchanged
 from octobert.pipeline import events, keys
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
-from octobert.pipeline.executors import Executor
+from octobert.pipeline.executors import Executor, Several
 from octobert.pipeline.lock import Hold, locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
 
 
 class Listener(Protocol):
-    """Told what a run does; the command line draws it."""
+    """Told what a run does, one thing at a time although several steps may be at work; the command line draws it."""
 
     def planned(self, steps: Sequence[Step]) -> None: ...
     def started(self, step: Step) -> None: ...
@@ -69,6 +71,8 @@ class Work:
         listener: told what happens.
         executor: runs stages.
         entries: names of the results in the store that the run has used; it grows.
+        locks: name of a result → held by the thread that makes it.
+        telling: held while the listener is told something.
     """
 
     store: Store
@@ -78,6 +82,8 @@ class Work:
     listener: Listener
     executor: Executor
     entries: set[str] = field(default_factory=set)
+    locks: dict[str, threading.Lock] = field(default_factory=dict)
+    telling: threading.Lock = field(default_factory=threading.Lock)
 
     def carry_out(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
         """Reuse a step's artifact, or run its stage and store what it made.
@@ -89,19 +95,68 @@ class Work:
             OctobertError: the stage failed, or what it reads was changed meanwhile.
         """
         key = key_of(step, made)
-        self.entries.add(self.store.path(step.stage, key).name)
-        stored = self.store.find(step.stage, key)
-        if stored is not None:
-            self.log.write("reused", step=step.name, key=key)
-            self.listener.finished(step, stored, True)
-            return stored
-        self.listener.started(step)
-        self.log.write("started", step=step.name, key=key)
-        artifact = self._make(step, key, made)
+        name = self.store.path(step.stage, key).name
+        self.entries.add(name)
+        # What two chains need is made by one of them; the other one finds it.
+        with self.locks.setdefault(name, threading.Lock()):
+            stored = self.store.find(step.stage, key)
+            if stored is not None:
+                self.log.write("reused", step=step.name, key=key)
+                self._tell(self.listener.finished, step, stored, True)
+                return stored
+            self._tell(self.listener.started, step)
+            self.log.write("started", step=step.name, key=key)
+            artifact = self._make(step, key, made)
         summary, seconds = artifact.summary, round(artifact.seconds, 3)
         self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
-        self.listener.finished(step, artifact, False)
+        self._tell(self.listener.finished, step, artifact, False)
         return artifact
+
+    def carry_out_chains(
+        self, chains: Mapping[str, Sequence[Step]], made: Mapping[str, Artifact]
+    ) -> dict[str, dict[str, Artifact] | OctobertError]:
+        """Carry out chains of steps that do not depend on each other, as many at a time as the executor has room for.
+
+        Args:
+            chains: name → steps, in order. The same step may be in several chains; it is made once.
+            made: the artifacts that every chain begins with.
+
+        Returns:
+            Name → `made` with the artifacts of the chain, by the names of the steps; or the error that ended this chain.
+
+        Raises:
+            BaseException: whatever is no error of a stage, such as Ctrl-C. It ends all chains.
+        """
+        several = self.executor if isinstance(self.executor, Several) else None
+        if several is None or several.concurrency == 1:
+            return {name: self._chain(name, steps, made) for name, steps in chains.items()}
+        with ThreadPoolExecutor(several.concurrency, thread_name_prefix="octobert-chain") as pool:
+            chained = {name: pool.submit(self._chain, name, steps, made) for name, steps in chains.items()}
+            try:
+                # The first chain that ends in no ordinary way ends the others.
+                for each in as_completed(chained.values()):
+                    each.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                several.stop()
+                raise
+        return {name: each.result() for name, each in chained.items()}
+
+    def _chain(self, name: str, steps: Sequence[Step], made: Mapping[str, Artifact]) -> dict[str, Artifact] | OctobertError:
+        own = dict(made)
+        try:
+            for step in steps:
+                own[step.name] = self.carry_out(step, own)
+        except OctobertError as error:
+            # Without its folder a chain fails in many ways; the folder is the cause, and of all chains.
+            self.hold.check()
+            self.log.failed(error, chain=name)
+            return error
+        return own
+
+    def _tell(self, told: Callable[..., None], *facts: Any) -> None:
+        with self.telling:
+            told(*facts)
 
     def results(self, made: Mapping[str, Artifact]) -> dict[str, StepResult]:
         """Artifacts as results with their folders, by the names of their steps."""
@@ -123,7 +178,7 @@ class Work:
         try:
             try:
                 with storage_errors(work):
-                    response = self.executor(request, work, partial(self.listener.progressed, step), step.launch)
+                    response = self.executor(request, work, partial(self._tell, self.listener.progressed, step), step.launch)
             except OctobertError as error:
                 _check_inputs(step, error)
                 raise
