@@ -1,14 +1,18 @@
-"""What a search for the best model may vary: axes, declared by plugins as data.
+"""What a search for the best model may vary: axes and forms, declared by plugins as data.
 
 An axis is a recipe key with the values that are worth trying. It says what another value can change (the model's numbers, its
-time, or both) and from which step on the model has to be made again, so that a search tries cheap and promising values first.
+time, or both) and from which step on the model has to be made again, so that a search tries cheap and promising values first. A
+form is a precision that a method makes, where a search begins.
+
+Methods declare both with a function `offer`, transforms and corrections with a tuple `AXES`, calibrators with `SWEEP` and
+`PROMISE`. A plugin without these declarations is used where a recipe names it, and not varied.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from octobert.core.frozen import FrozenModel
 
@@ -16,6 +20,8 @@ from octobert.core.frozen import FrozenModel
 Effect = Literal["numbers", "time"]
 # First step that runs again for another value, from the most work to the least. Everything before it is shared.
 Again = Literal["transform", "calibrate", "quantize", "export", "open"]
+# What a model of a form can save.
+Saving = Literal["time", "size", "memory"]
 
 
 class Axis(FrozenModel):
@@ -23,19 +29,63 @@ class Axis(FrozenModel):
 
     Args:
         key: recipe key, or an option of the plugin that is chosen there: `calibrate`, `quantize.static.placement`.
-        values: worth trying, as a recipe has them. The first one is what a recipe without the key gets.
+        values: worth trying, as a recipe has them, the most promising first. The recipe's own value may be among them.
+        names: short texts of the values; empty where the values speak for themselves.
         changes: what another value can change.
         again: first step that runs again for another value.
-        gain: largest factor by which another value than the first has made a model faster in our measurements. A model that is
-            slower than the fastest one by more than this is not varied along the axis.
+        gain: largest factor by which another value has made a model faster in our measurements. A model that is slower than the
+            fastest one by more than this is not varied along the axis.
+        promise: from 0 to 1, how likely another value brings back lost accuracy. It orders what a search tries.
+        together: other keys → values that these values are good with.
 
     Example:
-        >>> Axis(key="calibrate", values=("minmax", "mse"), changes=("numbers",), again="calibrate").gain
+        >>> Axis(key="calibrate", values=("mse",), changes=("numbers",), again="calibrate").gain
         1.0
     """
 
     key: str
     values: tuple[Any, ...] = Field(min_length=1)
+    names: tuple[str, ...] = ()
     changes: tuple[Effect, ...] = Field(min_length=1)
     again: Again
     gain: float = Field(default=1.0, ge=1.0)
+    promise: float = Field(default=0.1, ge=0, le=1)
+    together: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Axis:
+        if self.names and len(self.names) != len(self.values):
+            raise ValueError("an axis has one name per value, or none")
+        return self
+
+
+class Form(FrozenModel):
+    """A precision that a method makes.
+
+    Args:
+        precision: of most products: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic` or `int8 weights`.
+        options: of the method, which ask for it.
+        saves: what its models can save, compared with float32. A search for something else does not try it.
+        why_not: one sentence: why the target does not gain anything by it on this machine; None where it is worth trying.
+    """
+
+    precision: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    saves: tuple[Saving, ...] = ("time", "size", "memory")
+    why_not: str | None = None
+
+
+class Offer(FrozenModel):
+    """What a method offers to a search, for one target on one machine.
+
+    Args:
+        forms: where a search begins.
+        axes: options of the method, and keys of the recipe, that are worth varying.
+        varies: recipe keys of other plugins that change models of the method: `transforms`, `calibrate`, `corrections`.
+        falls_back: single layers of its models can fall back to float (`accuracy` in a recipe).
+    """
+
+    forms: tuple[Form, ...]
+    axes: tuple[Axis, ...] = ()
+    varies: tuple[Literal["transforms", "calibrate", "corrections"], ...] = ()
+    falls_back: bool = False

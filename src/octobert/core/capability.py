@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
+from pydantic import Field
+
 from octobert.core.errors import PlanError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Decision, DType, FloatType, Quantizer, QuantPlan, Site
+from octobert.core.session import RuntimeOption
 
 # Features of x86 CPUs for 8-bit products. A CPU with none of them computes these products slowly, and they saturate.
 INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
@@ -37,6 +40,8 @@ class Capabilities(FrozenModel):
         simulated: roles that are accepted, but dequantized and computed in float.
         smallest_range: smallest width of the interval of an activation.
         float_parts: accepted types of operators that are not quantized; the first is the default.
+        float_entries: type of these operators → options of the runtime that make it compute in the type. The file stays in
+            float32. Types without options are converted in the file.
         shapes: batch and sequence are dynamic, dynamic within profiles that are written next to the model, or fixed.
         opset: lowest and highest accepted ONNX opset.
         domains: accepted operator domains besides ONNX's own.
@@ -77,6 +82,7 @@ class Capabilities(FrozenModel):
     simulated: tuple[str, ...] = ()
     smallest_range: float = 0.0
     float_parts: tuple[FloatType, ...] = ("float32",)
+    float_entries: dict[FloatType, dict[str, RuntimeOption]] = Field(default_factory=dict)
     shapes: Literal["dynamic", "profiles", "fixed"] = "dynamic"
     opset: tuple[int, int]
     domains: tuple[str, ...] = ()

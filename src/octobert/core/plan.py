@@ -12,6 +12,8 @@ from octobert.core.frozen import FrozenModel
 
 DType = Literal["int8", "uint8", "int16", "uint16", "float8e4m3"]
 FloatType = Literal["float32", "float16", "bfloat16"]
+# Their short names in reports, and as precisions of sessions.
+SHORT: dict[FloatType, str] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Lowest and highest number of each type. The numbers of float8e4m3 are not equally spaced.
 LIMITS: dict[str, tuple[int, int]] = {
     "int8": (-128, 127),

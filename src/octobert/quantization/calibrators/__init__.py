@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from octobert.core import plugins
+from octobert.core.axes import Axis
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Interval, TensorStatistics
@@ -46,6 +47,21 @@ names, load = _PLUGINS.names, _PLUGINS.load
 def sweep() -> tuple[tuple[str, FrozenModel], ...]:
     """Return every setting that a sweep compares, as (name of the calibrator, its options)."""
     return tuple((name, options) for name in names() for options in load(name).SWEEP)
+
+
+def axes() -> tuple[Axis, ...]:
+    """Return one axis per calibrator, with the settings of its `SWEEP`, its default first.
+
+    A calibrator may say with `PROMISE` how likely it brings back lost accuracy (`Axis.promise`).
+    """
+    found = []
+    for name in names():
+        module = load(name)
+        settings = [options.model_dump(mode="json", exclude_defaults=True) for options in module.SWEEP]
+        values = tuple({name: each} if each else name for each in sorted(settings, key=bool))
+        promise = float(getattr(module, "PROMISE", 0.1))
+        found.append(Axis(key="calibrate", values=values, changes=("numbers",), again="calibrate", promise=promise))
+    return tuple(found)
 
 
 def interval_of(calibrator: Calibrator, options: FrozenModel, value: str, statistics: TensorStatistics) -> Interval:

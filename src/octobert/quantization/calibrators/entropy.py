@@ -34,6 +34,7 @@ class Options(FrozenModel):
 
 
 SWEEP = (Options(),)
+PROMISE = 0.3
 
 
 def interval(statistics: TensorStatistics, options: Options) -> Interval:

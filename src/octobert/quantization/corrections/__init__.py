@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from octobert.core import plugins
+from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.quantization.layers import LinearLayer, Moments
 
@@ -35,3 +36,8 @@ class Correction(Protocol):
 
 _PLUGINS = plugins.Family[Correction]("corrections")
 names, load = _PLUGINS.names, _PLUGINS.load
+
+
+def axes() -> tuple[Axis, ...]:
+    """Return what the plugins declare as worth varying (`AXES`); plugins without a declaration are not varied."""
+    return tuple(axis for name in names() for axis in getattr(load(name), "AXES", ()))

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
 from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
+# On MRPC its effect is within the noise (docs/accuracy.md).
+AXES = (Axis(key="corrections", values=([],), changes=("numbers",), again="quantize", promise=0.2),)
 
 
 class Options(FrozenModel):

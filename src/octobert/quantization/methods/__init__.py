@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from octobert.core import plugins
+from octobert.core.axes import Offer
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
-from octobert.core.plan import QuantPlan, Site
+from octobert.core.plan import FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
 
 
 class Method(Protocol):
-    """The module of a method."""
+    """The module of a method. With a function `offer`, as below without `name`, searches try the method as well."""
 
     @property
     def Options(self) -> type[FrozenModel]:
@@ -46,3 +47,16 @@ class Method(Protocol):
 
 _PLUGINS = plugins.Family[Method]("methods")
 names, load = _PLUGINS.names, _PLUGINS.load
+
+
+def offer(name: str, options: Any, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer | None:
+    """Return what a method offers to a search, or None if it says nothing of searches.
+
+    Args:
+        name: of the method.
+        options: an instance of its `Options`: where the search begins.
+        capabilities: of the target.
+        problems: types in which the target computes float operators → why not on this machine, or None.
+    """
+    declared = getattr(load(name), "offer", None)
+    return None if declared is None else declared(options, capabilities, problems)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, cast
 
+from octobert.core.axes import Axis
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
 from octobert.core.family import LINEAR_PARTS, NORM_PARTS
@@ -168,3 +169,26 @@ def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
     if choice == AUTO and site.role not in capabilities.roles:
         return float_because(site, f"{capabilities.name} does not take int8 embedding rows")
     return Decision(site=site, quantizer=Quantizer(dtype="int8", symmetric=True, axis=0), reason=EMBEDDING_REASON)
+
+
+def weight_axes(method: str) -> tuple[Axis, ...]:
+    """Return the axes of `WeightOptions`."""
+    return (
+        Axis(
+            key=f"quantize.{method}.weight_ranges",
+            values=("mse", "max"),
+            names=("mse weights", "max weights"),
+            changes=("numbers",),
+            again="quantize",
+            promise=0.4,
+        ),
+        # One scale per weight is never more accurate. It saves a vector of scales per product.
+        Axis(
+            key=f"quantize.{method}.per_channel",
+            values=(False, True),
+            names=("per tensor", "per channel"),
+            changes=("numbers", "time"),
+            again="quantize",
+            gain=1.05,
+        ),
+    )

@@ -5,13 +5,14 @@ ONNX Runtime fuses the result into DynamicQuantizeMatMul and MatMulIntegerToFloa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.placement import Placement
-from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
+from octobert.core.plan import Decision, FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
 
@@ -70,3 +71,13 @@ def _quantizer(site: Site, capabilities: Capabilities, options: Options) -> Quan
     if not site.is_weight:
         return Quantizer(dtype="uint8", symmetric=False, dynamic=True)
     return _common.weight(options, capabilities)
+
+
+def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+    """Return one form, for targets that compute such activations in integers."""
+    why = None if capabilities.dynamic else f"{capabilities.name} computes dynamically quantized activations in float"
+    return Offer(
+        forms=(Form(precision="int8 dynamic", why_not=why),),
+        axes=_common.weight_axes("dynamic"),
+        varies=("transforms", "corrections"),
+    )

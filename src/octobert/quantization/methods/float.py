@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
-from octobert.core.plan import FLOAT, FloatType, QuantPlan, Site
+from octobert.core.plan import FLOAT, SHORT, FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
 
@@ -35,4 +36,11 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         target=capabilities.name,
         decisions=tuple(_common.float_because(site, "the method is float") for site in sites),
         float_parts=_common.float_parts(options.float_parts, capabilities),
+    )
+
+
+def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+    """Return one form for every type that the target computes in."""
+    return Offer(
+        forms=tuple(Form(precision=SHORT[kind], options={"float_parts": kind}, why_not=why) for kind, why in problems.items())
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
 from octobert.core.frozen import FrozenModel
-from octobert.core.plan import Decision, DType, FloatType, Quantizer, QuantPlan, Site
+from octobert.core.plan import ROLES, SHORT, Decision, DType, FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Interval, Ranges
+from octobert.quantization import placements
 from octobert.quantization.methods import _common
 
 WHERE = "quantize.static"
@@ -172,3 +175,32 @@ def _with_shared_qkv(decisions: Sequence[Decision]) -> list[Decision]:
             quantizer = quantizer.model_copy(update={"shared": f"layer {site.layer} qkv"})
         fused.append(decision.model_copy(update={"quantizer": quantizer}))
     return fused
+
+
+def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+    """Return one form; placements, float types and forms of products to vary."""
+    current, _ = _common.placement_of(options.placement, capabilities)
+    others = tuple(name for name in placements.names() if name != current and _in_integers(name, capabilities))
+    axes = [*_common.weight_axes("static")]
+    if others:
+        key = f"{WHERE}.placement"
+        axes.append(Axis(key=key, values=others, names=others, changes=("numbers", "time"), again="calibrate", gain=1.15))
+    used = _common.float_parts(options.float_parts, capabilities)
+    kinds = tuple(kind for kind, why in problems.items() if why is None and kind != used)
+    if kinds:
+        names = tuple(f"{SHORT[kind]} parts" for kind in kinds)
+        axes.append(
+            Axis(key=f"{WHERE}.float_parts", values=kinds, names=names, changes=("numbers", "time"), again="quantize", gain=1.3)
+        )
+    if capabilities.qoperator:
+        forms = ("qoperator", "qdq")
+        axes.append(Axis(key="format", values=forms, names=forms, changes=("numbers", "time"), again="export", gain=1.1))
+    return Offer(
+        forms=(Form(precision="int8"),), axes=tuple(axes), varies=("transforms", "calibrate", "corrections"), falls_back=True
+    )
+
+
+def _in_integers(placement: str, capabilities: Capabilities) -> bool:
+    """Whether a target computes all that a placement quantizes in integers."""
+    kinds = [kind.partition("@")[0] for kind in placements.load(placement).kinds]
+    return all(role in capabilities.roles for role in ROLES if any(fnmatchcase(role, kind) for kind in kinds))

@@ -5,9 +5,10 @@ Weights take a quarter of the bytes. Models are faster only where memory bandwid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Decision, FloatType, QuantPlan, Site
@@ -66,4 +67,13 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         target=capabilities.name,
         decisions=tuple(decisions),
         float_parts=_common.float_parts(options.float_parts, capabilities),
+    )
+
+
+def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
+    """Return one form, for searches for small files or little memory: the products are those of the float model."""
+    return Offer(
+        forms=(Form(precision="int8 weights", saves=("size", "memory")),),
+        axes=_common.weight_axes("weight-only"),
+        varies=("corrections",),
     )

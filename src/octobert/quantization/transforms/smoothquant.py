@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from pydantic import field_validator
 
+from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
@@ -50,6 +51,29 @@ class Options(FrozenModel):
         if value in ("per-layer", "one") or (not isinstance(value, str) and 0 <= value <= 1):
             return value
         raise ValueError("alpha is a number from 0 to 1, or per-layer, or one")
+
+
+AXES = (
+    # Without it outliers are worth clipping.
+    Axis(key="transforms", values=([],), changes=("numbers",), again="transform", promise=0.9, together={"calibrate": "mse"}),
+    Axis(
+        key="transforms",
+        values=tuple([{"smoothquant": {"alpha": alpha}}] for alpha in (0.5, 0.8, "one")),
+        names=("smoothquant 0.5", "smoothquant 0.8", "smoothquant one α"),
+        changes=("numbers",),
+        again="transform",
+        promise=0.4,
+    ),
+    # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/architecture.md).
+    Axis(
+        key="transforms",
+        values=([{"smoothquant": {"activation": False}}],),
+        names=("smoothquant without Mul",),
+        changes=("numbers", "time"),
+        again="transform",
+        gain=1.04,
+    ),
+)
 
 
 def values(graph: ir.Graph, family: EncoderFamily, options: Options) -> list[str]:

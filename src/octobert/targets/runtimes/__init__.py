@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from octobert.core import plugins
+from octobert.core.capability import Capabilities
+from octobert.core.plan import SHORT, FloatType
 from octobert.core.session import SessionEntries
 
 
@@ -68,3 +70,14 @@ class Runtime(Protocol):
 
 _PLUGINS = plugins.Family[Runtime]("runtimes")
 names, load = _PLUGINS.names, _PLUGINS.load
+
+
+def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:
+    """Return the types in which a target's device computes float operators → why not on this machine, or None.
+
+    Types that a CPU target accepts in files and computes in float32 are left out.
+    """
+    if capabilities.device != "CPU":
+        return dict.fromkeys(capabilities.float_parts)
+    problem = load(capabilities.runtime).precision_problem
+    return {"float32": None, **{kind: problem(SHORT[kind]) for kind in capabilities.float_entries}}

@@ -1,0 +1,380 @@
+"""The variants of a recipe that a search may try, from what plugins declare (`core/axes`): pure functions, nothing runs here.
+
+A search begins with the forms of all methods on all targets (`first`). From a variant it goes on to others that may be faster
+(`faster`) or more accurate (`nearer`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, get_args
+
+import yaml
+
+from octobert import targets
+from octobert.config.choosing import UNITS, figure_named
+from octobert.config.loading import as_yaml, changed, options_of, parse
+from octobert.config.recipe import Accuracy, Choice, Recipe, plugin_families
+from octobert.core.axes import Again, Axis, Form, Offer
+from octobert.core.errors import RecipeError, did_you_mean
+from octobert.core.plan import FLOAT
+from octobert.core.selection import Variant
+from octobert.evaluation import candidates
+from octobert.quantization import calibrators, corrections, methods, transforms
+from octobert.targets import runtimes
+
+# Keys that make a recipe a search.
+_SEARCHING = ("choose", "search", "executor")
+_FAMILIES = {"transforms": transforms.axes, "calibrate": calibrators.axes, "corrections": corrections.axes}
+# Values of one key that `nearer` tries alone, combinations of two keys, and all of them with the fallback.
+_ALONE, _NEARER = 8, 12
+_WORK: tuple[Again, ...] = get_args(Again)
+
+
+def recipe_of(recipe: Recipe, variant: Variant) -> Recipe:
+    """Return the recipe of one variant, which is run like any other.
+
+    Raises:
+        RecipeError: a change is not one that a recipe takes.
+    """
+    raw = yaml.safe_load(as_yaml(recipe))
+    raw = {key: value for key, value in raw.items() if key not in _SEARCHING}
+    raw["targets"] = [variant.target]
+    raw["session"] = {target: entries for target, entries in raw.get("session", {}).items() if target == variant.target}
+    changes = [f"{key}={_yaml(value)}" for key, value in variant.changes.items()]
+    result = changed(raw, changes)
+    if FLOAT in (recipe.quantize.name, _method(result)):
+        # A float model has neither, unless it is asked for: the recipe decides that by its method.
+        for key in {"transforms", "corrections"} - variant.changes.keys():
+            result.pop(key, None)
+    return parse(result, where=variant.name)
+
+
+def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
+    """Return the variant with some keys of a recipe changed, without the changes that change nothing.
+
+    Args:
+        changes: key → value, as `--set` takes them. `targets` is one target; options of plugins that are not chosen are left
+            out where the choice is among the changes.
+
+    Raises:
+        RecipeError: a change is not one that a recipe takes.
+    """
+    rest = dict(changes)
+    target = rest.pop("targets", recipe.targets[0])
+    target = target[0] if isinstance(target, list | tuple) and len(target) == 1 else target
+    if target not in targets.names():
+        raise RecipeError(f'there is no target "{target}"', where="targets", fix=did_you_mean(str(target), targets.names()))
+    rest = _of_chosen_plugins(rest)
+    if rest.get("quantize") == recipe.quantize.name:
+        # The recipe's own method, with its options.
+        del rest["quantize"]
+    full = recipe_of(recipe, _unnamed(target, rest))
+    for key in sorted(rest, reverse=True):
+        fewer = {other: value for other, value in rest.items() if other != key}
+        if not any(other.startswith(f"{key}.") for other in fewer) and _same(_recipe_or_none(recipe, target, fewer), full):
+            rest = fewer
+    precision = precision_of(full)
+    words = list(_words(recipe, target, rest))
+    name = f"{target} {precision} {', '.join(words)}".strip()
+    return Variant(name=name, target=target, changes=rest, precision=precision)
+
+
+def precision_of(recipe: Recipe) -> str:
+    """Return the precision of most products of a recipe's models: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic`, …"""
+    forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
+    options = options_of(recipe.quantize, "methods").model_dump(mode="json")
+    if options.get("float_parts") == "auto":
+        options["float_parts"] = targets.load(recipe.targets[0]).CAPABILITIES.float_parts[0]
+    return next((form.precision for form in forms if form.options.items() <= options.items()), recipe.quantize.name)
+
+
+def first(recipe: Recipe) -> list[Variant]:
+    """Return where a search begins: the float reference, then every form of every method on every target that runs here.
+
+    Raises:
+        RecipeError: `choose.vary` names a key that nothing can be varied by.
+    """
+    _check_vary(recipe)
+    return [variant for variant, why in _beginnings(recipe) if why is None]
+
+
+def left_out(recipe: Recipe) -> list[tuple[Variant, str]]:
+    """Return forms that are not tried on this machine, with the reason of each: one sentence without a full stop."""
+    return [(variant, why) for variant, why in _beginnings(recipe) if why is not None]
+
+
+def faster(recipe: Recipe, variant: Variant) -> list[Variant]:
+    """Return variants with another value of one axis that changes the time, the largest gain first."""
+    axes = sorted((axis for axis in axes_of(recipe, variant) if "time" in axis.changes), key=lambda axis: -axis.gain)
+    moved = (_moved(recipe, variant, [(axis, value)]) for axis in axes for value in axis.values)
+    return _distinct(moved, [variant])
+
+
+def nearer(recipe: Recipe, variant: Variant, *, minutes: float = 10) -> list[Variant]:
+    """Return variants that are as fast and may be more accurate: at most a dozen, the most promising and cheapest first.
+
+    Single values come first, then combinations of two keys, at last the search for layers that have to stay float.
+
+    Args:
+        minutes: time limit of that search.
+    """
+    axes = [axis for axis in axes_of(recipe, variant) if axis.changes == ("numbers",)]
+    moves = [(axis, value) for axis in axes for value in axis.values]
+    # The first value of each axis before all second ones; among equal promises the one that makes least again.
+    moves.sort(key=lambda move: (move[0].values.index(move[1]) > 0, -move[0].promise, -_WORK.index(move[0].again)))
+    alone = _distinct((_moved(recipe, variant, [move]) for move in moves), [variant])[:_ALONE]
+    pairs = [pair for pair in itertools.combinations(moves, 2) if not _keys(pair[0]) & _keys(pair[1])]
+    pairs.sort(key=lambda pair: -sum(axis.promise for axis, _ in pair))
+    last = fallback(recipe, variant, minutes)
+    most = _NEARER - len(alone) - (last is not None)
+    both = _distinct(itertools.islice((_moved(recipe, variant, pair) for pair in pairs), 4 * most), [variant, *alone])[:most]
+    return [*alone, *both, *([last] if last is not None else [])]
+
+
+def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None:
+    """Return the variant whose plan is searched for: layers fall back to float until the limits are met (`accuracy`).
+
+    Args:
+        minutes: time limit of the search.
+
+    Returns:
+        None where the method cannot do that, or where no limit is on a metric, or where `vary` excludes it.
+    """
+    searched = recipe.choose or recipe.search
+    if searched is None or not _varies(recipe, "accuracy") or "accuracy" in variant.changes:
+        return None
+    limits = [each for each in searched.limits if each.figure.name not in UNITS]
+    limits = [each for each in limits if each.max_drop is not None or each.at_least is not None]
+    offered = _offer(recipe_of(recipe, variant))
+    if not limits or offered is None or not offered.falls_back:
+        return None
+    # The search knows one metric. Of several limits it gets the first, and the others are judged afterwards.
+    limit = limits[0]
+    metric = None if limit.of == "metric" else limit.of
+    criterion = Accuracy(
+        max_drop=limit.max_drop, relative=limit.relative, at_least=limit.at_least, metric=metric, minutes=minutes
+    )
+    return variant_of(recipe, _with_target(variant, {"accuracy": criterion.model_dump(mode="json", exclude_defaults=True)}))
+
+
+def reach(recipe: Recipe, variant: Variant) -> float:
+    """Return the factor by which axes that are not yet changed may make a variant faster at most."""
+    gains: dict[str, float] = {}
+    for axis in axes_of(recipe, variant):
+        if "time" in axis.changes and axis.key not in variant.changes:
+            gains[axis.key] = max(axis.gain, gains.get(axis.key, 1.0))
+    return math.prod(gains.values())
+
+
+def axes_of(recipe: Recipe, variant: Variant) -> tuple[Axis, ...]:
+    """Return what may be varied about a variant: axes of its method and of the other plugins that change its models."""
+    offered = _offer(recipe_of(recipe, variant))
+    if offered is None:
+        return ()
+    axes = (*offered.axes, *(axis for key in offered.varies for axis in _FAMILIES[key]()))
+    takes = {*offered.varies, *(axis.key for axis in offered.axes)}
+    return tuple(
+        axis.model_copy(update={"together": {k: v for k, v in axis.together.items() if k in takes and _varies(recipe, k)}})
+        for axis in axes
+        if _varies(recipe, axis.key)
+    )
+
+
+def _beginnings(recipe: Recipe) -> Iterator[tuple[Variant, str | None]]:
+    """All forms, with the reasons of those that are not tried."""
+    reference = variant_of(recipe, {"targets": candidates.REFERENCE.target, "quantize": FLOAT})
+    yield reference, None
+    seen = {reference.name}
+    named = "targets" in recipe.model_fields_set
+    for target in recipe.targets if named else targets.names():
+        probe = targets.load(target).probe()
+        if not probe.available and not named:
+            continue
+        for method in _methods(recipe):
+            own = recipe.quantize.options if method == recipe.quantize.name and method != FLOAT else {}
+            for form in _forms(recipe, method, target):
+                if not _saves(recipe, form):
+                    continue
+                options = {**own, **form.options}
+                variant = variant_of(recipe, {"targets": target, "quantize": {method: options} if options else method})
+                if variant.name not in seen:
+                    seen.add(variant.name)
+                    yield variant, probe.missing if not probe.available else form.why_not
+
+
+def _methods(recipe: Recipe) -> tuple[str, ...]:
+    """Methods to try: float, the recipe's and the default first."""
+    if not _varies(recipe, "quantize"):
+        return (FLOAT, recipe.quantize.name)
+    return tuple(dict.fromkeys((FLOAT, recipe.quantize.name, Recipe.model_fields["quantize"].default.name, *methods.names())))
+
+
+def _forms(recipe: Recipe, method: str, target: str) -> tuple[Form, ...]:
+    """The forms of a method on a target. A method that says nothing of searches has one, where the recipe names it."""
+    own = recipe.quantize if recipe.quantize.name == method else Choice(name=method)
+    capabilities = targets.load(target).CAPABILITIES
+    offered = methods.offer(method, options_of(own, "methods"), capabilities, runtimes.float_problems(capabilities))
+    if offered is not None:
+        return offered.forms
+    return (Form(precision=method),) if recipe.quantize.name == method else ()
+
+
+def _offer(recipe: Recipe) -> Offer | None:
+    """What the method of a variant's recipe offers."""
+    capabilities, options = targets.load(recipe.targets[0]).CAPABILITIES, options_of(recipe.quantize, "methods")
+    return methods.offer(recipe.quantize.name, options, capabilities, runtimes.float_problems(capabilities))
+
+
+def _saves(recipe: Recipe, form: Form) -> bool:
+    """Whether a form can save what a search is about: time, unless goal or limits say size or memory."""
+    if recipe.choose is None:
+        return True
+    figures = {figure_named(recipe.choose.goal).name, *(limit.figure.name for limit in recipe.choose.limits)}
+    return bool({"time", *figures} & set(form.saves))
+
+
+def _moved(recipe: Recipe, variant: Variant, moves: Iterable[tuple[Axis, Any]]) -> Variant:
+    """A variant with the values of some axes."""
+    changes: dict[str, Any] = {}
+    for axis, value in moves:
+        changes |= {**axis.together, axis.key: value}
+    return variant_of(recipe, _with_target(variant, changes))
+
+
+def _with_target(variant: Variant, changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"targets": variant.target, **variant.changes, **changes}
+
+
+def _unnamed(target: str, changes: Mapping[str, Any]) -> Variant:
+    return Variant(name="variant", target=target, changes=dict(changes), precision="")
+
+
+def _keys(move: tuple[Axis, Any]) -> set[str]:
+    return {move[0].key, *move[0].together}
+
+
+def _distinct(variants: Iterable[Variant], known: Iterable[Variant]) -> list[Variant]:
+    """Variants without those that are known or come twice."""
+    names = {variant.name for variant in known}
+    return [variant for name, variant in {each.name: each for each in variants}.items() if name not in names]
+
+
+def _varies(recipe: Recipe, key: str) -> bool:
+    """Whether a search may vary a key: itself, or a key that it is part of, is in `vary`."""
+    vary = None if recipe.choose is None else recipe.choose.vary
+    return vary is None or any(key == each or key.startswith(f"{each}.") for each in vary)
+
+
+def _check_vary(recipe: Recipe) -> None:
+    """Refuse keys of `vary` that no plugin lists.
+
+    Raises:
+        RecipeError: as said.
+    """
+    if recipe.choose is None or recipe.choose.vary is None:
+        return
+    free = recipe.model_copy(update={"choose": None})
+    starts = [variant for variant, _ in _beginnings(free)]
+    known = sorted({"quantize", "accuracy", *(axis.key for start in starts for axis in axes_of(free, start))})
+    for each in recipe.choose.vary:
+        if not any(key == each or key.startswith(f"{each}.") for key in known):
+            raise RecipeError(
+                "no plugin lists this key as worth varying", where="choose.vary", got=each, fix=did_you_mean(each, known)
+            )
+
+
+def _of_chosen_plugins(changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes without options of plugins that other changes do not choose."""
+    chosen = {key: _name(value) for key, value in changes.items() if key in plugin_families() and not isinstance(value, list)}
+
+    def fits(key: str) -> bool:
+        family, _, rest = key.partition(".")
+        return not rest or family not in chosen or rest.partition(".")[0].replace("_", "-") == chosen[family]
+
+    return {key: value for key, value in changes.items() if fits(key)}
+
+
+def _name(value: Any) -> str:
+    """The name of a plugin, in either spelling."""
+    return str(value if isinstance(value, str) else next(iter(value), "")).replace("_", "-")
+
+
+def _method(raw: Mapping[str, Any]) -> str:
+    return _name(raw.get("quantize", ""))
+
+
+def _recipe_or_none(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Recipe | None:
+    """The recipe with other changes; None where these are not valid alone."""
+    try:
+        return recipe_of(recipe, _unnamed(target, changes))
+    except RecipeError:
+        return None
+
+
+def _same(one: Recipe | None, other: Recipe) -> bool:
+    """Whether two recipes mean the same: default values of options may be written or not."""
+    return one is not None and _written_out(one) == _written_out(other)
+
+
+def _written_out(recipe: Recipe) -> Recipe:
+    """A recipe with all options of its method and calibrator."""
+    full = {
+        key: Choice(name=choice.name, options=options_of(choice, family).model_dump(mode="json"))
+        for key, family, choice in (("quantize", "methods", recipe.quantize), ("calibrate", "calibrators", recipe.calibrate))
+    }
+    return recipe.model_copy(update=full)
+
+
+def _yaml(value: Any) -> str:
+    """A value as `--set` takes it."""
+    return (
+        str(yaml.safe_dump(json.loads(json.dumps(value)), default_flow_style=True, width=math.inf))
+        .removesuffix("...\n")
+        .strip()
+    )
+
+
+def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[str]:
+    """Short texts of changes, beside the precision."""
+    flat: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key == "quantize" and isinstance(value, Mapping):
+            flat |= {f"quantize.{_name(value)}.{option}": each for option, each in next(iter(value.values())).items()}
+        elif key != "quantize":
+            flat[key] = value
+    # A method lists what differs from its present options, so the names are those of its defaults.
+    before = {"quantize": recipe_of(recipe, _unnamed(target, changes)).quantize.name}
+    offered = _offer(recipe_of(recipe, _unnamed(target, before)))
+    axes = [*(offered.axes if offered else ()), *(axis for family in _FAMILIES.values() for axis in family())]
+    for key, value in sorted(flat.items()):
+        if key == f"quantize.{FLOAT}.float_parts":
+            continue
+        listed = next(
+            (axis.names[axis.values.index(value)] for axis in axes if axis.key == key and axis.names and value in axis.values),
+            None,
+        )
+        yield listed or _word(recipe, key, value)
+
+
+def _word(recipe: Recipe, key: str, value: Any) -> str:
+    """A short text of a change that no axis names."""
+    last = key.rpartition(".")[2].replace("_", " ")
+    if key == "accuracy":
+        return "some layers float"
+    if key in plugin_families():
+        values = value if isinstance(value, list) else [value]
+        without = ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
+        return " + ".join(_plugin(each) for each in values) or without or f"no {last}"
+    if isinstance(value, bool) or value is None:
+        return last if value else f"no {last}"
+    return f"{last} {' + '.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def _plugin(value: Any) -> str:
+    """A plugin with its options: `percentile 99.9`."""
+    options = next(iter(value.values())) if isinstance(value, Mapping) else {}
+    return " ".join((_name(value), *map(str, options.values())))
