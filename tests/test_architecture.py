@@ -86,11 +86,14 @@ PUBLIC = {
         "AccuracyError BusyError DataError ModelError OctobertError ParityError PlanError RecipeError StorageError TargetError"
     ),
     "functions": (
-        "attach benchmark calibrate calibration_tables check clean doctor dry_run evaluate export finetune fuse import_olive "
-        "inspect list_placements list_targets list_tasks load load_recipe manifest packages parse_recipe predict_rows "
-        "quantize read_calibration_table recipe_schema run setup stored tune verify"
+        "attach benchmark calibrate calibration_tables check clean doctor dry_run evaluate export finetune fuse "
+        "import_olive inspect list_placements list_targets list_tasks load load_recipe manifest merge packages parse_recipe "
+        "predict_rows quantize read_calibration_table recipe_schema run setup stored tune verify"
     ),
-    "others": "DownloadWarning IgnoredFileWarning OldNameWarning ProgressBar ProgressEvent PublishedFileWarning Recipe",
+    "others": (
+        "DownloadWarning IgnoredFileWarning OldNameWarning OtherMachineWarning ProgressBar ProgressEvent PublishedFileWarning "
+        "Recipe"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from octobert.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema
+    from octobert.api.choosing import merge
     from octobert.api.clients import export
     from octobert.api.graphs import calibration_tables, check, fuse, read_calibration_table
     from octobert.api.models import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         ModelError,
         OctobertError,
         OldNameWarning,
+        OtherMachineWarning,
         ParityError,
         PlanError,
         PublishedFileWarning,
@@ -63,6 +65,7 @@ _telemetry.switch_off()
 # Module → the public names in it.
 _PUBLIC = {
     "octobert.api.catalog": "doctor list_placements list_targets list_tasks recipe_schema",
+    "octobert.api.choosing": "merge",
     "octobert.api.clients": "export",
     "octobert.api.graphs": "calibration_tables check fuse read_calibration_table",
     "octobert.api.models": "benchmark evaluate inspect load manifest packages predict_rows tune verify",
@@ -71,7 +74,7 @@ _PUBLIC = {
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
         "AccuracyError BusyError DataError DownloadWarning IgnoredFileWarning ModelError OctobertError OldNameWarning "
-        "ParityError PlanError PublishedFileWarning RecipeError StorageError TargetError"
+        "OtherMachineWarning ParityError PlanError PublishedFileWarning RecipeError StorageError TargetError"
     ),
     "octobert.report.progress": "ProgressBar ProgressEvent",
 }
@@ -86,6 +89,7 @@ __all__ = [
     "ModelError",
     "OctobertError",
     "OldNameWarning",
+    "OtherMachineWarning",
     "ParityError",
     "PlanError",
     "ProgressBar",
@@ -115,6 +119,7 @@ __all__ = [
     "load",
     "load_recipe",
     "manifest",
+    "merge",
     "packages",
     "parse_recipe",
     "predict_rows",

@@ -50,6 +50,19 @@ def test_an_unknown_key_with_a_suggestion() -> None:
     )
 
 
+def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("own.tsv", "m", "train"):
+        (tmp_path / name).touch()
+    rows = {"source": "d", "tune": "own.tsv[:9]", "calibrate": {"samples": 5}}
+    recipe = loading.parse({**GOOD, "data": rows, "transforms": [], "targets": ["ort-cpu"], "allow_code": True})
+    written = loading.as_written(recipe)
+    assert set(written) == {*GOOD, "transforms", "targets"}
+    assert written["model"] == str(tmp_path / "m")
+    assert [written["data"][key]["from"] for key in ("tune", "calibrate")] == [f"{tmp_path}/own.tsv[:9]", "train"]
+    assert loading.parse(written) == loading.with_absolute_paths(recipe).model_copy(update={"allow_code": False})
+
+
 def test_all_mistakes_at_once() -> None:
     text = mistakes(
         task="mrcp", targets=["ort-cpuu"], calibrate={"percentile": {"keep": 101}}, benchmark={"batch": [], "repeats": 1}, x=1

@@ -149,13 +149,15 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     """
     from octobert.core.errors import RecipeError, did_you_mean
     from octobert.core.files import storage_errors
+    from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest
 
     if client not in CLIENTS:
         raise RecipeError(f'there is no client "{client}"', where="--for", fix=did_you_mean(client, CLIENTS))
-    source = Path(package)
+    source = for_this_machine(Path(package))
     manifest = read_manifest(source)
-    target = Path(out) if out is not None else source.absolute().with_name(f"{source.absolute().name}-{client}")
+    beside = Path(package).absolute()
+    target = Path(out) if out is not None else beside.with_name(f"{beside.name}-{client}")
     model = _opened(source, manifest, client, target)
     with storage_errors(target):
         _write(source, manifest, CLIENTS[client], target)

@@ -333,12 +333,16 @@ def packages(folder: PathLike) -> list[Path]:
 def manifest(package: PathLike) -> PackageManifest:
     """The manifest of a package: the recipe, the plan, the ranges, the scores.
 
+    Args:
+        package: A package, `OUT/<target>`. Of a merged folder the package for this machine.
+
     Raises:
         ModelError: The folder is not a package.
     """
+    from octobert.inference.machines import for_this_machine
     from octobert.inference.package_files import read_manifest
 
-    return read_manifest(path_of(package, "package"))
+    return read_manifest(for_this_machine(path_of(package, "package")))
 
 
 def verify(package: PathLike) -> Verified:

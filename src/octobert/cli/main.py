@@ -33,12 +33,13 @@ from octobert.core.errors import (
     IgnoredFileWarning,
     OctobertError,
     OldNameWarning,
+    OtherMachineWarning,
     PublishedFileWarning,
     StorageError,
 )
 from octobert.core.files import file_error
 
-_WARNINGS = (DownloadWarning, OldNameWarning, IgnoredFileWarning, PublishedFileWarning)
+_WARNINGS = (DownloadWarning, OldNameWarning, IgnoredFileWarning, OtherMachineWarning, PublishedFileWarning)
 _EPILOG = "\n\n".join(
     (
         "Exit codes: 0 done; 1 any other error; 2 recipe or command line; 3 data; 4 model; 5 plan; 6 target or runtime; "

@@ -303,10 +303,9 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     places: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
     for key in _ROWS:
         rows: RowSelection = getattr(data, key)
-        # A slice of the rows may follow: `own.tsv[:10]`.
-        name = rows.from_.rpartition("[")[0] if rows.from_.endswith("]") else rows.from_
+        name, rest = _sliced(rows.from_)
         if Path(name).suffix:
-            places[key] = rows.model_copy(update={"from_": f"{local(name)}{rows.from_.removeprefix(name)}"})
+            places[key] = rows.model_copy(update={"from_": f"{local(name)}{rest}"})
     update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")}
     update["metric"] = tuple(_metric_at(metric, local) for metric in recipe.metric)
     update["data"] = data.model_copy(update=places)
@@ -358,7 +357,38 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     plain |= {key: absolute(plain[key]) for key in ("model", "preprocess", "postprocess") if key in plain}
     plain["metric"] = [_metric_at(metric, absolute) for metric in recipe.metric]
     plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}
+    for key in set(_ROWS) & set(plain["data"]):
+        name, rest = _sliced(plain["data"][key]["from"])
+        if Path(name).suffix:
+            plain["data"][key] = {**plain["data"][key], "from": f"{absolute(name)}{rest}"}
     return Recipe.model_validate(plain)
+
+
+def _sliced(rows: str) -> tuple[str, str]:
+    """The name of rows, and the slice of them: `own.tsv`, `[:10]`."""
+    name = rows.rpartition("[")[0] if rows.endswith("]") else rows
+    return name, rows.removeprefix(name)
+
+
+def as_written(recipe: Recipe) -> dict[str, Any]:
+    """The keys of a recipe that somebody has set, default values included, with absolute paths and without permissions.
+
+    Example:
+        >>> sorted(as_written(parse({"model": "m", "task": "mrpc", "data": "d", "seed": 0, "allow_pickle": True})))
+        ['data', 'model', 'seed', 'task']
+    """
+    absolute = with_absolute_paths(recipe)
+    plain: dict[str, Any] = absolute.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    # Reading a recipe sets all keys that may have paths.
+    empty = {key for key in ("preprocess", "postprocess", "metric") if not plain.get(key)}
+    kept = {key: value for key, value in plain.items() if key not in empty}
+    for name in PERMISSIONS:
+        key, _, inner = name.partition(".")
+        if inner and key in kept:
+            kept[key].pop(inner, None)
+        elif not inner:
+            kept.pop(key, None)
+    return kept
 
 
 def as_yaml(recipe: Recipe) -> str:

@@ -149,6 +149,10 @@ class IgnoredFileWarning(UserWarning):
     """A file of a package was not used. The message says which, and why."""
 
 
+class OtherMachineWarning(UserWarning):
+    """A model that `octobert auto` chose is opened on another kind of machine. The message says what differs."""
+
+
 class PublishedFileWarning(UserWarning):
     """A file in an output directory was edited, kept under another name, or removed. The message says which, and why."""
 

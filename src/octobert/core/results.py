@@ -415,6 +415,7 @@ class PackageManifest(FrozenModel):
         files: relative path → sha256.
         sizes: relative path → bytes; packages of octobert 0.1 have none.
         session: how it is opened, without entries that name files of the machine where it was made.
+        chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
 
     octobert: str | None
@@ -433,6 +434,7 @@ class PackageManifest(FrozenModel):
     files: dict[PackagePath, str]
     sizes: dict[PackagePath, int] = Field(default_factory=dict)
     session: PackagedEntries = SessionEntries()
+    chosen: str | None = None
 
     def __repr__(self) -> str:
         return f"<PackageManifest: {self.target}, {self.task.name}>"

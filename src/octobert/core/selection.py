@@ -92,6 +92,7 @@ class Selection(Tabular):
         ended: why the search ended.
         environment: the machine and its software; the choice holds for machines of this kind.
         simulated: environment variables that made a runtime use fewer instructions than this CPU has → value.
+        recipe: of the search, as `loading.as_written` gives it, to be run again on another machine.
     """
 
     how: Literal["choose", "search"]
@@ -109,6 +110,7 @@ class Selection(Tabular):
     ended: str
     environment: Environment
     simulated: dict[str, str] = Field(default_factory=dict)
+    recipe: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def best(self) -> Found:

@@ -37,10 +37,11 @@ class Inputs(FrozenModel):
 
 
 class Options(FrozenModel):
-    """The target, and what the recipe sets for its sessions."""
+    """The target, what the recipe sets for its sessions, and why the model was chosen, where a search has chosen it."""
 
     target: str
     entries: SessionEntries
+    chosen: str | None = None
 
 
 def run(context: Context[Inputs, Options]) -> Summary:
@@ -79,6 +80,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         environment=measured.environment,
         files=files,
         sizes={name: (work / name).stat().st_size for name in files},
+        chosen=context.options.chosen,
     )
     context.write(PACKAGE_FILE, manifest)
     return {"target": target, "size_bytes": sum(p.stat().st_size for p in work.rglob("*") if p.is_file())}

@@ -1,0 +1,228 @@
+"""Packages that were chosen by their figures: on which machine they are opened, and folders with one for each kind of machine.
+
+machines.json                     which package is for which kind of machine
+avx512-bf16-openvino-cpu/         a package
+avx2-ort-cpu/                     another one, of the same model
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from octobert import targets
+from octobert.core import environment, machines
+from octobert.core.errors import ModelError, OtherMachineWarning, RecipeError, StorageError, TargetError, shortened
+from octobert.core.files import copy, file_digest, is_file, is_folder, remove, storage_errors, sync_all
+from octobert.core.frozen import first_problem
+from octobert.core.machines import INDEX, ForMachine, Machines
+from octobert.core.plain import printable
+from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.inference import package_files, tuned_file
+from octobert.targets import runtimes
+
+# What a search publishes in its output directory.
+BEST, REPORT = "best", "report.json"
+# An index has a line of text for each kind of machine.
+_LARGEST_INDEX = 1 << 20
+
+
+def check_machine(package: Path, manifest: PackageManifest) -> None:
+    """Warn, once in a process, where a package was chosen on another kind of machine.
+
+    Warns:
+        OtherMachineWarning: the message says what differs, and how to choose again.
+    """
+    if manifest.chosen is None:
+        return
+    found = machines.differences(manifest.environment, environment.current(), _packages(manifest.target))
+    if found:
+        made_here = package.name == BEST and (package.parent / REPORT).is_file()
+        again = f"octobert auto {package.parent} --again" if made_here else "octobert auto, on this machine"
+        differs = f"{package} was chosen on another kind of machine: {shortened('; '.join(found))}"
+        _warn(printable(f"{differs}. Another model may be faster here; choose it with {again}"))
+
+
+@functools.cache
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, OtherMachineWarning, stacklevel=7)
+
+
+def _packages(target: str) -> tuple[str, ...]:
+    """Python packages of the runtime that opens a target's models."""
+    return runtimes.load(targets.load(target).CAPABILITIES.runtime).PACKAGES
+
+
+def for_this_machine(folder: Path) -> Path:
+    """The package of a folder: the folder itself, or of a merged folder the package for machines of this kind.
+
+    A folder without a package of this kind gives the nearest one whose runtime is installed: with the fewest features that this
+    CPU lacks, then with the most that both have.
+
+    Raises:
+        ModelError: the index of a merged folder cannot be read, or names what is not there.
+        TargetError: no package of a merged folder can run here.
+    """
+    if (folder / PACKAGE_FILE).is_file() or not (folder / INDEX).is_file():
+        return folder
+    chosen = _chosen(folder, read_index(folder).packages)
+    return _checked(folder, chosen)
+
+
+def read_index(folder: Path) -> Machines:
+    """Read `machines.json` of a merged folder.
+
+    Raises:
+        ModelError: it is no such file.
+    """
+    path, fix = folder / INDEX, "copy the folder again, or merge the packages again"
+    try:
+        if (size := path.stat().st_size) > _LARGEST_INDEX:
+            got, expected = f"{size:,} bytes", f"at most {_LARGEST_INDEX:,}"
+            raise ModelError(f"{INDEX} is too large", where=str(path), got=got, expected=expected, fix=fix)
+        return Machines.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
+    except ValueError as error:
+        raise ModelError(f"{INDEX} cannot be read", where=str(path), got=first_problem(error), fix=fix) from error
+
+
+def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
+    """The package for machines of this kind, or the nearest one that can run here."""
+    here = environment.current()
+    own = [each for each in packages if machines.kind_of(each) == machines.kind_of(here)]
+    if own:
+        return own[0]
+    known = targets.names()
+    probes = {each.target: targets.load(each.target).probe() for each in packages if each.target in known}
+    ready = [each for each in packages if each.target in probes and probes[each.target].available]
+    if not ready:
+        got = ", ".join(dict.fromkeys(each.target for each in packages))
+        fix = next((probe.install for probe in probes.values() if probe.install), "choose a model on this machine")
+        raise TargetError("no package of this folder can run here", where=str(folder / INDEX), got=got, fix=fix)
+    return min(ready, key=lambda each: machines.distance(each.features, here.features))
+
+
+def _checked(folder: Path, chosen: ForMachine) -> Path:
+    """The folder of a package in a merged folder, which has the manifest that the index names."""
+    package = folder / chosen.folder
+    if not is_folder(package) or not is_file(package / PACKAGE_FILE):
+        raise package_files.other_files(folder, [f"{chosen.folder}/{PACKAGE_FILE} is missing"])
+    if file_digest(package / PACKAGE_FILE) != chosen.manifest:
+        raise package_files.other_files(folder, [f"{chosen.folder}/{PACKAGE_FILE} has another content"])
+    return package
+
+
+def merge(given: Sequence[Path], out: Path) -> Machines:
+    """Write one folder with packages of one model that were chosen on different machines.
+
+    Args:
+        given: output directories of searches, packages of theirs, or merged folders. Of two packages for the same kind of
+            machine the last one is taken.
+        out: the folder to write.
+
+    Raises:
+        ModelError: one of them is not such a package, was changed, or was made from another model or for another task.
+        RecipeError: all packages are for one kind of machine.
+        StorageError: the folder exists, or cannot be written.
+    """
+    found: dict[tuple[str, ...], tuple[Path, PackageManifest]] = {}
+    for package in (package for place in given for package in _inside(place)):
+        package_files.verify(package)
+        manifest = package_files.read_manifest(package)
+        _check_same(next(iter(found.values()), None), package, manifest)
+        found.pop(kind := machines.kind_of(manifest.environment), None)
+        found[kind] = package, manifest
+    if len(found) < 2:
+        got, fix = " ".join(next(iter(found), ("nothing",))), "run octobert auto on another kind of machine, too"
+        raise RecipeError("merging needs packages for two kinds of machines", where="--merge", got=got, fix=fix)
+    named = dict(zip(_names([manifest for _, manifest in found.values()]), found.values(), strict=True))
+    first = next(iter(found.values()))[1]
+    index = Machines(
+        octobert=environment.versions(("octobert",)).get("octobert"),
+        model_digest=first.model_digest,
+        task=first.task,
+        packages=tuple(_entry(name, package, manifest) for name, (package, manifest) in named.items()),
+    )
+    with storage_errors(out):
+        _write(named, index, out)
+    return index
+
+
+def _inside(place: Path) -> list[Path]:
+    """The chosen packages that a folder stands for."""
+    if (place / PACKAGE_FILE).is_file():
+        return [place]
+    if (place / INDEX).is_file():
+        return [_checked(place, each) for each in read_index(place).packages]
+    if (place / BEST / PACKAGE_FILE).is_file():
+        return [place / BEST]
+    expected, fix = f"{BEST}/{PACKAGE_FILE}", "name output directories of octobert auto"
+    raise ModelError("no model was chosen in this folder", where=str(place), expected=expected, fix=fix)
+
+
+def _check_same(first: tuple[Path, PackageManifest] | None, package: Path, manifest: PackageManifest) -> None:
+    """Refuse a package that was not chosen, or was not made like the first one."""
+    if manifest.chosen is None:
+        fix = "name output directories of octobert auto"
+        raise ModelError("the package was not chosen on a machine", where=str(package), fix=fix)
+    targets.load(manifest.target, where=str(package / PACKAGE_FILE))
+    if first is None:
+        return
+    where, fix = str(package), "merge packages that were chosen for one model and one task"
+    if manifest.model_digest != first[1].model_digest:
+        got, expected = manifest.model_digest[:16], f"{first[1].model_digest[:16]}, as of {first[0]}"
+        raise ModelError("the package was made from another model", where=where, got=got, expected=expected, fix=fix)
+    # Whether rows had labels says nothing about what the model does.
+    mine, others = (each.task.model_copy(update={"primary": None}) for each in (manifest, first[1]))
+    if mine != others:
+        expected = f"{others.name} with the same options and labels, as of {first[0]}"
+        raise ModelError("the package is for another task", where=where, got=mine.name, expected=expected, fix=fix)
+
+
+def _names(manifests: Sequence[PackageManifest]) -> list[str]:
+    """Names of folders: the last feature of the CPU and the target, with a number where that is not enough."""
+    names: list[str] = []
+    for manifest in manifests:
+        known = [flag for flag in environment.FLAGS if flag in manifest.environment.features] or ["cpu"]
+        name = f"{known[-1].replace('_', '-')}-{manifest.target}"
+        count = sum(each == name or each.startswith(f"{name}-") for each in names)
+        names.append(f"{name}-{count + 1}" if count else name)
+    return names
+
+
+def _entry(name: str, package: Path, manifest: PackageManifest) -> ForMachine:
+    made = manifest.environment
+    return ForMachine(
+        folder=name,
+        manifest=file_digest(package / PACKAGE_FILE),
+        target=manifest.target,
+        cpu=made.cpu,
+        features=made.features,
+        versions={each: made.versions[each] for each in _packages(manifest.target) if each in made.versions},
+        sentence=str(manifest.chosen),
+    )
+
+
+def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, out: Path) -> None:
+    """Write the folder: complete, or not at all."""
+    if out.exists():
+        raise StorageError("the folder exists already", where=str(out), fix="choose another --out, or remove it")
+    partial = out.with_name(f"partial-{out.name}")
+    remove(partial)
+    try:
+        for name, (package, manifest) in named.items():
+            # Settings that were tuned are kept by machine.
+            added = [tuned_file.FILE] if is_file(package / tuned_file.FILE) else []
+            for file in (*manifest.files, PACKAGE_FILE, *added):
+                (partial / name / file).parent.mkdir(parents=True, exist_ok=True)
+                copy(package / file, partial / name / file)
+        (partial / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
+        sync_all(partial)
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
