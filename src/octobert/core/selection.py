@@ -80,6 +80,8 @@ class Selection(Tabular):
         how: `choose` or `search`, the key of the recipe.
         goal: what was optimized: `latency`, `latency@p90`, `throughput`, `size`, `memory`, or a metric.
         limits: in words.
+        accepted_drop: the largest drop of the main metric that the limits accept; None where they do not limit it.
+        accepted_ms: the longest time of the goal's statistic that they accept, in milliseconds for one text; None likewise.
         metric: the main metric; None for data without labels.
         rows: tuning rows.
         reference: name of the float variant that ratios and drops refer to.
@@ -98,6 +100,8 @@ class Selection(Tabular):
     how: Literal["choose", "search"]
     goal: str
     limits: tuple[str, ...]
+    accepted_drop: float | None = None
+    accepted_ms: float | None = None
     metric: str | None
     rows: int
     reference: str

@@ -1,0 +1,220 @@
+"""How a model was chosen, as a sentence on the figures of its final run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.core.measurements import Comparison, Speedup
+from octobert.core.results import Report
+from octobert.core.selection import Found, Selection
+from octobert.report.progress import duration
+from octobert.report.reasons import Words, bytes_of, points, times_text
+
+# Of a variant that is best: what is said before "of 14 variants".
+_BEST = {
+    "latency": "is the fastest",
+    "throughput": "has the highest throughput",
+    "size": "is the smallest",
+    "memory": "needs the least memory",
+}
+
+
+def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
+    """Return what to use, how much it gains and loses on the evaluation rows, and why.
+
+    Args:
+        choice: the search, without its sentence.
+        limits: that the winner should keep.
+        report: of the final run of the winner.
+    """
+    words, best = Words.of(choice), choice.best
+    compared = next((each for each in report.comparisons if each.candidate == best.variant.target), None)
+    figures = [*_gains(choice, words, report), *_losses(words, compared, report.data.evaluation_rows)]
+    if choice.met:
+        first = f"Use {best.variant.name}: {', '.join(figures)}, because {because(choice, limits)}."
+        if best.variant.precision == "f32":
+            gain = f", {figures[0]}" if best.variant.name != choice.reference else ""
+            first = f"Use {best.variant.name}{gain}: {_no_eight_bits(choice, words, limits)}."
+        sentences = [first, *_contradicted(choice, words, limits, compared)]
+    else:
+        tried = sum(found.state != "not tried" for found in choice.found)
+        sentences = [
+            f"No model of {tried} {_keeps(words, limits, one=True)}.",
+            f"The nearest is {best.variant.name}, which is packaged: {best.reason}.",
+            f"The final measurement: {', '.join(figures)}.",
+        ]
+    left = sum(found.state == "not tried" for found in choice.found)
+    if left:
+        were = "was" if left == 1 else "were"
+        sentences.append(f"This is the best so far: {left} of {len(choice.found)} variants {were} not tried ({choice.ended}).")
+    return " ".join(sentences)
+
+
+def because(choice: Selection, limits: Sequence[Limit]) -> str:
+    """Return why the winner was chosen, without a full stop."""
+    words, best = Words.of(choice), choice.best
+    if best.variant.precision in ("bf16", "f16"):
+        return _no_eight_bits(choice, words, limits)
+    kept = [found for found in choice.found if found.state in ("chosen", "admissible")]
+    late = sum(found.state == "slower" for found in choice.found)
+    goal = figure_named(choice.goal).name
+    superlative = _BEST.get(goal, f"has the highest {words.name(choice.goal)}")
+    if len(kept) == 1:
+        first = f"it is the only one of {len(choice.found)} that {_keeps(words, limits, one=True)}"
+    else:
+        first = f"it {superlative} of {len(kept)} that {_keeps(words, limits)}"
+    if late:
+        first += f" ({late} more were too slow to be judged)" if goal in _BEST else f" ({late} more were not judged)"
+    others = [found for found in kept if found is not best and _kind(found) != _kind(best)]
+    rival = _first(words, others)
+    return first if rival is None else f"{first}; {rival.variant.name} is {words.behind(rival, best, named=False)}"
+
+
+def best_so_far(best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> str:
+    """Return how far a search is: `best so far: openvino-cpu int8, 2.1 × (12 of 20 variants, 3:10 of 20:00)`.
+
+    Args:
+        best: the best variant until now; None before the first one.
+        done: variants that were tried.
+        total: variants that are known.
+        seconds: since the beginning of the search.
+        minutes: time limit; None where there is none.
+    """
+    name = "nothing yet" if best is None else best.variant.name
+    gain = "" if best is None or best.ratio is None else f", {times_text(1 / best.ratio.value)} ×"
+    limit = "" if minutes is None else f" of {duration(60 * minutes)}"
+    return f"best so far: {name}{gain} ({done} of {total} variants, {duration(seconds)}{limit})"
+
+
+def _gains(choice: Selection, words: Words, report: Report) -> list[str]:
+    """What the winner gains: over the float models of the final run, or of the search where the winner is a float model."""
+    best, goal = choice.best, figure_named(choice.goal).name
+    gains = []
+    if goal in ("size", "memory"):
+        ours, theirs = bytes_of(best, goal), bytes_of(words.reference, goal)
+        if ours and theirs and best is not words.reference:
+            what = {"size": "smaller", "memory": "less memory"}[goal]
+            gains.append(
+                f"{times_text(theirs / ours)} × {what} than {choice.reference} ({ours / 1e6:.0f}, not {theirs / 1e6:.0f} MB)"
+            )
+    if best.variant.precision == "f32":
+        found = best.ratio
+        over = [] if found is None else [(choice.reference, 1 / found.value, 1 / found.high, 1 / found.low)]
+    else:
+        measured = [each for each in report.ratios if goal == "throughput"] or list(report.speedups)
+        over = [(each.reference, each.ratio, each.low, each.high) for each in _on_rows(measured, best.variant.target)]
+    return gains + [_speed(name, ratio, low, high, throughput=goal == "throughput") for name, ratio, low, high in over]
+
+
+def _on_rows(speedups: Sequence[Speedup], candidate: str) -> list[Speedup]:
+    """The speedups of a model on rows of the data, or at the first shape: over its float baseline, and over a faster form."""
+    own = [each for each in speedups if each.candidate == candidate]
+    shapes = sorted({(each.sequence != "data", each.batch) for each in own})
+    own = [each for each in own if (each.sequence != "data", each.batch) == shapes[0]]
+    own = list({each.reference: each for each in reversed(own)}.values())[::-1]
+    fastest = min(own, key=lambda each: each.ratio, default=None)
+    return own[:1] + ([fastest] if fastest is not None and fastest is not own[0] else [])
+
+
+def _speed(reference: str, ratio: float, low: float, high: float, *, throughput: bool) -> str:
+    if low <= 1 <= high:
+        return f"as fast as {reference} within the noise ({low:.2f}–{high:.2f} ×)"
+    if ratio < 1:
+        return f"{times_text(1 / ratio)} × slower than {reference} ({_range(1 / high, 1 / low)})"
+    what = "the throughput of" if throughput else "faster than"
+    return f"{times_text(ratio)} × {what} {reference} ({_range(low, high)})"
+
+
+def _losses(words: Words, compared: Comparison | None, rows: int) -> list[str]:
+    """What the winner loses on the evaluation rows."""
+    if compared is None:
+        return []
+    on = f"on your {rows:,} rows"
+    if compared.difference is None or compared.low is None or compared.high is None or compared.metric is None:
+        share = f"{compared.fidelity:.2%}" if compared.fidelity_name == "agreement" else f"{compared.fidelity:.5f}"
+        return [f"{compared.fidelity_name} {share} with {compared.reference} {on}"]
+    name, in_points = words.name(compared.metric), words.in_points(compared.metric)
+    if compared.low == compared.high == 0:
+        return [f"the same {name} {on}"]
+    figures = (compared.difference, compared.low, compared.high)
+    value, low, high = (_signed(points(each) if in_points else f"{each:.3g}") for each in figures)
+    noise = ", within the noise" if compared.low <= 0 <= compared.high else ""
+    return [f"{value}{' points' if in_points else ''} of {name} ({low} to {high}{noise}) {on}"]
+
+
+def _contradicted(choice: Selection, words: Words, limits: Sequence[Limit], compared: Comparison | None) -> list[str]:
+    """A sentence where a limit that was kept on the tuning rows is missed on the evaluation rows."""
+    if compared is None or compared.difference is None or compared.high is None:
+        return []
+    for limit in limits:
+        if limit.max_drop is None or words.key(limit.of) != compared.metric:
+            continue
+        accepted = words.accepted_drop(limit)
+        if compared.difference < -accepted:
+            unclear = "" if compared.high < -accepted else " (the interval includes the limit)"
+            return [
+                f"But on the evaluation rows it MISSES the limit “{words.limit(limit)}”{unclear}, which it keeps on the "
+                f"{choice.rows:,} tuning rows that the search judged by. Give more tuning rows, or a stricter limit."
+            ]
+    return []
+
+
+def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> str:
+    """Why a float model was chosen, without a full stop."""
+    eight = [found for found in choice.found if found.variant.precision.startswith("int8")]
+    kept = _first(words, [found for found in eight if found.state == "admissible"])
+    if kept is not None:
+        return f"8 bits gain nothing on this machine: {kept.variant.name} is {words.behind(kept, choice.best, named=False)}"
+    excluded = _first(words, [found for found in eight if found.state == "excluded"])
+    if excluded is not None and _first(words, [excluded, choice.best]) is excluded:
+        better = {"latency": "faster", "throughput": "faster", "size": "smaller"}.get(figure_named(choice.goal).name, "better")
+        return f"no {better} model in 8 bits {_keeps(words, limits, one=True)}: with {excluded.variant.name}, {excluded.reason}"
+    late = _first(words, eight)
+    if late is not None:
+        return f"8 bits gain nothing on this machine: {late.variant.name} is {words.behind(late, choice.best, named=False)}"
+    return "no model in 8 bits could be made here"
+
+
+def _keeps(words: Words, limits: Sequence[Limit], *, one: bool = False) -> str:
+    """`keep F1 within 1 point`; of one model, `keeps`."""
+    s = "s" if one else ""
+    if not limits:
+        return f"run{s} here"
+    only = limits[0]
+    if len(limits) > 1 or (only.at_least, only.at_most, only.min_gain) != (None, None, None):
+        return f"keep{s} the limit{'s' if len(limits) > 1 else ''} ({'; '.join(words.limit(limit) for limit in limits)})"
+    if not only.max_drop:
+        return f"keep{s} {words.name(only.of)}"
+    return f"keep{s} {words.name(only.of)} within {words.allowance(only)}"
+
+
+def _kind(found: Found) -> tuple[str, str]:
+    return found.variant.target, found.variant.precision
+
+
+def _first(words: Words, found: Sequence[Found]) -> Found | None:
+    """The best of several in the goal."""
+    goal = figure_named(words.goal).name
+    if goal in ("size", "memory"):
+        return min((each for each in found if bytes_of(each, goal)), key=lambda each: bytes_of(each, goal) or 0, default=None)
+    if goal not in UNITS:
+        judged = [each for each in found if words.key(words.goal) in each.drops]
+        return min(judged, key=lambda each: each.drops[words.key(words.goal)].value, default=None)
+    return min((each for each in found if each.ratio), key=lambda each: each.ratio.value if each.ratio else 0.0, default=None)
+
+
+def _range(low: float, high: float) -> str:
+    """The ends of an interval, with the digits that tell them apart.
+
+    Example:
+        >>> _range(2.31, 2.52), _range(2.41, 2.43)
+        ('2.3–2.5', '2.41–2.43')
+    """
+    digits = next((n for n in (1, 2, 3) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
+    return f"{low:.{digits}f}–{high:.{digits}f}"
+
+
+def _signed(text: str) -> str:
+    """A number as text with its sign."""
+    return text.replace("-", "−") if text.startswith("-") else f"+{text}" if text.strip("0.") else text

@@ -1,0 +1,205 @@
+"""How a choice is shown: the sentence, reasons, the table, the chart and the section of the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from octobert.config.choosing import Limit
+from octobert.core.selection import Figure, Found, Selection
+from octobert.report import choices
+from octobert.report.reasons import Words
+from tests.support.selections import (
+    WITHIN_A_POINT,
+    figure,
+    final_run,
+    found,
+    selection,
+    speedup,
+    without,
+)
+
+CHOICE = without(selection(), "not tried")
+REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
+WORDS = Words("latency", "f1", REFERENCE)
+BECAUSE = (
+    "because it is the fastest of 8 that keep F1 within 1 point (4 more were too slow to be judged); ort-cpu int8 is 1.2 × "
+    "slower."
+)
+
+
+def said(choice: Selection = CHOICE, limits: tuple[Limit, ...] = (WITHIN_A_POINT,), **report: object) -> str:
+    """The sentence of a search and its final run."""
+    return choices.sentence(choice, limits, final_run(**report))
+
+
+def won_by(precision: str, *others: Found) -> Selection:
+    """A search that ort-cpu in float32 or openvino-cpu in bf16 has won."""
+    if precision == "f32":
+        winner = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
+        return selection(winner, *others)
+    return selection(found("openvino-cpu bf16", 37.7, 0.02, 0.1, 418.0, "chosen"), REFERENCE, *others)
+
+
+def test_8_bits_win() -> None:
+    expected = (
+        "Use openvino-cpu int8: 2.4 × faster than openvino-f32 (2.3–2.5), −0.1 points of F1 (−0.6 to +0.3, within the noise) "
+        f"on your 408 rows, {BECAUSE}"
+    )
+    assert said() == expected
+
+
+def test_a_faster_float_form_is_named_and_rows_of_the_data_come_first() -> None:
+    faster = speedup(1.31, 1.28, 1.36, "openvino-bf16")
+    fixed = speedup(3.0, 2.9, 3.1, sequence=128)
+    text = said(speedups=(fixed, speedup(2.4, 2.31, 2.52), faster))
+    assert ": 2.4 × faster than openvino-f32 (2.3–2.5), 1.3 × faster than openvino-bf16 (1.3–1.4), −0.1 points" in text
+    assert "as fast as openvino-f32 within the noise (0.97–1.04 ×)" in said(speedups=(speedup(1.01, 0.97, 1.04),))
+    assert "1.2 × slower than openvino-f32 (1.1–1.3)" in said(speedups=(speedup(1 / 1.2, 1 / 1.3, 1 / 1.1),))
+    assert said(speedups=()).startswith("Use openvino-cpu int8: −0.1 points of F1")
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        ((-0.014, -0.019, -0.0075), "−1.4 points of F1 (−1.9 to −0.8) on"),
+        ((0.002, -0.001, 0.004), "+0.2 points of F1 (−0.1 to +0.4, within the noise) on"),
+        ((0.0, -0.004, 0.004), "0.0 points of F1 (−0.4 to +0.4, within the noise) on"),
+        ((-0.0003, -0.0004, -0.0001), "−0.03 points of F1 (−0.04 to −0.01) on"),
+        ((0.0, 0.0, 0.0), "the same F1 on"),
+        (None, "cosine 0.99912 with openvino-f32 on"),
+    ],
+)
+def test_the_loss_is_that_on_the_evaluation_rows(difference: tuple[float, float, float] | None, words: str) -> None:
+    assert f" (2.3–2.5), {words} your 408 rows, because " in said(difference=difference)
+
+
+def test_a_limit_that_only_the_tuning_rows_kept_is_said_to_be_missed() -> None:
+    clear, unclear = said(difference=(-0.023, -0.029, -0.017)), said(difference=(-0.013, -0.019, -0.007))
+    expected = "it MISSES the limit “F1 drops by at most 1 point”, which it keeps on the 400 tuning rows"
+    assert expected in clear
+    assert "“F1 drops by at most 1 point” (the interval includes the limit), which it keeps" in unclear
+    assert "MISSES" not in said(difference=(-0.009, -0.019, 0.0))
+    relative = Limit(max_drop=0.01, relative=True)
+    assert "“F1 drops by at most 1 % of its float value”" in said(limits=(relative,), difference=(-0.0091, -0.02, -0.009))
+
+
+def test_a_float_model_wins() -> None:
+    slow = found("openvino-cpu int8", 81.0, 0.1, 0.4, 110.0, "admissible")
+    assert said(won_by("f32", slow)) == (
+        "Use ort-cpu f32: 8 bits gain nothing on this machine: openvino-cpu int8 is 1.05 × slower."
+    )
+    damaged = found("openvino-cpu int8", 21.0, 2.4, 0.4, 110.0, "excluded")
+    assert said(won_by("f32", damaged)) == (
+        "Use ort-cpu f32: no faster model in 8 bits keeps F1 within 1 point: with openvino-cpu int8, F1 drops by 2.4 points "
+        "(2.0 to 2.8), 1.4 points more than the limit."
+    )
+    late = found("ort-cpu int8", 150.0, None, 0.0, 110.0, "slower")
+    assert "with openvino-cpu int8, F1 drops" in said(won_by("f32", late, damaged))
+    assert said(won_by("f32", late)).endswith("8 bits gain nothing on this machine: ort-cpu int8 is 2.0 × slower.")
+    assert said(won_by("f32")) == "Use ort-cpu f32: no model in 8 bits could be made here."
+    other = selection(found("openvino-cpu f32", 64.6, 0.0, 0.0, 418.0, "chosen"), REFERENCE)
+    assert said(other).startswith("Use openvino-cpu f32, 1.2 × faster than ort-cpu f32 (1.18–1.20): no model in 8 bits")
+
+
+def test_bfloat16_wins_because_8_bits_gain_nothing_more() -> None:
+    level = found("openvino-cpu int8", 37.5, 0.42, 0.4, 110.0, "admissible")
+    assert said(won_by("bf16", level), difference=(0.0, 0.0, 0.0)) == (
+        "Use openvino-cpu bf16: 2.4 × faster than openvino-f32 (2.3–2.5), the same F1 on your 408 rows, because 8 bits gain "
+        "nothing on this machine: openvino-cpu int8 is as fast within the noise, and loses 0.4 points more."
+    )
+
+
+def test_nothing_keeps_the_limits() -> None:
+    nearest = found("openvino-cpu int8", 21.7, 1.4, 0.6, 110.0, "chosen").model_copy(
+        update={"reason": WORDS.misses_drop(WITHIN_A_POINT, figure(0.014, 0.006))}
+    )
+    choice = selection(nearest, REFERENCE, met=False)
+    assert said(choice, difference=(-0.013, -0.019, -0.007)) == (
+        "No model of 2 keeps F1 within 1 point. The nearest is openvino-cpu int8, which is packaged: F1 drops by 1.4 points "
+        "(0.8 to 2.0), 0.4 points more than the limit. The final measurement: 2.4 × faster than openvino-f32 (2.3–2.5), −1.3 "
+        "points of F1 (−1.9 to −0.7) on your 408 rows."
+    )
+    limits = (WITHIN_A_POINT, Limit(of="latency@p90", at_most=5))
+    assert "keeps the limits (F1 drops by at most 1 point; p90 latency is at most 5 ms)." in said(choice, limits)
+
+
+def test_a_search_that_ran_out_of_time() -> None:
+    assert said(selection()).endswith(
+        "slower. This is the best so far: 1 of 18 variants was not tried (time limit of 20 minutes)."
+    )
+
+
+def test_other_goals() -> None:
+    rates = (speedup(2.0, 1.94, 2.06),)
+    assert said(selection(goal="throughput"), ratios=rates).startswith(
+        "Use openvino-cpu int8: 2.0 × the throughput of openvino-f32 (1.9–2.1), −0.1 points"
+    )
+    small = said(without(selection(goal="size"), "not tried"))
+    assert small.startswith("Use openvino-cpu int8: 3.8 × smaller than ort-cpu f32 (110, not 418 MB), 2.4 × faster")
+    assert "it is the smallest of 8 that keep F1 within 1 point (4 more were not judged)" not in small
+    assert "because it is the smallest of 8" in small
+    assert "3.8 × less memory than ort-cpu f32 (276, not 1045 MB)" in said(selection(goal="memory"))
+    assert "because it has the highest F1 of 8 that keep F1" in said(selection(goal="metric"))
+    assert "ort-cpu int8 dynamic is as good." in said(without(selection(goal="metric"), "not tried"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (Limit(max_drop=0.005), "F1 drops by at most 0.5 points"),
+        (Limit(max_drop=0), "F1 does not drop"),
+        (
+            Limit(max_drop=0.01, relative=True, at_least=0.88),
+            "F1 drops by at most 1 % of its float value and F1 is at least 0.88",
+        ),
+        (Limit(of="exact_match", max_drop=0.02), "exact match drops by at most 2 points"),
+        (Limit(of="latency@p90", at_most=20), "p90 latency is at most 20 ms"),
+        (Limit(of="latency", min_gain=20), "latency improves by at least 20 %"),
+        (Limit(of="speedup", at_least=1.5), "speedup is at least 1.5 ×"),
+        (Limit(of="memory", at_most=500), "peak memory is at most 500 MB"),
+    ],
+)
+def test_limits_in_words(limit: Limit, words: str) -> None:
+    assert WORDS.limit(limit) == words
+
+
+def test_what_misses_a_limit_in_words() -> None:
+    assert WORDS.misses_value(Limit(of="latency@p90", at_most=20), figure(24.1, 0.3)) == (
+        "p90 latency is 24.1 ms (23.8 to 24.4), 4.1 ms more than the limit"
+    )
+    assert WORDS.misses_value(Limit(at_least=0.85), figure(0.812, 0)) == "F1 is 0.812, 0.038 less than the limit"
+    assert WORDS.misses_value(Limit(of="size", at_least=10, at_most=100), figure(110, 0)) == (
+        "size is 110 MB, 10 MB more than the limit"
+    )
+    assert WORDS.misses_gain(Limit(of="latency", min_gain=20), figure(12, 2)) == (
+        "latency improves by 12 % (10 to 14), 8 % less than the limit"
+    )
+    assert WORDS.misses_gain(Limit(of="latency", min_gain=20), figure(-5, 6)) == (
+        "latency gets worse by 5 % (−1 to 11), 25 % less than the limit"
+    )
+
+
+def test_metrics_outside_of_0_to_1_have_no_points() -> None:
+    words = Words("latency", "recall@10", REFERENCE.model_copy(update={"values": {"recall@10": 87.5}}))
+    limit = Limit(max_drop=0.5)
+    assert words.limit(limit) == "recall@10 drops by at most 0.5"
+    assert words.misses_drop(limit, Figure(value=1.25, low=0.75, high=1.75)) == (
+        "recall@10 drops by 1.25 (0.75 to 1.75), 0.75 more than the limit"
+    )
+    assert words.lines((limit,)) == {"accepted_drop": 0.5}
+
+
+def test_limits_are_lines_of_the_chart() -> None:
+    assert WORDS.lines((WITHIN_A_POINT, Limit(of="f1", at_least=0.898), Limit(of="latency", at_most=40))) == {
+        "accepted_drop": pytest.approx(0.005),
+        "accepted_ms": 40,
+    }
+    assert WORDS.lines((Limit(of="speedup", at_least=2), Limit(of="latency", min_gain=25))) == {"accepted_ms": 38.4}
+    assert WORDS.lines((Limit(of="size", at_most=50), Limit(of="latency@p90", at_most=9))) == {}
+
+
+def test_how_far_a_search_is() -> None:
+    assert choices.best_so_far(CHOICE.best, 12, 20, 190, 20) == (
+        "best so far: openvino-cpu int8, 3.5 × (12 of 20 variants, 3:10 of 20:00)"
+    )
+    assert choices.best_so_far(None, 0, 20, 0, None) == "best so far: nothing yet (0 of 20 variants, 0:00)"
