@@ -1,12 +1,15 @@
-"""How a choice is shown: the sentence, reasons, the table, the chart and the section of the page."""
+"""How a choice is shown: the sentence, reasons, and the table in a terminal. `test_frontier` tests the chart."""
 
 from __future__ import annotations
+
+import io
 
 import pytest
 
 from octobert.config.choosing import Limit
 from octobert.core.selection import Figure, Found, Selection
-from octobert.report import choices
+from octobert.report import choices, terminal
+from octobert.report.console import PlainConsole
 from octobert.report.reasons import Words
 from tests.support.selections import (
     WITHIN_A_POINT,
@@ -203,3 +206,61 @@ def test_how_far_a_search_is() -> None:
         "best so far: openvino-cpu int8, 3.5 × (12 of 20 variants, 3:10 of 20:00)"
     )
     assert choices.best_so_far(None, 0, 20, 0, None) == "best so far: nothing yet (0 of 20 variants, 0:00)"
+
+
+def table_of(choice: Selection, width: int = 80) -> str:
+    """The table of variants on a terminal."""
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=width).print(terminal.choice_table(choice))
+    return stream.getvalue()
+
+
+def test_the_table_fits_80_columns_with_one_line_per_variant() -> None:
+    choice = selection()
+    lines = table_of(choice).splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = lines[4:22]
+    assert [row[2:37].strip() for row in rows] == [each.variant.name for each in choice.found]
+    assert rows[0].split() == ["→", "openvino-cpu", "int8", "21.7", "3.54", "0.1", "[-0.3,", "0.6]", "chosen"]
+    assert [row[0] for row in rows].count("•") == 2
+    assert [row.split()[-1] for row in rows if "weights" in row] == ["slow", "slow"]
+    assert [row.split()[-2:] for row in rows[-2:]] == [["not", "made"], ["not", "tried"]]
+
+
+def test_a_wide_terminal_shows_why() -> None:
+    wide, narrow = table_of(selection(), 200), table_of(selection())
+    for text in ("0.4 points more than the limit", "2.0 × slower than openvino-cpu int8 after 12 rounds", "276"):
+        assert text in wide
+        assert text not in narrow
+
+
+def test_the_winner_and_the_frontier_are_listed_of_many_variants() -> None:
+    many = [found(f"ort-cpu int8 {n}", 50.0 + n, 0.5, 0.1, 109.0, "admissible") for n in range(30)]
+    last = [found("ort-cpu int8 dynamic", 49.0, 0.1, 0.1, 109.0, "admissible")]
+    choice = selection(REFERENCE, *many, *last, found("openvino-cpu int8", 21.7, 0.3, 0.1, 110.0, "chosen"))
+    lines = table_of(choice).splitlines()
+    assert lines[4].startswith("→ openvino-cpu int8")
+    assert any(line.startswith("• ort-cpu int8 dynamic") for line in lines)
+    assert len([line for line in lines if "-cpu" in line]) == 21
+    assert lines[-1].strip() == "and 13 more: see report.html"
+
+
+def test_names_from_files_are_shown_and_not_obeyed() -> None:
+    enemy = found("openvino-cpu [/red]\x1b[31m\u202e", 21.7, 0.1, 0.1, 110.0, "chosen")
+    choice = selection(enemy, REFERENCE)
+    assert "[/red]␛[31m�" in table_of(choice)
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=80).print(*terminal.chosen(choice.model_copy(update={"sentence": enemy.variant.name})))
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_facts_of_a_search() -> None:
+    assert choices.facts(CHOICE) == [
+        "17 variants were compared for latency on 400 tuning rows in 19:50; limits: F1 drops by at most 1 point.",
+        "The search ended: time limit of 20 minutes.",
+        "The choice holds for machines such as this one: Some Processor, avx2, avx512_vnni, onnxruntime 1.23.0, openvino "
+        "2025.4.0.",
+    ]
+    simulated = CHOICE.model_copy(update={"simulated": {"ONEDNN_MAX_CPU_ISA": "AVX2"}})
+    assert "Simulated: ONEDNN_MAX_CPU_ISA=AVX2 kept runtimes" in choices.facts(simulated)[-1]
+    assert "tuning rows" not in choices.facts(selection(metric=None, limits=()))[0]

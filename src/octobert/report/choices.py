@@ -18,6 +18,22 @@ _BEST = {
     "size": "is the smallest",
     "memory": "needs the least memory",
 }
+# Variants that were dropped before their accuracy was known.
+_LATE = {
+    "latency": "were too slow to be judged",
+    "throughput": "were too slow to be judged",
+    "size": "were too large",
+    "memory": "need too much",
+}
+# What tables say of a variant's state.
+STATES = {
+    "chosen": "chosen",
+    "admissible": "meets",
+    "excluded": "misses",
+    "not made": "not made",
+    "slower": "slow",
+    "not tried": "not tried",
+}
 
 
 def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
@@ -32,7 +48,8 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
     compared = next((each for each in report.comparisons if each.candidate == best.variant.target), None)
     figures = [*_gains(choice, words, report), *_losses(words, compared, report.data.evaluation_rows)]
     if choice.met:
-        first = f"Use {best.variant.name}: {', '.join(figures)}, because {because(choice, limits)}."
+        measured = f": {', '.join(figures)}" if figures else ""
+        first = f"Use {best.variant.name}{measured}, because {because(choice, limits)}."
         if best.variant.precision == "f32":
             gain = f", {figures[0]}" if best.variant.name != choice.reference else ""
             first = f"Use {best.variant.name}{gain}: {_no_eight_bits(choice, words, limits)}."
@@ -42,7 +59,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         sentences = [
             f"No model of {tried} {_keeps(words, limits, one=True)}.",
             f"The nearest is {best.variant.name}, which is packaged: {best.reason}.",
-            f"The final measurement: {', '.join(figures)}.",
+            *([f"The final measurement: {', '.join(figures)}."] if figures else []),
         ]
     left = sum(found.state == "not tried" for found in choice.found)
     if left:
@@ -61,14 +78,56 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     goal = figure_named(choice.goal).name
     superlative = _BEST.get(goal, f"has the highest {words.name(choice.goal)}")
     if len(kept) == 1:
-        first = f"it is the only one of {len(choice.found)} that {_keeps(words, limits, one=True)}"
+        judged = len(kept) + sum(found.state == "excluded" for found in choice.found)
+        first = f"it is the only one of {judged} that {_keeps(words, limits, one=True)}"
     else:
         first = f"it {superlative} of {len(kept)} that {_keeps(words, limits)}"
     if late:
-        first += f" ({late} more were too slow to be judged)" if goal in _BEST else f" ({late} more were not judged)"
+        first += f" ({late} more {_LATE.get(goal, 'were not judged')})"
     others = [found for found in kept if found is not best and _kind(found) != _kind(best)]
     rival = _first(words, others)
     return first if rival is None else f"{first}; {rival.variant.name} is {words.behind(rival, best, named=False)}"
+
+
+def state_of(found: Found) -> str:
+    """What tables say of a variant: `meets`, `misses`, `slow`."""
+    return STATES["not made" if found.state == "excluded" and found.ratio is None and not found.drops else found.state]
+
+
+def in_order(choice: Selection, count: int | None = None) -> list[Found]:
+    """Return variants in the order of the table: the winner first, and of many those of the frontier before others.
+
+    Args:
+        count: at most so many.
+    """
+    first = [choice.best, *(found for found in choice.found if found is not choice.best)]
+    ranked = sorted(first, key=lambda found: not (found is choice.best or found.on_frontier))
+    kept = {found.variant.name for found in ranked[:count]}
+    return [found for found in first if found.variant.name in kept]
+
+
+def drop_title(choice: Selection) -> str:
+    """The heading of drops: `F1 drop (points)`."""
+    if choice.metric is None:
+        return "drop"
+    words = Words.of(choice)
+    return f"{words.name('metric')} drop{' (points)' if words.in_points(choice.metric) else ''}"
+
+
+def facts(choice: Selection) -> list[str]:
+    """Return sentences on how the search went, and for which machines its choice holds."""
+    here, judged = choice.environment, f" on {choice.rows:,} tuning rows" if choice.metric is not None else ""
+    limits = f"; limits: {', '.join(choice.limits)}" if choice.limits else ""
+    versions = [f"{name} {here.versions[name]}" for name in ("onnxruntime", "openvino", "torch") if name in here.versions]
+    sentences = [
+        f"{len(choice.found)} variants were compared for {choice.goal}{judged} in {duration(choice.seconds)}{limits}.",
+        f"The search ended: {choice.ended}.",
+        f"The choice holds for machines such as this one: {', '.join([here.cpu, *here.features, *versions])}.",
+    ]
+    if choice.simulated:
+        given = ", ".join(f"{name}={value}" for name, value in choice.simulated.items())
+        sentences.append(f"Simulated: {given} kept runtimes from instructions that this CPU has.")
+    return sentences
 
 
 def best_so_far(best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core.results import Report
-from octobert.report import summary, times
+from octobert.report import choices, frontier, summary, times
 from octobert.report.plans import quantizer_text
+from octobert.report.reasons import Words
 
 
 def page(report: Report) -> str:
@@ -25,8 +27,24 @@ def page(report: Report) -> str:
     environment.filters["speedup"] = times.speedup_text
     environment.filters["strongest"] = times.strongest
     environment.filters["search"] = summary.search_text
+    environment.filters["state"] = choices.state_of
+    choice = report.choice
+    chosen = (
+        {
+            "choice": choice,
+            "words": Words.of(choice),
+            "variants": choices.in_order(choice),
+            "drop_title": choices.drop_title(choice),
+            "search_facts": choices.facts(choice),
+            # Its texts are escaped where it is made.
+            "frontier": Markup(frontier.svg(choice)),
+        }
+        if choice is not None
+        else {}
+    )
     recipe, models = Recipe.model_validate(report.recipe), summary.model_results(report)
     return environment.get_template("page.html").render(
+        **chosen,
         report=report,
         models=models,
         timings=[*(model.timing for model in models), *summary.throughputs(report)],

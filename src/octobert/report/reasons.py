@@ -64,6 +64,12 @@ class Words:
         low, high = (points(end) if self.in_points(metric) else f"{end:.3g}" for end in (figure.low, figure.high))
         return f" ({low} to {high})".replace("-", "−")
 
+    def drop_cell(self, metric: str, figure: Figure) -> str:
+        """A drop for a table, without its unit: `1.4 [0.8, 2.0]`."""
+        ends = (figure.value, figure.low, figure.high)
+        value, low, high = (points(end) if self.in_points(metric) else f"{end:.3g}" for end in ends)
+        return value if figure.low == figure.high else f"{value} [{low}, {high}]"
+
     def limit(self, limit: Limit) -> str:
         """A limit: `F1 drops by at most 1 point`."""
         name, unit, parts = self.name(limit.of), _unit(limit.of), []

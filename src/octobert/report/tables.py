@@ -1,4 +1,5 @@
-"""Tables that fit the console: text wraps at spaces, and columns that do not fit move into a further table."""
+"""Tables that fit the console: optional columns are left out, text wraps at spaces, and columns that do not fit move into a
+further table."""
 
 from __future__ import annotations
 
@@ -21,11 +22,13 @@ class Column:
         name: its heading.
         number: aligned right.
         is_key: repeated in every part of a table that is too wide.
+        optional: left out where the table would be too wide, the rightmost one first.
     """
 
     name: str
     number: bool = False
     is_key: bool = False
+    optional: bool = False
 
 
 @dataclass
@@ -83,9 +86,13 @@ class FittedTable:
     def _parts(self, available: int) -> Iterator[tuple[list[int], list[int]]]:
         """(columns, their widths) of each part."""
         sizes = [self._size(index) for index in range(len(self.columns))]
-        keys = [index for index, column in enumerate(self.columns) if column.is_key]
+        kept = list(range(len(self.columns)))
+        for index in [index for index in reversed(kept) if self.columns[index].optional]:
+            if _needed(sizes[i].maximum for i in kept) > available:
+                kept.remove(index)
+        keys = [index for index in kept if self.columns[index].is_key]
         part = list(keys)
-        for index in range(len(self.columns)):
+        for index in kept:
             if index in keys:
                 continue
             if len(part) > len(keys) and _needed(sizes[i].minimum for i in (*part, index)) > available:

@@ -9,14 +9,22 @@ from rich.text import Text
 
 from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search
+from octobert.core.selection import Selection
 from octobert.core.settings import Tuned
-from octobert.report import summary, times
+from octobert.report import choices, summary, times
+from octobert.report.reasons import Words
 from octobert.report.tables import Column, FittedTable
+
+# Variants of a search that are listed; the report has all.
+_LISTED = 20
 
 
 def render(report: Report) -> RenderableType:
-    """Return the tables, sentences and warnings of a run."""
-    found = notes([*summary.verdicts(report), *summary.trainings(report)], summary.warnings(report))
+    """Return the tables, sentences and warnings of a run; of a search, what was chosen comes last."""
+    found: list[RenderableType] = [
+        *notes([*summary.verdicts(report), *summary.trainings(report)], summary.warnings(report)),
+        *(chosen(report.choice) if report.choice is not None else ()),
+    ]
     if not report.footprints:
         return Group(Text("Nothing was measured (measure: false)."), *found)
     timings = [*(model.timing for model in summary.model_results(report)), *summary.throughputs(report)]
@@ -115,6 +123,41 @@ def latency_table(
                 style="bold" if timing.quantized else "",
             )
         table.add_section()
+    return table
+
+
+def chosen(choice: Selection) -> list[RenderableType]:
+    """Return the table of all candidates, how the search went, and what to use."""
+    return [choice_table(choice), *notes(choices.facts(choice), ()), Text(), Text(choice.sentence, style="bold"), Text()]
+
+
+def choice_table(choice: Selection) -> FittedTable:
+    """Return what a search has found out of each variant, the chosen one first."""
+    words = Words.of(choice)
+    title = f"Variants, compared with {choice.reference}; 95 % confidence intervals"
+    table = table_of(title, ("variant",), ("rows/s" if choice.goal == "throughput" else "ms",))
+    table.columns.append(Column("× f32", number=True, optional=True))
+    table.columns += [Column(choices.drop_title(choice), number=True), Column("limits")]
+    table.columns += [Column(name, number=True, optional=True) for name in ("MB", "peak MB", "rows")]
+    table.columns.append(Column("why", optional=True))
+    listed = choices.in_order(choice, _LISTED)
+    for found in listed:
+        is_best, figure = found.variant.name == choice.winner, found.drops.get(choice.metric or "")
+        speed = found.rows_per_second if choice.goal == "throughput" else found.time_ms
+        table.add_row(
+            f"{'→' if is_best else '•' if found.on_frontier else ' '} {found.variant.name}",
+            times.ms(speed.value) if speed else "",
+            f"{1 / found.ratio.value:.2f}" if found.ratio else "",
+            words.drop_cell(choice.metric or "", figure) if figure else "",
+            choices.state_of(found),
+            *(f"{size / 1e6:.0f}" if size else "" for size in (found.size_bytes, found.peak_memory_bytes)),
+            str(found.rows) if found.rows else "",
+            found.reason,
+            style="bold" if is_best else "",
+        )
+    more = len(choice.found) - len(listed)
+    legend = "→ chosen; • no other is both faster and more accurate; slow: too slow to be judged"
+    table.caption = legend + (f"\nand {more} more: see report.html" if more else "")
     return table
 
 
