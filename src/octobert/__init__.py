@@ -12,7 +12,7 @@ from octobert.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from octobert.api.catalog import doctor, list_placements, list_targets, list_tasks, recipe_schema
-    from octobert.api.choosing import merge
+    from octobert.api.choosing import auto, auto_again, merge
     from octobert.api.clients import export
     from octobert.api.graphs import calibration_tables, check, fuse, read_calibration_table
     from octobert.api.models import (
@@ -65,7 +65,7 @@ _telemetry.switch_off()
 # Module → the public names in it.
 _PUBLIC = {
     "octobert.api.catalog": "doctor list_placements list_targets list_tasks recipe_schema",
-    "octobert.api.choosing": "merge",
+    "octobert.api.choosing": "auto auto_again merge",
     "octobert.api.clients": "export",
     "octobert.api.graphs": "calibration_tables check fuse read_calibration_table",
     "octobert.api.models": "benchmark evaluate inspect load manifest packages predict_rows tune verify",
@@ -100,6 +100,8 @@ __all__ = [
     "StorageError",
     "TargetError",
     "attach",
+    "auto",
+    "auto_again",
     "benchmark",
     "calibrate",
     "calibration_tables",

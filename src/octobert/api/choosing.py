@@ -1,17 +1,225 @@
-"""Choose the fastest model of a machine that still does the task, again on another machine, and for several machines."""
+"""Choose the fastest model of a machine that still does the task; choose again on another machine; merge the results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from octobert.api._arguments import path_of
+from octobert.api._arguments import names_of, path_of
+from octobert.core.errors import RecipeError
+from octobert.report.progress import ProgressCallback, ProgressEvent, shown
 
 if TYPE_CHECKING:
+    from octobert.config.recipe import Recipe
     from octobert.core.machines import Machines
+    from octobert.core.results import Report
+    from octobert.core.selection import Selection
 
 PathLike: TypeAlias = "str | Path"
+# Of the main metric, where the user names no limit.
+MAX_DROP, MINUTES = 0.01, 20.0
+# The package in an output directory.
+BEST = "best"
+_PERCENTILE = r"p\d{1,2}(?:\.\d)?"
+_LATENCY = re.compile(rf"(?P<ms>\d+(?:\.\d+)?)ms(?:@(?P<at>{_PERCENTILE}))?|(?P<goal>{_PERCENTILE})")
+
+
+def auto(
+    model: PathLike,
+    task: str | Mapping[str, Any],
+    data: PathLike | Mapping[str, Any],
+    *,
+    out: PathLike,
+    max_drop: float | None = None,
+    relative: bool = False,
+    at_least: float | None = None,
+    latency: str | None = None,
+    throughput: bool = False,
+    size: bool = False,
+    memory: bool = False,
+    min_speedup: float | None = None,
+    minutes: float = MINUTES,
+    targets: Sequence[str] | None = None,
+    progress: ProgressCallback | None = None,
+    **keys: Any,
+) -> Report:
+    """Find the model that is the best on this machine and still does the task: runtime, precision, method, options.
+
+    Args:
+        model: Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these.
+        task: Name of the task, or one name with its options: `{"squad": {"max_length": 384}}`.
+        data: File, folder or Hub id; or the recipe's `data` as a mapping.
+        out: Output directory: the package `best`, its recipe `best.yaml`, the report. The same call resumes an interrupted one.
+        max_drop: Largest accepted drop of the main metric. Default: 0.01, unless `at_least` is given.
+        relative: `max_drop` is a fraction of the float model's metric.
+        at_least: Smallest accepted value of the main metric.
+        latency: What latency is optimized, or limited: `"p90"`, `"20ms"` or `"20ms@p90"`. Default: each text is compared with
+            itself.
+        throughput: Optimize the throughput instead.
+        size: Optimize the size of the files instead.
+        memory: Optimize the memory of a process instead.
+        min_speedup: Smallest accepted speedup over the float model.
+        minutes: Time limit of the search. The final measurement comes on top.
+        targets: Try only these. Default: all on the CPU that can run here.
+        progress: Called at each step.
+        keys: Other keys of the recipe, such as `metric="f1"` or `calibrate="mse"`. Keys that are set are not varied.
+
+    Returns:
+        The report of the chosen model; `choice` has everything that was tried.
+
+    Raises:
+        OctobertError: A key is not valid, or a step failed.
+    """
+    from octobert.api.runs import run
+
+    goals: dict[str, Any] = {"latency": latency, "throughput": throughput, "size": size, "memory": memory}
+    limits: dict[str, Any] = {"max_drop": max_drop, "relative": relative, "at_least": at_least, "min_speedup": min_speedup}
+    raw: dict[str, Any] = {
+        "model": str(path_of(model, "model")),
+        "task": task,
+        "data": dict(data) if isinstance(data, Mapping) else str(path_of(data, "data")),
+        "choose": settings(**goals, **limits, minutes=minutes),
+        **({} if targets is None else {"targets": names_of(targets, "targets")}),
+        **keys,
+    }
+    return run(raw, out, progress=progress)
+
+
+def settings(
+    *,
+    latency: str | None = None,
+    throughput: bool = False,
+    size: bool = False,
+    memory: bool = False,
+    max_drop: float | None = None,
+    relative: bool = False,
+    at_least: float | None = None,
+    min_speedup: float | None = None,
+    minutes: float | None = None,
+) -> dict[str, Any]:
+    """The recipe's key `choose` for the arguments of `auto`.
+
+    Raises:
+        RecipeError: The latency has another form, there are two goals, or a limit means nothing.
+
+    Example:
+        >>> settings(latency="20ms@p90", minutes=5)["limits"][-1]
+        {'of': 'latency@p90', 'at_most': 20.0}
+    """
+    goals = [name for name, given in (("throughput", throughput), ("size", size), ("memory", memory)) if given]
+    figure, most = _latency(latency)
+    if latency is not None and most is None:
+        goals.append(f"latency {latency}")
+    if len(goals) > 1:
+        fix = "choose one; a latency in ms is a limit beside it" if latency else "choose one"
+        raise RecipeError("only one goal can be optimized", got=" and ".join(goals), fix=fix)
+    if max_drop is None and at_least is None:
+        max_drop = MAX_DROP
+    if relative and max_drop is None:
+        what, fix = "relative is about the largest drop, and none is given", "give max_drop, or leave relative out"
+        raise RecipeError(what, where="relative", fix=fix)
+    kept = {"max_drop": max_drop, "at_least": at_least, "relative": relative or None}
+    limits: list[dict[str, Any]] = [{"of": "metric", **{key: value for key, value in kept.items() if value is not None}}]
+    if min_speedup is not None:
+        limits.append({"of": "speedup", "at_least": min_speedup})
+    if most is not None:
+        limits.append({"of": figure, "at_most": most})
+    goal = goals[0] if goals and goals[0] in ("throughput", "size", "memory") else figure
+    return {"goal": goal, "limits": limits, "minutes": MINUTES if minutes is None else minutes}
+
+
+def _latency(text: str | None) -> tuple[str, float | None]:
+    """The figure that a latency names, and the largest accepted one in ms."""
+    if text is None:
+        return "latency", None
+    found = _LATENCY.fullmatch(text) if isinstance(text, str) else None
+    if found is None or (found["ms"] and not float(found["ms"])):
+        raise RecipeError("not a latency", where="latency", got=repr(text)[:100], expected="such as 20ms, 20ms@p90 or p90")
+    at = found["at"] or found["goal"]
+    return f"latency@{at}" if at else "latency", float(found["ms"]) if found["ms"] else None
+
+
+def auto_again(
+    out: PathLike, *, changes: str | Sequence[str] = (), progress: ProgressCallback | None = None, **keys: Any
+) -> Report:
+    """Choose again in the output directory of `auto`, on another machine or with other versions of the runtimes.
+
+    Everything that was measured is measured again. Captures, statistics and calibrations that are stored there are used again.
+    Where nothing has changed, nothing runs.
+
+    Args:
+        out: Output directory of `auto`, or of a recipe with `choose` or `search`.
+        changes: Keys of the recipe to change, as `path=value`: a model or data that are somewhere else now.
+        progress: Called at each step.
+        keys: Keys of the recipe to set, such as `allow_code=True`, which no report can say.
+
+    Returns:
+        The report of the model that was chosen now; the one that is there where nothing has changed.
+
+    Raises:
+        RecipeError: Nothing was chosen there, or the model or the data are not where they were.
+        OctobertError: A step failed.
+    """
+    from octobert.api.runs import parse_recipe, run
+    from octobert.config.recipe import PERMISSIONS
+    from octobert.core import environment, machines
+
+    place = path_of(out, "out")
+    report, choice = _report_of(place)
+    recipe = parse_recipe({**choice.recipe, **keys}, where=str(place), changes=names_of(changes, "changes"))
+    _check_places(recipe)
+    found = machines.changes(choice.environment, environment.current(), environment.runtime_packages())
+    found += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []
+    found += [] if (place / BEST).is_dir() else [f"{place / BEST} is not there"]
+    with shown(progress) as tell:
+        if not found:
+            said = "nothing has changed since the model was chosen: this is the same machine with the same runtimes"
+            tell(ProgressEvent("again", "note", said))
+            return report
+        tell(
+            ProgressEvent(
+                "again",
+                "note",
+                f"choosing again: {'; '.join(found)}; everything is timed and evaluated again, and what does not depend on the "
+                "machine is used again",
+            )
+        )
+    return run(recipe, place, progress=progress)
+
+
+def _report_of(out: Path) -> tuple[Report, Selection]:
+    """The report of an earlier choice."""
+    from octobert.core.frozen import first_problem
+    from octobert.core.results import Report
+
+    path, fix = out / "report.json", f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
+    try:
+        report = Report.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RecipeError("nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix) from None
+    except (OSError, ValueError) as error:
+        got = first_problem(error) if isinstance(error, ValueError) else error.strerror
+        raise RecipeError("the report cannot be read", where=str(path), got=got, fix=fix) from error
+    if report.choice is None or not report.choice.recipe:
+        raise RecipeError("the report is not one of a choice", where=str(path), fix=fix)
+    return report, report.choice
+
+
+def _check_places(recipe: Recipe) -> None:
+    """Refuse a recipe whose model or data are not where they were, with the key that says where they are.
+
+    Raises:
+        RecipeError: as said.
+    """
+    data = {f"data.{key}": getattr(recipe.data, key) for key in ("source", "train", "validation", "test")}
+    for key, place in {"model": recipe.model, **data}.items():
+        # Names of the Hub are relative; `file.py:function` is checked when it is called.
+        if place is not None and Path(place).is_absolute() and ":" not in place and not Path(place).exists():
+            what = f"the {key.partition('.')[0]} of the first run is not where it was"
+            fix = f'say where it is: --set {key}=PATH (in Python: changes=["{key}=PATH"])'
+            raise RecipeError(what, where=key, got=place, fix=fix)
 
 
 def merge(packages: Sequence[PathLike], out: PathLike) -> Machines:

@@ -43,9 +43,6 @@ def command(
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Quantize a model for one or more targets, and compare it with the float model on your data."""
-    from octobert.config import loading
-    from octobert.core.files import storage_errors
-
     if shape is not None:
         keys["shape"] = _shape_of(shape)
     if max_drop is not None:
@@ -53,11 +50,7 @@ def command(
     rows: dict[str, Any] = {"samples": samples, "columns": columns, "allow_leakage": allow_leakage}
     rows |= {"config": config, "data_revision": data_revision}
     recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
-    _show.note(loading.as_file(recipe))
-    if save_recipe:
-        with storage_errors(save_recipe):
-            save_recipe.parent.mkdir(parents=True, exist_ok=True)
-            save_recipe.write_text(loading.as_file(loading.with_absolute_paths(recipe)), encoding="utf-8")
+    _recipe.tell(recipe, save_recipe)
     run_recipe(recipe, out, dry_run=dry_run, as_json=as_json)
 
 

@@ -108,6 +108,15 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
         _show.show_log()
     with _show.progress_of_run() as progress:
         report = octobert.run(recipe, out, progress=progress)
+    print_report(report, out, as_json=as_json)
+
+
+def print_report(report: Report, out: Path, *, as_json: bool) -> None:
+    """Print the result of a run, and where its files are.
+
+    Raises:
+        OctobertError: the run is complete, but misses a criterion of its recipe.
+    """
     if as_json:
         _show.document(report.model_dump(mode="json"))
         _check_criterion(report)
@@ -126,14 +135,18 @@ def _print_models(report: Report, out: Path) -> None:
 
     row = example(out, report)
     for target in report.plans:
+        # What was chosen has one name, whatever its target is.
+        package = out / (target if report.choice is None else "best")
         if target in report.absent:
-            _show.line(f"Model    {out / target}   cannot run here: {report.absent[target]}")
+            _show.line(f"Model    {package}   cannot run here: {report.absent[target]}")
         else:
-            _show.line(f"Model    {out / target}")
+            _show.line(f"Model    {package}")
+        if report.choice is not None:
+            _show.line(f"Recipe   {package}.yaml")
         if report.recipe.get("zip"):
-            _show.line(f"Zip      {out / target}.zip")
+            _show.line(f"Zip      {package}.zip")
         if row is not None and target not in report.absent:
-            _show.line(f"   try   {_next.predict_command(out / target, report.task.head, row)}")
+            _show.line(f"   try   {_next.predict_command(package, report.task.head, row)}")
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
@@ -149,11 +162,22 @@ def _check_criterion(report: Report) -> None:
     """The exit code says whether the finished run meets the criteria of its recipe.
 
     Raises:
+        LimitError: no model that was tried keeps all limits.
         AccuracyError: a target misses the accuracy.
         SpeedError: a target misses the speed, or does not clearly reach it.
     """
-    from octobert.core.errors import AccuracyError, SpeedError
+    from octobert.core.errors import AccuracyError, LimitError, SpeedError
     from octobert.report import summary
+
+    if report.choice is not None and not report.choice.met:
+        best = report.choice.best
+        raise LimitError(
+            "no model keeps all limits; the nearest is packaged",
+            where=best.variant.name,
+            got=best.reason.removesuffix("."),
+            expected=", ".join(report.choice.limits),
+            fix="allow more, give the search more minutes, or vary more keys",
+        )
 
     for target, search in report.searches.items():
         if not search.met:

@@ -118,7 +118,8 @@ class Choose(_Judged):
         limits: What the model must keep. Default: the main metric drops by at most 0.01.
         ties: Figures that decide between models that are equally good within the noise, the most important one first.
         minutes: Time limit of the search. The final measurement of the chosen model comes on top.
-        vary: Recipe keys that may be varied, such as `calibrate`. Default: all that the plugins list.
+        vary: Recipe keys that may be varied, such as `calibrate`. Default: all that the plugins list and the recipe does not
+            set.
         tune: Also search for the fastest options of the runtime for the chosen model.
     """
 

@@ -9,7 +9,9 @@
     ├── TargetError      6   a runtime that is missing, or that fails on the model
     ├── BusyError        7   another run uses the output directory
     ├── StorageError     8   the disk: full, read-only, or with unexpected contents
-    └── AccuracyError    9   the run is complete, but no plan meets the accuracy criterion
+    ├── AccuracyError    9   the run is complete, but no plan meets the accuracy criterion
+    ├── SpeedError       9   the run is complete, but a model is not shown to be as fast as the recipe wants
+    └── LimitError       9   the search is complete, but no model keeps all limits
 
 Stages run in processes of their own; the JSON form of an error carries it to the user unchanged.
 """
@@ -133,6 +135,12 @@ class AccuracyError(OctobertError):
 
 class SpeedError(OctobertError):
     """The run is complete, but a model is not shown to be as fast as the recipe wants."""
+
+    exit_code = 9
+
+
+class LimitError(OctobertError):
+    """The search is complete, but no model keeps all limits. The nearest one is packaged."""
 
     exit_code = 9
 

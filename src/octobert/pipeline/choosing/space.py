@@ -264,9 +264,12 @@ def _distinct(variants: Iterable[Variant], known: Iterable[Variant]) -> list[Var
 
 
 def _varies(recipe: Recipe, key: str) -> bool:
-    """Whether a search may vary a key: itself, or a key that it is part of, is in `vary`."""
-    vary = None if recipe.choose is None else recipe.choose.vary
-    return vary is None or any(key == each or key.startswith(f"{each}.") for each in vary)
+    """Whether a search may vary a key: itself, or a key that it is part of, is in `vary`, or the recipe does not set it."""
+    if recipe.choose is None:
+        return True
+    if recipe.choose.vary is None:
+        return key.partition(".")[0] not in recipe.model_fields_set
+    return any(key == each or key.startswith(f"{each}.") for each in recipe.choose.vary)
 
 
 def _check_vary(recipe: Recipe) -> None:

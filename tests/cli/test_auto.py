@@ -1,0 +1,149 @@
+"""`octobert auto`: options become a recipe that chooses; choosing again; what is refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import octobert
+from octobert.api.choosing import settings
+from octobert.config import loading
+from octobert.config.choosing import Choose
+from octobert.core import environment
+from octobert.core.errors import LimitError, RecipeError
+from octobert.core.results import Report
+from octobert.pipeline.choosing import space
+from tests.support.cli import octobert as octobert_cli
+from tests.support.runs import warmed
+from tests.support.selections import found, selection
+
+GIVEN = ("m", "--task", "mrpc", "--data", "d", "--out", "o")
+DROP = {"of": "metric", "max_drop": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("given", "goal", "limits"),
+    [
+        ({}, "latency", [DROP]),
+        ({"latency": "p90"}, "latency@p90", [DROP]),
+        ({"latency": "20ms"}, "latency", [DROP, {"of": "latency", "at_most": 20}]),
+        ({"latency": "7.5ms@p99.9"}, "latency@p99.9", [DROP, {"of": "latency@p99.9", "at_most": 7.5}]),
+        ({"latency": "20ms@p90", "size": True}, "size", [DROP, {"of": "latency@p90", "at_most": 20}]),
+        ({"throughput": True, "max_drop": 0}, "throughput", [{"of": "metric", "max_drop": 0}]),
+        ({"memory": True, "at_least": 0.9}, "memory", [{"of": "metric", "at_least": 0.9}]),
+        ({"relative": True, "min_speedup": 1.2}, "latency", [DROP | {"relative": True}, {"of": "speedup", "at_least": 1.2}]),
+    ],
+)
+def test_limits_and_goals(given: dict[str, Any], goal: str, limits: list[dict[str, Any]]) -> None:
+    made = settings(**given)
+    assert (made["goal"], made["limits"], made["minutes"]) == (goal, limits, 20)
+    assert Choose.model_validate(made).goal == goal
+
+
+def test_options_become_a_recipe_that_chooses(tmp_path: Path) -> None:
+    options = ("--latency", "20ms@p90", "--max-drop", "0.02", "--minutes", "5", "--calibrate", "mse", "--samples", "32")
+    done = octobert_cli("auto", *GIVEN, *options, "--set", "choose.ties=[size]", "--save-recipe", "saved.yaml", cwd=tmp_path)
+    # Nothing runs, because there is no such model.
+    assert done.returncode == octobert.ModelError.exit_code
+    saved = loading.load(tmp_path / "saved.yaml")
+    assert yaml.safe_load(done.stderr.partition("octobert: ")[0])["choose"] == {
+        "goal": "latency@p90",
+        "limits": [{"max_drop": 0.02}, {"of": "latency@p90", "at_most": 20.0}],
+        "ties": ["size"],
+        "minutes": 5.0,
+    }
+    assert saved.data.calibrate.samples == 32
+    assert "targets" not in saved.model_fields_set
+    # A key that the user sets is not varied.
+    start = space.variant_of(saved, {"targets": "ort-cpu"})
+    keys = {axis.key for axis in space.axes_of(saved, start)}
+    assert "calibrate" not in keys
+    assert "transforms" in keys
+    opened = saved.model_copy(update={"choose": saved.choose.model_copy(update={"vary": ("calibrate",)})})
+    assert {axis.key for axis in space.axes_of(opened, start)} == {"calibrate"}
+
+
+WRONG = [
+    ([*GIVEN, "--latency", "fast"], "latency: not a latency (got 'fast', expected such as 20ms, 20ms@p90 or p90)"),
+    ([*GIVEN, "--latency", "20"], "latency: not a latency (got '20'"),
+    ([*GIVEN, "--latency", "0ms"], "latency: not a latency (got '0ms'"),
+    ([*GIVEN, "--latency", "20ms@90"], "latency: not a latency (got '20ms@90'"),
+    ([*GIVEN, "--size", "--throughput"], "only one goal can be optimized (got throughput and size); choose one"),
+    ([*GIVEN, "--size", "--latency", "p90"], "(got size and latency p90); choose one; a latency in ms is a limit beside it"),
+    ([*GIVEN, "--at-least", "0.9", "--relative"], "relative is about the largest drop, and none is given"),
+    (["m", "--task", "mrpc"], "--data and --out are missing; for example: octobert auto ./my-model"),
+    (["m", "n", *GIVEN[1:]], "a model is chosen for one model at a time (got m n); give one model; --merge takes several"),
+    (["m", "--again"], "m: nothing was chosen in this folder (expected report.json); choose a model first: octobert auto"),
+    (["m", "--again", "--minutes", "5"], "--again does not take --minutes; it runs the recipe of the first choice"),
+    (["m", "--merge", "--out", "o"], "m: no model was chosen in this folder (expected best/octobert.json)"),
+    (["m", "n", "--merge"], "--out is missing; for example: octobert auto --merge"),
+    (["m", "n", "--merge", "--task", "mrpc", "--out", "o"], "--merge does not take --task; it takes output directories"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = octobert_cli("auto", *arguments, cwd=tmp_path)
+    assert done.returncode in (RecipeError.exit_code, octobert.ModelError.exit_code)
+    assert message in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def chosen(finished, tmp_path: Path) -> Path:
+    """An output directory with a report of a choice, of a recipe that only writes its models."""
+    recipe, out, report = finished
+    stages = ("data", "capture", "transform", "observe", "calibrate", "quantize", "sensitivity", "export")
+    folder = warmed(out, tmp_path / "out", *stages)
+    shutil.copytree(out / "ort-cpu", folder / "best")
+    write_choice(folder, report, recipe=loading.as_written(recipe) | {"measure": False})
+    return folder
+
+
+def write_choice(out: Path, report: Report, **changes: Any) -> None:
+    kept = found("ort-cpu int8", 26.4, 0.31, 0.55, 109.2, "chosen"), found("ort-cpu f32", 76.8, 0.0, 0.0, 418.1, "admissible")
+    choice = selection(*kept, environment=environment.current(), **changes)
+    (out / "report.json").write_text(report.model_copy(update={"choice": choice}).model_dump_json())
+
+
+def test_choosing_again_on_the_same_machine_says_that_nothing_has_changed(chosen: Path, finished) -> None:
+    done = octobert_cli("auto", chosen, "--again")
+    assert done.returncode == 0
+    assert "nothing has changed since the model was chosen" in done.stderr
+    assert f"Model    {chosen / 'best'}" in done.stdout
+    assert not (chosen / "ort-cpu").exists()
+    # The exit code says that limits are missed, whoever asks.
+    write_choice(chosen, finished[2], recipe=loading.as_written(finished[0]), met=False)
+    done = octobert_cli("auto", chosen, "--again", "--json")
+    assert done.returncode == LimitError.exit_code == 9
+    assert "ort-cpu int8: no model keeps all limits; the nearest is packaged" in done.stderr
+    assert json.loads(done.stdout.partition('{"error"')[0])["choice"]["met"] is False
+
+
+def test_choosing_again_on_another_machine_runs_the_recipe_again(chosen: Path, monkeypatch) -> None:
+    here = environment.current()
+    monkeypatch.setattr(environment, "current", lambda: here.model_copy(update={"cores": 128, "cpu": "another CPU"}))
+    done = octobert_cli("auto", chosen, "--again")
+    assert done.returncode == 0
+    said = " ".join(done.stderr.split())
+    assert f"choosing again: the CPU is another CPU, not {here.cpu}; 128 cores, not {here.cores}; everything is timed" in said
+    assert octobert.manifest(chosen / "ort-cpu").environment.cores == 128
+
+
+def test_choosing_again_without_the_model_or_the_data(chosen: Path, tmp_path: Path, finished) -> None:
+    recipe, _, report = finished
+    for change, key in (({"model": str(tmp_path / "gone")}, "model"), ({"data": {"source": "/gone/rows"}}, "data.source")):
+        write_choice(chosen, report, recipe=loading.as_written(recipe) | change)
+        with pytest.raises(RecipeError, match=rf"first run is not where it was .*; say where it is: --set {key}=PATH"):
+            octobert.auto_again(chosen)
+    write_choice(chosen, report)
+    with pytest.raises(RecipeError, match="the report is not one of a choice"):
+        octobert.auto_again(chosen)
+    (chosen / "report.json").write_text("{}")
+    with pytest.raises(RecipeError, match="the report cannot be read"):
+        octobert.auto_again(chosen)
