@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +16,8 @@ from octobert.core.frozen import FrozenModel
 
 # Figures of a model besides the metrics of its task, with their units. Of the first four, less is better.
 UNITS = {"latency": "ms", "size": "MB", "memory": "MB", "load": "ms", "throughput": "rows/s", "speedup": "×"}
+# Databases that can keep the trials of a search.
+DATABASES = ("sqlite", "postgresql", "postgres")
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d)?)")
 
 
@@ -156,7 +159,8 @@ class Search(_Judged):
         goals: What is optimized, the most important figure first.
         limits: What the chosen model must keep.
         storage: Where the trials are kept, so that several machines work on one study: a file, or the URL of a database, such
-            as `sqlite:///study.db` or `postgresql://…`. Default: a file in the output directory.
+            as `sqlite:///study.db` or `postgresql://user@host/database`. A URL has no password: give it in `PGPASSWORD` or
+            `~/.pgpass`. Default: a file in the output directory.
         study: Name of the study in the storage. Default: made from what the search depends on.
     """
 
@@ -187,4 +191,24 @@ class Search(_Judged):
         for key, values in value.items() if isinstance(value, dict) else ():
             if not isinstance(values, list | tuple) or not values:
                 raise ValueError(f"{key}: give a list of values to try")
+        return value
+
+    @field_validator("storage", mode="before")
+    @classmethod
+    def _has_no_password(cls, value: Any) -> Any:
+        if not isinstance(value, str) or "://" not in value:
+            return value
+        scheme = value.partition("://")[0]
+        if scheme.partition("+")[0] not in DATABASES:
+            raise ValueError(f"a database is one of {', '.join(f'{name}://' for name in DATABASES)}; anything else is a file")
+        try:
+            url = urlsplit(value)
+            # Reading the port checks it.
+            named = [url.port, *(name.lower() for name, _ in parse_qsl(url.query))]
+            secret = url.password is not None or any("password" in str(name) for name in named)
+        except ValueError:
+            raise ValueError("this is not a URL: write postgresql://user@host:port/database") from None
+        if secret:
+            # A recipe is part of reports and packages.
+            raise ValueError("leave out the password, and give it in PGPASSWORD or ~/.pgpass")
         return value

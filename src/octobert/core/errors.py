@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from octobert.core.plain import printable
+from octobert.core.plain import printable, without_passwords
 
 # Characters of one part of an error.
 _LONGEST = 600
@@ -55,9 +55,9 @@ class OctobertError(Exception):
         expected: str | None = None,
         fix: str | None = None,
     ) -> None:
-        self.what, self.fix = what, fix
-        # These may quote files of any content.
-        self.where, self.got, self.expected = (shortened(part) if part else part for part in (where, got, expected))
+        # All may quote URLs, and the last three files of any content.
+        self.what, self.fix = without_passwords(what), fix and without_passwords(fix)
+        self.where, self.got, self.expected = (shortened(without_passwords(p)) if p else p for p in (where, got, expected))
         super().__init__(str(self))
 
     def __str__(self) -> str:

@@ -6,6 +6,8 @@ override the direction of text make a line read as another one. All are replaced
 
 from __future__ import annotations
 
+import re
+
 # Directions of text, and separators of lines and paragraphs that only some programs know.
 _OTHERS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
 _SHOWN = {
@@ -26,6 +28,28 @@ def printable(text: str) -> str:
     """
     # Half characters stand for bytes of file names that are not UTF-8; no encoding of a terminal has them.
     return text.translate(_SHOWN).encode("utf-8", "replace").decode("utf-8")
+
+
+# The part of a URL with a user's name and a password. A password in the URL of a database may have any character but spaces.
+_PASSWORDS = (
+    (re.compile(r"\b((?:postgres|mysql|mariadb|mssql|oracle|redis)[\w+]*://)[^\s'\"]*@"), r"\1***@"),
+    (re.compile(r"(://)[^\s/@'\"]*:[^\s/@'\"]*@"), r"\1***@"),
+    (re.compile(r"([?&]\w*password=)[^\s&'\"]*", re.IGNORECASE), r"\1***"),
+)
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with `***` in place of the passwords in its URLs.
+
+    Example:
+        >>> without_passwords("cannot open postgresql://me:secret@host/db")
+        'cannot open postgresql://***@host/db'
+    """
+    if "://" not in text:
+        return text
+    for pattern, shown in _PASSWORDS:
+        text = pattern.sub(shown, text)
+    return text
 
 
 def printable_json(text: str) -> str:

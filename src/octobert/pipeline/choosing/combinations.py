@@ -1,0 +1,186 @@
+"""The combinations of a search: what `search.space` may have, and which combination is tried next.
+
+A combination is a value of each key, as JSON text. Which model it makes, its `Variant`, is for others to say; combinations that
+make the same one, such as those that differ in an option of a method that is not chosen, count as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from octobert import targets
+from octobert.config.choosing import Search
+from octobert.config.recipe import Recipe
+from octobert.core.errors import RecipeError, did_you_mean
+from octobert.core.files import canonical_digest
+from octobert.core.selection import Variant
+
+Combination = dict[str, str]
+_WHERE = "search.space"
+# Keys that change the model. Others would change what the models of a search are compared by.
+KEYS = (
+    "targets",
+    "finetune",
+    "transforms",
+    "calibrate",
+    "calibration_provider",
+    "quantize",
+    "corrections",
+    "shape",
+    "format",
+    "opset",
+    "session",
+    "token_states",
+    "data.calibrate",
+)
+# Combinations that are shuffled as a list; of more, indices are drawn until one is new.
+_LISTED = 100_000
+_ASKED = 10
+
+
+def space_of(recipe: Recipe, settings: Search, variant_of: Callable[[Mapping[str, Any]], Variant]) -> dict[str, tuple[str, ...]]:
+    """Return what a search varies, checked: key → values, as JSON. A recipe with several targets varies these, too.
+
+    Raises:
+        RecipeError: a key or a value cannot be searched over, or a target cannot run on this machine.
+    """
+    space = dict(settings.space)
+    for key in space:
+        if not any(key == each or key.startswith(f"{each}.") for each in KEYS):
+            known = key.partition(".")[0] in Recipe.model_fields
+            what = "a search compares models by the same rows and figures; this key is not one of the model" if known else "unknown key"
+            raise RecipeError(what, where=f"{_WHERE}.{key}", fix=did_you_mean(key, KEYS))
+    if len(recipe.targets) > 1 and "targets" not in space:
+        present = [name for name in recipe.targets if targets.load(name).probe().available]
+        space = {"targets": tuple(present or recipe.targets[:1]), **space}
+    for key, values in space.items():
+        _check_values(key, values, space, variant_of)
+    return {key: tuple(json.dumps(value, sort_keys=True) for value in values) for key, values in space.items()}
+
+
+def _check_values(
+    key: str, values: Sequence[Any], space: Mapping[str, Sequence[Any]], variant_of: Callable[[Mapping[str, Any]], Variant]
+) -> None:
+    """Check each value of a key by itself; an option of a plugin, together with each plugin that the space has."""
+    family = key.partition(".")[0]
+    beside = [{family: value} for value in space.get(family, ())] if family != key else []
+    for index, value in enumerate(values):
+        where = f"{_WHERE}.{key}"
+        if value in values[:index]:
+            raise RecipeError("a value is listed twice", where=where, got=json.dumps(value))
+        if key == "targets":
+            _check_target(value, where)
+        problems = []
+        for other in beside or [{}]:
+            try:
+                variant_of({**other, key: value})
+            except RecipeError as error:
+                problems.append(error)
+        if len(problems) == len(beside or [{}]):
+            raise RecipeError(_mistake(problems[0]), where=where)
+
+
+def _check_target(name: Any, where: str) -> None:
+    if name not in targets.names():
+        raise RecipeError(f'there is no target "{name}"', where=where, fix=did_you_mean(str(name), targets.names()))
+    probe = targets.load(name).probe()
+    if not probe.available:
+        what = f"models for {name} cannot be timed on this machine: {probe.missing}"
+        raise RecipeError(what, where=where, fix=probe.install or "remove it")
+
+
+def _mistake(error: RecipeError) -> str:
+    """The first mistake of a recipe, without the words around it."""
+    lines = error.what.splitlines()
+    first = lines[1].removeprefix("  - ") if len(lines) > 1 else error.what
+    return f"{first}; {error.fix}" if error.fix and len(lines) == 1 else first
+
+
+class Combinations:
+    """The combinations of some values, and the variants that they make.
+
+    Args:
+        space: key → values that are tried, as JSON.
+        fixed: combination of other keys, which are the same in all.
+        variant_of: makes the variant of changes.
+    """
+
+    def __init__(
+        self, space: Mapping[str, Sequence[str]], fixed: Combination, variant_of: Callable[[Mapping[str, Any]], Variant]
+    ) -> None:
+        self.space, self._fixed, self._variant_of = dict(space), fixed, variant_of
+        self.size = math.prod(len(values) for values in space.values())
+        self._made: dict[int, tuple[Combination, Variant, str]] = {}
+
+    def at(self, index: int) -> tuple[Combination, Variant, str]:
+        """A combination by its index, the variant that it makes, and a digest that is the same for the same variant."""
+        if index not in self._made:
+            places, rest = dict[str, str](), index
+            for key, values in reversed(self.space.items()):
+                rest, place = divmod(rest, len(values))
+                places[key] = values[place]
+            self._made[index] = self._variant({**self._fixed, **{key: places[key] for key in self.space}})
+        return self._made[index]
+
+    def index(self, combination: Mapping[str, str]) -> int:
+        """The index of a combination."""
+        index = 0
+        for key, values in self.space.items():
+            index = index * len(values) + values.index(combination[key])
+        return index
+
+    def has(self, combination: Mapping[str, str]) -> bool:
+        """Whether a combination is one of these."""
+        return combination.keys() == {*self._fixed, *self.space} and self._fixed.items() <= combination.items()
+
+    def _variant(self, combination: Combination) -> tuple[Combination, Variant, str]:
+        changes = {key: json.loads(text) for key, text in combination.items()}
+        try:
+            variant = self._variant_of(changes)
+        except RecipeError:
+            # What is wrong with it is found out when it is tried.
+            rest = {key: value for key, value in changes.items() if key != "targets"}
+            words = ", ".join(f"{key} {text}" for key, text in combination.items())
+            variant = Variant(name=words, target=str(changes.get("targets", "")), changes=rest, precision="")
+        return combination, variant, canonical_digest([variant.target, variant.changes])
+
+    def in_order(self) -> Iterator[int]:
+        """All indices, the values of the last key changing first."""
+        return iter(range(self.size))
+
+    def at_random(self, seed: int) -> Iterator[int]:
+        """All indices in an order that depends on a seed only."""
+        generator = random.Random(seed)
+        if self.size <= _LISTED:
+            yield from generator.sample(range(self.size), self.size)
+        drawn = set[int]()
+        while len(drawn) < self.size and self.size > _LISTED:
+            index = generator.randrange(self.size)
+            if index not in drawn:
+                drawn.add(index)
+                yield index
+
+
+def proposed(package: Any, space: Mapping[str, Sequence[str]], study: Any, seed: int) -> Iterator[Combination]:
+    """What TPE proposes to try, given the trials of a study.
+
+    Args:
+        package: Optuna.
+        space: key → values.
+        study: in memory; each proposal becomes a running trial, which the next proposals keep away from.
+        seed: of the proposals.
+    """
+    study.sampler = package.samplers.TPESampler(seed=seed)
+    distributions = {key: package.distributions.CategoricalDistribution(values) for key, values in space.items()}
+    for _ in range(_ASKED):
+        yield dict(study.ask(distributions).params)
+
+
+def seed_of(*parts: object) -> int:
+    """A seed that depends on all parts, for generators that take 32 bits."""
+    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "big")

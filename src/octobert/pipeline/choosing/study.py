@@ -1,0 +1,250 @@
+"""The search over listed values of recipe keys (`search`): which combination is tried next, and what was found of all.
+
+    space_of ─ for each round: propose ─ claim ─ find ─ finish … ─ all trials of the study
+
+With the order `joint` there is one round with all keys; with `one-pass-at-a-time` one round for each key, with the best values of
+the keys before it. Each proposal follows from the seed and from the trials so far, so a search that was interrupted goes on as if
+it had not been. Several processes may work on one study (`claims`); all of them return the trials of all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octobert.config.choosing import UNITS, Search, figure_named
+from octobert.config.recipe import Recipe
+from octobert.core import environment
+from octobert.core.environment import Environment
+from octobert.core.files import canonical_digest
+from octobert.core.selection import Found, Variant
+from octobert.pipeline.choosing import storage as storages
+from octobert.pipeline.choosing.claims import Claims, Tried, Values
+from octobert.pipeline.choosing.combinations import Combination, Combinations, proposed, seed_of, space_of
+
+# Trials of samplers that do not try all combinations, unless the recipe says how many.
+TRIALS = 20
+_FAR = 1e9
+# Seconds between looks at the trials of others, while there is nothing else to do.
+POLL_S = 0.5
+# Keys of a recipe that change nothing about a trial, and paths, which differ between machines: `inputs` has the digests.
+_ELSEWHERE = {key: True for key in ("model", "revision", "search", "executor", "cache", "log_level", "zip", "tune")}
+_ELSEWHERE |= {"allow_pickle": True, "allow_code": True, "data": {"source", "train", "validation", "test"}}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a search judges what was found.
+
+    Args:
+        values: figures of the goals, and by how much limits are missed.
+        best: the best of some that could be made.
+    """
+
+    values: Callable[[Found], Values]
+    best: Callable[[Sequence[Found]], Found]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search has found.
+
+    Args:
+        found: of all trials of the study, in the order in which they were started.
+        ended: why the search ended.
+    """
+
+    found: tuple[Found, ...]
+    ended: str
+
+
+def search(
+    recipe: Recipe,
+    find: Callable[[Variant], Found],
+    *,
+    variant_of: Callable[[Mapping[str, Any]], Variant],
+    rules: Rules,
+    inputs: Mapping[str, str],
+    machine: Environment,
+    place: Path,
+    seconds: Callable[[], float] | None = None,
+    tell: Callable[[Found, int, int], None] | None = None,
+) -> Searched:
+    """Try combinations of the values in `search.space`.
+
+    Args:
+        recipe: with `search`.
+        find: tries a variant. One that cannot be made comes back `excluded`.
+        variant_of: makes the variant of changes, as `space.variant_of` does.
+        rules: how variants are judged.
+        inputs: what trials depend on besides the recipe: name → digest, such as those of the model and of the rows.
+        machine: that finds them. Trials of other kinds of machines do not count where goals or limits are times.
+        place: file for the trials, unless the recipe has a storage.
+        seconds: that the search has taken so far, in earlier runs as well. Default: since this call.
+        tell: called after each trial with what was found, its number from 1 on, and the number of all.
+
+    Raises:
+        RecipeError: the space is wrong, or the study was started with other inputs.
+        TargetError: Optuna or a driver is not installed.
+        StorageError: the trials cannot be stored.
+    """
+    settings = recipe.search
+    assert settings is not None
+    started = time.monotonic()
+    space = space_of(recipe, settings, variant_of)
+    facts = _facts(recipe, settings, inputs, machine)
+    claims = Claims(
+        storages.opened(settings.storage, place),
+        settings.storage or str(place),
+        settings.study or f"octobert-{canonical_digest(facts)[:16]}",
+        [figure_named(goal).more_is_better for goal in settings.goals],
+        facts,
+        alone=settings.storage is None,
+    )
+    rounds = _Rounds(
+        recipe,
+        settings,
+        claims,
+        find,
+        variant_of,
+        rules,
+        seconds or (lambda: time.monotonic() - started),
+        tell or (lambda found, number, total: None),
+    )
+    with claims.alive():
+        ended = rounds.all(space)
+        return Searched(tuple(each.found for each in claims.tried() if each.found is not None), ended)
+
+
+def _facts(recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine: Environment) -> dict[str, str]:
+    """What all trials of a study must agree in, as short texts."""
+    plain = recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
+    # More trials or more time continue a study.
+    asked = settings.model_dump(mode="json", exclude={"trials", "minutes", "storage", "study"})
+    facts = {f"search.{key}": canonical_digest(value)[:16] for key, value in asked.items()}
+    facts |= {"recipe": canonical_digest(plain)[:16], "octobert": machine.versions.get("octobert", ""), **inputs}
+    named = (*settings.goals, *(limit.of for limit in settings.limits))
+    if any(figure_named(name).name in UNITS and name != "size" for name in named):
+        facts |= {"CPU": f"{machine.cpu}, {machine.cores} cores, {' '.join(machine.features)}"}
+        runtimes = {name: machine.versions[name] for name in environment.runtime_packages() if name in machine.versions}
+        facts |= {f"version of {name}": version for name, version in runtimes.items()}
+    return facts
+
+
+@dataclass
+class _Rounds:
+    """The rounds of one search; see `search` for the fields."""
+
+    recipe: Recipe
+    settings: Search
+    claims: Claims
+    find: Callable[[Variant], Found]
+    variant_of: Callable[[Mapping[str, Any]], Variant]
+    rules: Rules
+    seconds: Callable[[], float]
+    tell: Callable[[Found, int, int], None]
+
+    def all(self, space: Mapping[str, tuple[str, ...]]) -> str:
+        """Carry out all rounds; return why the search ended."""
+        if self.settings.order == "joint":
+            combinations = Combinations(space, {}, self.variant_of)
+            most = self._most(combinations.size)
+            return self._round(combinations, space, most) or "all combinations were tried"
+        kept: Combination = {}
+        most = self._most(sum(len(values) for values in space.values()))
+        for key, values in space.items():
+            combinations = Combinations({key: values}, kept, self.variant_of)
+            ended = self._round(combinations, space, most)
+            if ended is not None:
+                return ended
+            kept = self._best(combinations, kept)
+        return "all values of all keys were tried"
+
+    def _most(self, size: int) -> int:
+        default = size if self.settings.sampler == "exhaustive" else min(TRIALS, size)
+        return default if self.settings.trials is None else self.settings.trials
+
+    def _round(self, combinations: Combinations, space: Mapping[str, tuple[str, ...]], most: int) -> str | None:
+        """Try combinations until all are tried.
+
+        Returns:
+            Why the search ended before that.
+        """
+        while True:
+            minutes = self.settings.minutes
+            if minutes is not None and self.seconds() > 60 * minutes:
+                return f"after {minutes:g} minutes"
+            tried = self.claims.tried()
+            running = [each for each in tried if each.found is None]
+            enough = len(tried) >= most
+            index = None if enough else self._next(combinations, tried)
+            if index is not None:
+                self._try(combinations, index, space, most)
+            elif not running:
+                return f"after {most} trials" if enough and self._next(combinations, tried) is not None else None
+            else:
+                time.sleep(POLL_S)
+
+    def _try(self, combinations: Combinations, index: int, space: Mapping[str, tuple[str, ...]], most: int) -> None:
+        combination, variant, key = combinations.at(index)
+        trial = self.claims.claim(combination, key, space, most)
+        if trial is None:
+            return
+        found = self.find(variant)
+        self.claims.finish(trial, found, self.rules.values(found))
+        self.tell(found, sum(each.found is not None for each in self.claims.tried()), most)
+
+    def _next(self, combinations: Combinations, tried: Sequence[Tried]) -> int | None:
+        """The index of the combination that is tried next; None where all are tried."""
+        taken = {each.key for each in tried}
+        order = self._order(combinations, tried)
+        return next((index for index in order if combinations.at(index)[2] not in taken), None)
+
+    def _order(self, combinations: Combinations, tried: Sequence[Tried]) -> Iterator[int]:
+        seed = self.recipe.seed if self.settings.seed is None else self.settings.seed
+        if self.settings.sampler == "exhaustive":
+            yield from combinations.in_order()
+            return
+        if self.settings.sampler == "tpe":
+            mirror = self._mirror(combinations, tried)
+            sampled = proposed(storages.optuna(), combinations.space, mirror, seed_of(seed, len(tried)))
+            yield from map(combinations.index, sampled)
+        # Where TPE proposes only what was tried already, and for `random`.
+        yield from combinations.at_random(seed_of(seed))
+
+    def _mirror(self, combinations: Combinations, tried: Sequence[Tried]) -> Any:
+        """A study in memory with the trials of these combinations, for the sampler."""
+        package = storages.optuna()
+        more = [figure_named(goal).more_is_better for goal in self.settings.goals]
+        study = package.create_study(directions=["maximize" if each else "minimize" for each in more])
+        distributions = {key: package.distributions.CategoricalDistribution(texts) for key, texts in combinations.space.items()}
+        own = [each for each in tried if combinations.has(each.combination)]
+        values = [None if each.found is None else self.rules.values(each.found) for each in own]
+        known = [each.goals for each in values if each is not None and each.goals is not None]
+        # A variant that cannot be made is as bad as the worst one, and misses limits by far.
+        worst = [(min if each else max)(column) for each, column in zip(more, zip(*known, strict=True), strict=False)]
+        for trial, value in zip(own, values, strict=True):
+            done: dict[str, Any] = {"state": package.trial.TrialState.RUNNING}
+            if value is not None:
+                misses = _FAR if value.goals is None else value.misses
+                done = {"values": value.goals or worst or [0.0] * len(more), "constraints": {"limits": misses}}
+            params = {key: trial.combination[key] for key in combinations.space}
+            study.add_trial(package.trial.create_trial(params=params, distributions=distributions, **done))
+        return study
+
+    def _best(self, combinations: Combinations, kept: Combination) -> Combination:
+        """The best combination of a round; without one that could be made, what was kept before."""
+        by_key = {each.key: each.found for each in self.claims.tried()}
+        made = []
+        for index in combinations.in_order():
+            combination, _, key = combinations.at(index)
+            found = by_key.get(key)
+            if found is not None and self.rules.values(found).goals is not None:
+                made.append((combination, found))
+        if not made:
+            return kept
+        best = self.rules.best([found for _, found in made])
+        return next(combination for combination, found in made if found is best)

@@ -1,0 +1,87 @@
+"""A search without models: what is found follows from the combination."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octobert.config.loading import parse
+from octobert.core.environment import Environment
+from octobert.core.selection import Figure, Found, Variant
+from octobert.pipeline.choosing import study
+from octobert.pipeline.choosing.claims import Values
+
+SPACE = {"calibrate": ["minmax", "mse", "entropy"], "transforms": [[], ["smoothquant"]], "quantize.static.per_channel": [True, False]}
+MACHINE = Environment(cpu="a", cores=2, memory_bytes=1, features=("avx2",), system="s", python="3", versions={"onnxruntime": "1"})
+_TIMES = {"minmax": 9.0, "mse": 7.0, "entropy": 5.0, None: 8.0}
+
+
+def recipe_of(**search: Any) -> Any:
+    """A recipe with a search."""
+    return parse({"model": "m", "task": "mrpc", "data": "glue", "search": {"space": SPACE, **search}})
+
+
+def variant_of(changes: Mapping[str, Any]) -> Variant:
+    rest = {key: value for key, value in changes.items() if key != "targets"}
+    # No transforms is what a recipe has here without the key.
+    rest = {key: value for key, value in rest.items() if value != []}
+    name = " ".join(f"{key}={value}" for key, value in sorted(rest.items()))
+    return Variant(name=name or "as it is", target=str(changes.get("targets", "ort-cpu")), changes=rest, precision="int8")
+
+
+def found_of(variant: Variant) -> Found:
+    """Entropy is the fastest and the least accurate one; without channels it cannot be made."""
+    changes = variant.changes
+    if changes.get("calibrate") == "entropy" and changes.get("quantize.static.per_channel") is False:
+        return Found(variant=variant, state="excluded", reason="cannot be made")
+    ms = _TIMES[changes.get("calibrate")] + 0.5 * bool(changes.get("transforms"))
+    drop = 0.02 * (ms < 6) - 0.001 * bool(changes.get("transforms"))
+    figure = Figure(value=ms, low=ms, high=ms)
+    return Found(variant=variant, state="admissible", reason="", time_ms=figure, values={"accuracy": 0.9 - drop})
+
+
+def values_of(found: Found) -> Values:
+    if found.time_ms is None:
+        return Values(None, 0.0)
+    return Values((found.time_ms.value,), max(0.0, 0.89 - found.values["accuracy"]))
+
+
+def best_of(found: Sequence[Found]) -> Found:
+    return min(found, key=lambda each: (values_of(each).misses, values_of(each).goals))
+
+
+RULES = study.Rules(values_of, best_of)
+
+
+def searched(
+    place: Path, find: Callable[[Variant], Found] = found_of, *, inputs: Mapping[str, str] | None = None, **search: Any
+) -> study.Searched:
+    """Search with the settings in `search`."""
+    return study.search(
+        recipe_of(**search),
+        find,
+        variant_of=variant_of,
+        rules=RULES,
+        inputs=inputs or {"model": "m"},
+        machine=MACHINE,
+        place=place,
+    )
+
+
+def names(result: study.Searched) -> list[str]:
+    return [each.variant.name for each in result.found]
+
+
+def work(storage: str, log: str, seconds: float, settings: Mapping[str, Any]) -> None:
+    """One of several processes that search in one study; what it tries is added to a file."""
+
+    def find(variant: Variant) -> Found:
+        with open(log, "a", encoding="utf-8") as file:
+            file.write(f"{variant.name}\n")
+        time.sleep(seconds)
+        return found_of(variant)
+
+    result = searched(Path(log), find, storage=storage, **settings)
+    Path(f"{log}.{time.monotonic_ns()}").write_text("\n".join(names(result)), encoding="utf-8")
