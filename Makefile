@@ -9,7 +9,7 @@ FLOWS := run,publish,search,qat,finetune,embed,predict,tune
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo test test-shared test-clients coverage wheel-test test-reference lint docs bench bench-olive fuzz soak soak-kills clean
+.PHONY: install demo test test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -30,6 +30,11 @@ test: install
 # Accuracy on real data sets and checkpoints, which lie beside the repository; skipped where they are absent.
 test-shared: install
 	$(TESTS) -m needs_shared
+
+# Several processes and machines on one search. PostgreSQL's server is that of the system (postgresql).
+test-cluster: install
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[postgres]"
+	$(BIN)/python -m pytest -rs -m needs_cluster tests/pipeline/choosing/test_postgres.py
 
 coverage: install
 	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage

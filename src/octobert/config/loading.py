@@ -311,6 +311,8 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     update["data"] = data.model_copy(update=places)
     if recipe.cache is not None:
         update["cache"] = os.path.normpath((base or Path()) / Path(recipe.cache).expanduser())
+    if recipe.search is not None and recipe.search.storage is not None:
+        update["search"] = recipe.search.model_copy(update={"storage": _storage_at(recipe.search.storage, base or Path())})
     for name in ("finetune", "qat"):
         stage = getattr(recipe, name)
         if stage is not None:
@@ -319,6 +321,14 @@ def _with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     if recipe.qat is not None and recipe.qat.trained is not None:
         update["qat"] = update["qat"].model_copy(update={"trained": local(recipe.qat.trained)})
     return recipe.model_copy(update=update)
+
+
+def _storage_at(storage: str, base: Path) -> str:
+    """Where the trials of a search are, with a path that can be opened; other URLs unchanged."""
+    scheme, separator, name = storage.partition(":///") if "://" in storage else ("", "", storage)
+    if (separator and scheme.partition("+")[0] != "sqlite") or (not separator and "://" in storage) or not name:
+        return storage
+    return f"{scheme}{separator}{os.path.normpath(base / Path(name).expanduser())}"
 
 
 def metrics_of(metric: Any, data: str, *, allow_code: bool) -> tuple[str | EvaluateMetric, ...]:
@@ -354,6 +364,8 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
     if recipe.cache is not None:
         plain["cache"] = str(Path(recipe.cache).absolute())
+    if recipe.search is not None and recipe.search.storage is not None:
+        plain["search"]["storage"] = _storage_at(recipe.search.storage, Path.cwd())
     plain |= {key: absolute(plain[key]) for key in ("model", "preprocess", "postprocess") if key in plain}
     plain["metric"] = [_metric_at(metric, absolute) for metric in recipe.metric]
     plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}

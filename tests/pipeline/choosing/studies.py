@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,15 @@ from octobert.core.selection import Figure, Found, Variant
 from octobert.pipeline.choosing import study
 from octobert.pipeline.choosing.claims import Values
 
-SPACE = {"calibrate": ["minmax", "mse", "entropy"], "transforms": [[], ["smoothquant"]], "quantize.static.per_channel": [True, False]}
-MACHINE = Environment(cpu="a", cores=2, memory_bytes=1, features=("avx2",), system="s", python="3", versions={"onnxruntime": "1"})
+FORK = multiprocessing.get_context("fork")
+SPACE = {
+    "calibrate": ["minmax", "mse", "entropy"],
+    "transforms": [[], ["smoothquant"]],
+    "quantize.static.per_channel": [True, False],
+}
+MACHINE = Environment(
+    cpu="a", cores=2, memory_bytes=1, features=("avx2",), system="s", python="3", versions={"onnxruntime": "1"}
+)
 _TIMES = {"minmax": 9.0, "mse": 7.0, "entropy": 5.0, None: 8.0}
 
 
@@ -85,3 +93,17 @@ def work(storage: str, log: str, seconds: float, settings: Mapping[str, Any]) ->
 
     result = searched(Path(log), find, storage=storage, **settings)
     Path(f"{log}.{time.monotonic_ns()}").write_text("\n".join(names(result)), encoding="utf-8")
+
+
+def together(folder: Path, where: str, settings: Mapping[str, Any], processes: int = 2) -> tuple[list[str], list[list[str]]]:
+    """Search with several processes; return what they tried, and what each of them returned."""
+    log = folder / "tried"
+    workers = [FORK.Process(target=work, args=(where, str(log), 0.01, settings)) for _ in range(processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * processes
+    results = [path.read_text(encoding="utf-8").splitlines() for path in folder.glob("tried.*[0-9]")]
+    assert len(results) == processes
+    return log.read_text(encoding="utf-8").splitlines(), results

@@ -1,11 +1,11 @@
 """The trials of a study that several processes, on several machines, work on: no combination is tried twice.
 
 A trial is written with its combination in one transaction, so whoever sees the trial sees what it tries. Then its process looks
-at the trials with lower numbers. If one of them tries the same, or if there are enough of them, it gives its own up. So the lowest
-number has a combination, whatever happens in between.
+at the trials with lower numbers. If one of them tries the same, or if there are enough of them, it gives its own up. So the
+lowest number has a combination, whatever happens in between.
 
-A trial is done when it has what was found. Until then its process writes a number into it every few seconds. A process that died
-is found by its id, on the same machine, or because that number stays the same; clocks of machines are not compared.
+A trial is done when it has what was found. Until then its process writes a number into it every few seconds. A process that
+died is found by its id, on the same machine, or because that number stays the same; clocks of machines are not compared.
 """
 
 from __future__ import annotations
@@ -105,12 +105,14 @@ class Claims:
         """
         with storages.told(self._where):
             trials = self._storage.get_all_trials(self._id, deepcopy=False)
-        states, found = self._optuna.trial.TrialState, []
+        states, found = self._optuna.trial.TrialState, list[Tried]()
         for trial in sorted(trials, key=lambda trial: trial.number):
             attributes = trial.user_attrs
             if not {_KEY, _OWNER, _FACTS} <= attributes.keys():
                 raise RecipeError(
-                    f'the study "{self._name}" is of another program', where="search.study", fix="give another name, or leave it out"
+                    f'the study "{self._name}" is of another program',
+                    where="search.study",
+                    fix="give another name, or leave it out",
                 )
             if not found:
                 # The first trial decides, also where two processes have started at the same time.
@@ -254,7 +256,7 @@ def _started(process: int) -> float | None:
 def _machine() -> str:
     """This machine since its start, or this container: where ids of processes mean the same."""
     parts = [platform.node()]
-    for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), lambda: os.readlink("/proc/self/ns/pid")):
-        with suppress(OSError):
-            parts.append(read())
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
     return " ".join(parts)

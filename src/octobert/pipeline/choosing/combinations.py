@@ -43,7 +43,9 @@ _LISTED = 100_000
 _ASKED = 10
 
 
-def space_of(recipe: Recipe, settings: Search, variant_of: Callable[[Mapping[str, Any]], Variant]) -> dict[str, tuple[str, ...]]:
+def space_of(
+    recipe: Recipe, settings: Search, variant_of: Callable[[Mapping[str, Any]], Variant]
+) -> dict[str, tuple[str, ...]]:
     """Return what a search varies, checked: key → values, as JSON. A recipe with several targets varies these, too.
 
     Raises:
@@ -53,7 +55,11 @@ def space_of(recipe: Recipe, settings: Search, variant_of: Callable[[Mapping[str
     for key in space:
         if not any(key == each or key.startswith(f"{each}.") for each in KEYS):
             known = key.partition(".")[0] in Recipe.model_fields
-            what = "a search compares models by the same rows and figures; this key is not one of the model" if known else "unknown key"
+            what = (
+                "a search compares models by the same rows and figures; this key is not one of the model"
+                if known
+                else "unknown key"
+            )
             raise RecipeError(what, where=f"{_WHERE}.{key}", fix=did_you_mean(key, KEYS))
     if len(recipe.targets) > 1 and "targets" not in space:
         present = [name for name in recipe.targets if targets.load(name).probe().available]

@@ -72,32 +72,29 @@ def _journal(path: Path, *, alone: bool) -> Any:
         lock = JournalFileOpenLock(str(path))
         lock.acquire()
         try:
-            _without_torn_line(path)
+            _check_lines(path)
         finally:
             lock.release()
         backend = JournalFileBackend(str(path), lock)
-    with told(str(path)), _not_a_journal(path):
+    with told(str(path)):
         return JournalStorage(backend)
 
 
-def _without_torn_line(path: Path) -> None:
-    """Remove the part of a last line that a full disk or a power failure has left; more lines behind it could not be read."""
+def _check_lines(path: Path) -> None:
+    """Make sure that a file is a journal, and remove the part of a last line that a full disk or a power failure has left.
+
+    Raises:
+        StorageError: it is another file.
+    """
     if not path.exists():
         return
     with path.open("rb+") as file:
         content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if content[:1] == b"{" and whole < len(content):
-            file.truncate(whole)
-
-
-@contextmanager
-def _not_a_journal(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        fix = "give another file; a file of SQLite is written sqlite:///FILE"
-        raise StorageError("the file has no trials of a search", where=str(path), got=reason(error), fix=fix) from error
+        if content and not content.startswith(b'{"op_code"'):
+            fix = "give another file; a file of SQLite is written sqlite:///FILE"
+            raise StorageError("the file has no trials of a search", where=str(path), fix=fix)
+        # Lines that are added behind it could not be read.
+        file.truncate(content.rfind(b"\n") + 1)
 
 
 def _database(storage: str) -> Any:
@@ -109,7 +106,8 @@ def _database(storage: str) -> Any:
     except sqlalchemy.exc.ArgumentError as error:
         fix = "write sqlite:///FILE or postgresql://user@host:port/database"
         raise RecipeError("the URL cannot be read", where=KEY, got=without_passwords(storage), fix=fix) from error
-    options: dict[str, Any] = {"pool_pre_ping": True, "connect_args": {"timeout": _BUSY_S}}
+    # Operations are minutes apart: connections that stay open would be lost meanwhile.
+    options: dict[str, Any] = {"poolclass": sqlalchemy.NullPool, "connect_args": {"timeout": _BUSY_S}}
     if url.get_backend_name() == "sqlite":
         if not url.database:
             raise RecipeError("the URL names no file", where=KEY, got=storage, fix="write sqlite:///FILE")
@@ -144,8 +142,9 @@ def told(where: str) -> Iterator[None]:
     try:
         yield
     except (OctobertError, UpdateFinishedTrialError):
+        # The latter says that another process has taken a trial over.
         raise
-    except (OptunaError, sqlalchemy.exc.SQLAlchemyError, OSError, RuntimeError) as error:
+    except (OptunaError, sqlalchemy.exc.SQLAlchemyError, OSError, RuntimeError, ValueError, KeyError) as error:
         inner = error.__cause__ if isinstance(error.__cause__, sqlalchemy.exc.SQLAlchemyError) else error
         origin = getattr(inner, "orig", None) or inner
         fix = "see that it can be reached, and for a database that it exists and that PGPASSWORD or ~/.pgpass has its password"

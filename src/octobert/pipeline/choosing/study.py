@@ -2,9 +2,9 @@
 
     space_of ─ for each round: propose ─ claim ─ find ─ finish … ─ all trials of the study
 
-With the order `joint` there is one round with all keys; with `one-pass-at-a-time` one round for each key, with the best values of
-the keys before it. Each proposal follows from the seed and from the trials so far, so a search that was interrupted goes on as if
-it had not been. Several processes may work on one study (`claims`); all of them return the trials of all.
+With the order `joint` there is one round with all keys; with `one-pass-at-a-time` one round for each key, with the best values
+of the keys before it. Each proposal follows from the seed and from the trials so far, so a search that was interrupted goes on
+as if it had not been. Several processes may work on one study (`claims`); all of them return the trials of all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _FAR = 1e9
 # Seconds between looks at the trials of others, while there is nothing else to do.
 POLL_S = 0.5
 # Keys of a recipe that change nothing about a trial, and paths, which differ between machines: `inputs` has the digests.
-_ELSEWHERE = {key: True for key in ("model", "revision", "search", "executor", "cache", "log_level", "zip", "tune")}
+_ELSEWHERE: dict[str, Any] = {
+    key: True for key in ("model", "revision", "search", "executor", "cache", "log_level", "zip", "tune")
+}
 _ELSEWHERE |= {"allow_pickle": True, "allow_code": True, "data": {"source", "train", "validation", "test"}}
 
 
