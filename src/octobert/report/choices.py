@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from octobert.config.choosing import UNITS, Limit, figure_named
 from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import Report
-from octobert.core.selection import Found, Selection
+from octobert.core.selection import Figure, Found, Selection
 from octobert.report.progress import duration
 from octobert.report.reasons import Words, bytes_of, points, times_text
 
@@ -104,6 +104,11 @@ def in_order(choice: Selection, count: int | None = None) -> list[Found]:
     ranked = sorted(first, key=lambda found: not (found is choice.best or found.on_frontier))
     kept = {found.variant.name for found in ranked[:count]}
     return [found for found in first if found.variant.name in kept]
+
+
+def speed_of(choice: Selection, found: Found) -> Figure | None:
+    """The figure of speed that tables show: rows per second for throughput, otherwise milliseconds."""
+    return found.rows_per_second if choice.goal == "throughput" else found.time_ms
 
 
 def drop_title(choice: Selection) -> str:

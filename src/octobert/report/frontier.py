@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from octobert.core.plain import printable
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report import choices
-from octobert.report.reasons import Words
+from octobert.report.reasons import Words, bytes_of
 from octobert.report.times import ms
 
 WIDTH, HEIGHT = 680, 420
@@ -104,7 +104,7 @@ def points(choice: Selection) -> list[Point]:
     """Return the variants whose goal and drop are known, in the units of the axes; none without a metric."""
     words, metric = Words.of(choice), choice.metric or ""
     unit = 100.0 if words.in_points(metric) else 1.0
-    found = ((each, _cost(each, choice.goal), each.drops.get(metric)) for each in choices.in_order(choice))
+    found = ((each, _cost(choice, each), each.drops.get(metric)) for each in choices.in_order(choice))
     return [Point(each, x, _scaled(y, unit)) for each, x, y in found if x is not None and y is not None]
 
 
@@ -117,7 +117,7 @@ def axes(choice: Selection, drawn: Sequence[Point]) -> tuple[Axis, Axis]:
     unit = 100.0 if Words.of(choice).in_points(choice.metric or "") else 1.0
     limit = None if choice.accepted_drop is None else unit * choice.accepted_drop
     # What is far above everything that matters would press the rest together.
-    matter = [p.y.high for p in drawn if p.found.state in ("chosen", "admissible")]
+    matter = [p.y.high for p in drawn if p.found.state == "admissible" or p.found.variant.name == choice.winner]
     top = max([*matter, _FAR * (limit or 0.0)])
     top = max([top, *(p.y.high for p in drawn if p.y.high <= _FAR * top)])
     bottom = min(0.0, *(p.y.low for p in drawn))
@@ -232,12 +232,12 @@ def _details(choice: Selection, point: Point) -> str:
     return f"{found.variant.name}: {'; '.join(parts)}; {found.reason}"
 
 
-def _cost(found: Found, goal: str) -> Figure | None:
+def _cost(choice: Selection, found: Found) -> Figure | None:
     """What a variant costs, by the goal: less is better, but for throughput."""
-    if goal in ("size", "memory"):
-        size = found.size_bytes if goal == "size" else found.peak_memory_bytes
+    if choice.goal in ("size", "memory"):
+        size = bytes_of(found, choice.goal)
         return None if size is None else Figure(value=size / 1e6, low=size / 1e6, high=size / 1e6)
-    return found.rows_per_second if goal == "throughput" else found.time_ms
+    return choices.speed_of(choice, found)
 
 
 def _cost_title(choice: Selection) -> str:

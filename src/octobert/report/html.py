@@ -34,6 +34,7 @@ def page(report: Report) -> str:
             "choice": choice,
             "words": Words.of(choice),
             "variants": choices.in_order(choice),
+            "speed_of": choices.speed_of,
             "drop_title": choices.drop_title(choice),
             "search_facts": choices.facts(choice),
             # Its texts are escaped where it is made.

@@ -20,19 +20,20 @@ class ProgressEvent:
     Args:
         step: Name of the step, such as `export/ort-cpu`; of a note, what it is about.
         state: What happened: the step has started, is running, has finished, or its stored result is reused. `note`: a sentence
-            that the user should know before the run.
+            that the user should know before the run. `searching`: how far a search for the best model is.
         detail: What the step does now; or the sentence.
-        done: Units of `detail` that are done.
-        total: Units of `detail`; 0 where the number is unknown.
-        seconds: Duration of a finished step.
-        number: Place of the step in the run, from 1; 0 where a call is one step.
+        done: Units of `detail` that are done; of a search, variants that were tried.
+        total: Units of `detail`; 0 where the number is unknown. Of a search, variants that are known.
+        seconds: Duration of a finished step; of a search, since it began.
+        number: Place of the step in the run, from 1; 0 where a call is one step, and for the steps of a search.
         steps: Number of steps of the run.
-        left_seconds: How long the rest of the run takes, by the times of an earlier run in the same output directory; None
-            where that is not known.
+        left_seconds: How long the rest of the run takes, by the times of an earlier run in the same output directory; of a
+            search, until its time limit. None where that is not known.
+        best: Of a search: name of the best variant until now; empty before the first one.
     """
 
     step: str
-    state: Literal["started", "running", "finished", "reused", "note"]
+    state: Literal["started", "running", "finished", "reused", "note", "searching"]
     detail: str = ""
     done: int = 0
     total: int = 0
@@ -40,6 +41,7 @@ class ProgressEvent:
     number: int = 0
     steps: int = 0
     left_seconds: float | None = None
+    best: str = ""
 
     @property
     def place(self) -> str:
@@ -95,7 +97,9 @@ class ProgressBar:
     """A progress callback that draws a bar, in a terminal (on stderr) or in a notebook.
 
     It is a context manager. Elsewhere, and without `with`, it only prints one line for each finished step. The bar shows the
-    place of the step in the run, what the step does, the time since the beginning, and the time left where it is known.
+    place of the step in the run, what the step does, the time since the beginning, and the time left where it is known. Of a
+    search for the best model, a line above the bar says how far it is. That line is also printed for each new best variant,
+    and none for the many steps.
 
     Example:
         >>> with ProgressBar() as progress:                      # doctest: +SKIP
@@ -103,10 +107,22 @@ class ProgressBar:
     """
 
     def __init__(self) -> None:
+        from rich.console import RenderableType
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
+        from rich.text import Text
 
         from octobert.report.console import PlainConsole
+
+        class Lines(Progress):
+            """The bar, below what is said of a search."""
+
+            search = ""
+
+            def get_renderables(self) -> Iterator[RenderableType]:
+                if self.search:
+                    yield Text(self.search, no_wrap=True, overflow="ellipsis")
+                yield from super().get_renderables()
 
         console = PlainConsole(stderr=True)
         # Where ipywidgets is missing, a notebook cannot draw a bar.
@@ -117,8 +133,9 @@ class ProgressBar:
             TextColumn("{task.fields[clock]}", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
-        self._bar = Progress(*columns, console=console, transient=True, disable=not drawn)
+        self._bar = Lines(*columns, console=console, transient=True, disable=not drawn)
         self._task: Any = None
+        self._best = ""
         self._clock = _Clock()
 
     def __enter__(self) -> ProgressBar:
@@ -133,10 +150,21 @@ class ProgressBar:
         """Draw an event."""
         if event.state == "note":
             self._bar.console.print(f"! {event.detail}")
-            return
+        elif event.state == "searching":
+            self._bar.search = event.detail
+            self._clock.expect(event.left_seconds)
+            if event.best != self._best:
+                self._best = event.best
+                self._bar.console.print(f"  {event.detail}")
+        else:
+            # A planned step comes after the search.
+            self._bar.search = "" if event.number else self._bar.search
+            self._draw_step(event)
+
+    def _draw_step(self, event: ProgressEvent) -> None:
         name = f"{event.place} {event.step}".lstrip()
         if event.state in ("started", "running"):
-            if event.state == "started":
+            if event.state == "started" and not self._bar.search:
                 self._clock.expect(event.left_seconds)
             count = f" {event.done}/{event.total}" if event.total else ""
             facts: dict[str, Any] = {"completed": event.done, "total": event.total or None, "detail": event.detail + count}
@@ -147,8 +175,9 @@ class ProgressBar:
         if self._task is not None:
             self._bar.remove_task(self._task)
             self._task = None
-        how = "reused" if event.state == "reused" else f"{event.seconds:.1f} s"
-        self._bar.console.print(f"  {name:<34} {how}")
+        if not self._bar.search:
+            how = "reused" if event.state == "reused" else f"{event.seconds:.1f} s"
+            self._bar.console.print(f"  {name:<34} {how}")
 
 
 class _Clock:

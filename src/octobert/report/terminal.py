@@ -143,7 +143,7 @@ def choice_table(choice: Selection) -> FittedTable:
     listed = choices.in_order(choice, _LISTED)
     for found in listed:
         is_best, figure = found.variant.name == choice.winner, found.drops.get(choice.metric or "")
-        speed = found.rows_per_second if choice.goal == "throughput" else found.time_ms
+        speed = choices.speed_of(choice, found)
         table.add_row(
             f"{'→' if is_best else '•' if found.on_frontier else ' '} {found.variant.name}",
             times.ms(speed.value) if speed else "",
