@@ -87,9 +87,9 @@ def test_a_target_has_its_own_type_of_float_parts(bert_sites, bert_ranges) -> No
         for name in ("ort-cpu", "tensorrt", "migraphx")
     }
     assert parts == {"ort-cpu": "float32", "tensorrt": "float16", "migraphx": "float16"}
-    wrong = float_method.plan(bert_sites, bert_ranges, table("openvino-cpu"), float_method.Options(float_parts="bfloat16"))
-    assert capability.violations(wrong, table("openvino-cpu")) == [
-        "openvino-cpu takes float parts of type float32 or float16, not bfloat16"
+    wrong = float_method.plan(bert_sites, bert_ranges, table("ort-cpu"), float_method.Options(float_parts="bfloat16"))
+    assert capability.violations(wrong, table("ort-cpu")) == [
+        "ort-cpu takes float parts of type float32 or float16, not bfloat16"
     ]
 
 

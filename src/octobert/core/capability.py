@@ -39,9 +39,9 @@ class Capabilities(FrozenModel):
         roles: roles of sites that the runtime computes in integers.
         simulated: roles that are accepted, but dequantized and computed in float.
         smallest_range: smallest width of the interval of an activation.
-        float_parts: accepted types of operators that are not quantized; the first is the default.
-        float_entries: type of these operators → options of the runtime that make it compute in the type. The file stays in
-            float32. Types without options are converted in the file.
+        float_parts: types of operators that are not quantized which files may have; the first is the default.
+        float_entries: type of these operators → options of the runtime that make it compute in the type, where the machine does
+            so natively. A type that is not among `float_parts` as well leaves the file in float32.
         shapes: batch and sequence are dynamic, dynamic within profiles that are written next to the model, or fixed.
         opset: lowest and highest accepted ONNX opset.
         domains: accepted operator domains besides ONNX's own.
@@ -103,6 +103,11 @@ class Capabilities(FrozenModel):
     written_anywhere: bool = False
     status: str
 
+    @property
+    def float_types(self) -> tuple[FloatType, ...]:
+        """Accepted types of operators that are not quantized: in files, or by options of the runtime."""
+        return tuple(dict.fromkeys((*self.float_parts, *self.float_entries)))
+
 
 class Probe(FrozenModel):
     """Whether a target can run on this machine.
@@ -141,7 +146,7 @@ def lacks(needed: Collection[str], features: Collection[str]) -> bool:
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     """Return the rules of a target that a plan breaks, as sentences without a full stop."""
-    broken = [] if plan.float_parts in capabilities.float_parts else [_wrong_float(plan, capabilities)]
+    broken = [] if plan.float_parts in capabilities.float_types else [_wrong_float(plan, capabilities)]
     broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities)]
     return list(dict.fromkeys(broken))
 
@@ -166,7 +171,7 @@ def check(plan: QuantPlan, capabilities: Capabilities) -> None:
 
 def repaired(plan: QuantPlan, capabilities: Capabilities) -> QuantPlan:
     """Return the plan with each broken rule repaired by the closest change. The reasons of the decisions name the changes."""
-    parts = plan.float_parts if plan.float_parts in capabilities.float_parts else capabilities.float_parts[0]
+    parts = plan.float_parts if plan.float_parts in capabilities.float_types else capabilities.float_parts[0]
     decisions = tuple(_repaired(decision, capabilities) for decision in plan.decisions)
     return plan.model_copy(update={"decisions": decisions, "float_parts": parts})
 
@@ -238,4 +243,4 @@ def kind_of(dtype: DType, symmetric: bool) -> str:
 
 
 def _wrong_float(plan: QuantPlan, capabilities: Capabilities) -> str:
-    return f"{capabilities.name} takes float parts of type {' or '.join(capabilities.float_parts)}, not {plan.float_parts}"
+    return f"{capabilities.name} takes float parts of type {' or '.join(capabilities.float_types)}, not {plan.float_parts}"

@@ -267,7 +267,7 @@ def candidate_of(model: Opened, label: str | None = None, device: str | None = N
         label: its name in results.
         device: of the runtime's own to open it on; None for the target's.
     """
-    path, entries, outputs = str(model.file), model.entries, model.outputs
+    path, entries, outputs = str(model.file), model.entries_on(device), model.outputs
     return Candidate(
         name=model.target, path=path, head=model.head, label=label, entries=entries, chosen=device, outputs=outputs
     )

@@ -110,6 +110,16 @@ class Opened:
             return [self.manifest.files, self.target]
         return [{str(file): file_stamp(file) for file in files_of(self.file)}, self.target]
 
+    def entries_on(self, device: str | None = None) -> SessionEntries:
+        """What sessions of it are opened with: what its recipe sets, and the type of its float operators.
+
+        Args:
+            device: of the runtime's own, whose types are not known; None for the target's.
+        """
+        if self.manifest is None or device is not None:
+            return self.entries
+        return runtimes.entries_in(self.entries, targets.load(self.target).CAPABILITIES, self.manifest.plan.float_parts)
+
     def facts(self) -> TaskFacts:
         """What it does.
 

@@ -104,7 +104,7 @@ class Predictor:
             cache=str(cache) if cache else None,
             log=runtime_log,
             allow_fallback=allow_fallback,
-            entries=found.entries,
+            entries=found.entries_on(device),
             device=device,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.

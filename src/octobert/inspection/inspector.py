@@ -10,7 +10,7 @@ from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.measurements import Latency
 from octobert.core.profile import Fallback, Inspection, Operator, Product, Profile
-from octobert.core.session import SessionOptions
+from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.inference.opened import Opened
 from octobert.inspection import answers, profilers
@@ -59,12 +59,12 @@ def inspect(
     workload = latency.random_workload(batch, tokens, model.vocabulary or _FEW_IDS, seed=0)
     family = model.manifest.model.family if model.manifest is not None else None
 
-    def profile(path: Path) -> Profile:
-        options = SessionOptions(threads=threads, entries=model.entries)
+    def profile(path: Path, entries: SessionEntries) -> Profile:
+        options = SessionOptions(threads=threads, entries=entries)
         return profiler.profile(path, workload.rounds[0], options, warmup=WARMUP, runs=repeats, family=family)
 
-    ours = profile(model.file)
-    theirs = profile(model.floating.path) if model.floating else None
+    ours = profile(model.file, model.entries_on())
+    theirs = profile(model.floating.path, model.entries) if model.floating else None
     here = environment.current()
     products = profiler.products(model.file)
     matched, fallbacks = fallen_back(products, ours.operators, lambda product: profiler.why(product, frozenset(here.features)))

@@ -12,6 +12,7 @@ from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
 from octobert.core.files import canonical_digest
+from octobert.core.plan import FloatType
 from octobert.core.results import Stated
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
@@ -23,6 +24,8 @@ from octobert.models.source import ModelSource
 from octobert.models.stated import stated_by
 from octobert.pipeline import preflight, quick, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
+from octobert.quantization import methods
+from octobert.targets import runtimes
 from octobert.tasks import Measures, build, files_of, measured, measures_of
 
 DATA, CAPTURE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "observe"))
@@ -95,11 +98,20 @@ class RunFacts:
             options = options.model_copy(update={"reduce_range": saturates(capabilities, self.here.features)})
         return Choice(name=choice.name, options=options.model_dump(mode="json"))
 
-    def entries(self, candidate: str) -> SessionEntries:
-        """What the recipe sets for sessions of a candidate: a target, or a float baseline on it."""
-        baseline = candidates.float_baselines().get(candidate)
-        target = candidate if baseline is None else baseline.target
+    def session(self, target: str) -> SessionEntries:
+        """What the recipe sets for sessions of a target."""
         return self.recipe.session.get(target, SessionEntries())
+
+    def entries(self, candidate: str) -> SessionEntries:
+        """What sessions of a candidate are opened with: a target's model, or a float baseline, which keeps its precision."""
+        baseline = candidates.float_baselines().get(candidate)
+        if baseline is not None:
+            return self.session(baseline.target)
+        return runtimes.entries_in(self.session(candidate), targets.load(candidate).CAPABILITIES, self.float_parts(candidate))
+
+    def float_parts(self, target: str) -> FloatType:
+        """The type of the operators of a target's model that are not quantized."""
+        return methods.float_parts(options_of(self.recipe.quantize, "methods"), targets.load(target).CAPABILITIES)
 
     def shape(self, capabilities: Capabilities) -> StaticShape | None:
         """The shape that a target's model is made for; None where it is free."""

@@ -78,7 +78,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         sweep.Inputs(capture=CAPTURE, data=DATA, float_graph=facts.float_graph, observe=OBSERVE),
         sweep.Options(
             target=target,
-            entries=facts.entries(target),
+            entries=facts.session(target),
             method=facts.method(target),
             calibrators=tuple(calibrators),
             task=facts.task,
@@ -272,7 +272,7 @@ def _targets(facts: RunFacts) -> list[Step]:
             options = search.Options(
                 accuracy=recipe.accuracy,
                 target=target,
-                entries=facts.entries(target),
+                entries=facts.session(target),
                 machine=facts.machine,
                 task=facts.scored,
                 seed=recipe.seed,
@@ -402,7 +402,7 @@ def _packages(facts: RunFacts) -> list[Step]:
             f"package/{target}",
             package.run,
             package.Inputs(capture=CAPTURE, ranges=facts.ranges, export=StepResult(step=f"export/{target}"), report=reported),
-            package.Options(target=target, entries=facts.entries(target)),
+            package.Options(target=target, entries=facts.session(target)),
         )
         for target in facts.recipe.targets
     ]

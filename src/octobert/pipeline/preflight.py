@@ -18,6 +18,7 @@ from octobert.data.tokenization import check_length
 from octobert.evaluation.latency import check_lengths
 from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
+from octobert.quantization import methods
 from octobert.quantization.observer import check_provider
 from octobert.targets import runtimes
 from octobert.tasks import Task
@@ -36,6 +37,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
             fix = probe.install or "choose another target (octobert targets)"
             raise TargetError(f"the target {name} cannot run here", where="targets", got=probe.missing, fix=fix)
         _check_opset(module.CAPABILITIES, recipe.opset)
+        if recipe.measure and probe.available:
+            _check_float_parts(recipe, module.CAPABILITIES)
         if recipe.format == "qoperator" and not module.CAPABILITIES.qoperator:
             takers = [each for each in targets.names() if targets.load(each).CAPABILITIES.qoperator]
             what, fix = f"the target {name} takes quantized products as Q/DQ only", "set format: qdq"
@@ -88,6 +91,21 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
     if opset is not None and not low <= opset <= high:
         what, fix = f"the target {capabilities.name} does not take this opset", f"set opset: {min(high, max(low, opset))}"
         raise RecipeError(what, where="opset", got=str(opset), expected=f"{low} to {high}", fix=fix)
+
+
+def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
+    """Refuse a type of float operators that would change nothing: the file stays float32, and this machine computes in that."""
+    parts = methods.float_parts(options_of(recipe.quantize, "methods"), capabilities)
+    if parts in capabilities.float_parts or parts not in capabilities.float_entries:
+        return
+    problem = runtimes.float_problems(capabilities)[parts]
+    if problem is not None:
+        raise RecipeError(
+            f"float operators cannot run in {parts} on this machine",
+            where=f"quantize.{recipe.quantize.name}.float_parts",
+            got=problem,
+            fix="set float_parts: float32, or measure: false to write the model for another machine",
+        )
 
 
 def _check_entries(capabilities: Capabilities, entries: SessionEntries) -> None:

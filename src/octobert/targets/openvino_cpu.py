@@ -2,8 +2,8 @@
 
 Its low-precision transformations accept Q/DQ of any 8-bit type on the inputs of matrix products. The attention kernel takes
 Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities. Without VNNI the product of symmetric Q and
-K saturates; asymmetric ones are multiplied in float. The float operators run in float32: beside 8-bit products bfloat16 is
-not faster, and less accurate.
+K saturates; asymmetric ones are multiplied in float. The float operators run in float32, or with `float_parts` in bfloat16 or
+float16 where the CPU has units for it. In bfloat16 the file stays float32: the runtime converts it when it opens it.
 """
 
 from pathlib import Path
@@ -32,6 +32,10 @@ CAPABILITIES = Capabilities(
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated=(*RESIDUAL, *OUTPUTS),
     float_parts=("float32", "float16"),
+    float_entries={
+        "bfloat16": {"INFERENCE_PRECISION_HINT": "bf16"},
+        "float16": {"INFERENCE_PRECISION_HINT": "f16"},
+    },
     opset=(13, 22),
     formats=("onnx", "openvino"),
     extra="openvino",

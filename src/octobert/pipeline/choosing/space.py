@@ -86,9 +86,9 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
 def precision_of(recipe: Recipe) -> str:
     """Return the precision of most products of a recipe's models: `f32`, `bf16`, `f16`, `int8`, `int8 dynamic`, …"""
     forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
-    options = options_of(recipe.quantize, "methods").model_dump(mode="json")
-    if options.get("float_parts") == "auto":
-        options["float_parts"] = targets.load(recipe.targets[0]).CAPABILITIES.float_parts[0]
+    chosen = options_of(recipe.quantize, "methods")
+    parts = methods.float_parts(chosen, targets.load(recipe.targets[0]).CAPABILITIES)
+    options = {**chosen.model_dump(mode="json"), "float_parts": parts}
     return next((form.precision for form in forms if form.options.items() <= options.items()), recipe.quantize.name)
 
 

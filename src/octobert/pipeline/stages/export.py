@@ -62,9 +62,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
         operators.save(model, written)
     holds = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
     wanted = WrittenOpset.model_validate({"opset": options.opset, **holds}) if options.opset is not None else None
-    form = ExportOptions(
-        shape=options.shape, float_parts=plan.float_parts, opset=wanted, qoperator=options.qoperator and bool(plan.quantized)
-    )
+    # Other types are a matter of how the file is opened.
+    parts = plan.float_parts if plan.float_parts in capabilities.float_parts else "float32"
+    qoperator = options.qoperator and bool(plan.quantized)
+    form = ExportOptions(shape=options.shape, float_parts=parts, opset=wanted, qoperator=qoperator)
     target.export(written, context.work, form)
     shutil.rmtree(rewriting, ignore_errors=True)
     opened = target.model_file(context.work)

@@ -30,6 +30,7 @@ from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans, _rows, sensitivity
 from octobert.quantization import apply_corrections, search
 from octobert.quantization.layers import LayerChange
+from octobert.targets import runtimes
 
 FACTS = "search.json"
 # Rounds in which the kinds of units are timed against each other.
@@ -151,7 +152,12 @@ def _opened(context: Context[Inputs, Options], plan: QuantPlan, changes: Mapping
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / _artifacts.QUANTIZED
         _plans.write_quantized(context.inputs.float_graph.path(_artifacts.FLOAT), plan, changes, path)
-        return targets.load(context.options.target).open_session(path, SessionOptions(entries=context.options.entries))
+        return targets.load(context.options.target).open_session(path, SessionOptions(entries=_entries(context.options, plan)))
+
+
+def _entries(options: Options, plan: QuantPlan) -> SessionEntries:
+    """What models of a plan are opened with."""
+    return runtimes.entries_in(options.entries, targets.load(options.target).CAPABILITIES, plan.float_parts)
 
 
 def _savings(
@@ -181,7 +187,7 @@ def _savings(
             else:
                 link_or_copy(graph, file)
             head = options.task.build().head
-            entries = options.entries
+            entries = _entries(options, plan)
             timed.append(candidates.Candidate(name=options.target, path=str(file), head=head, label=label, entries=entries))
         latencies = latency.measure(
             timed,

@@ -24,6 +24,7 @@ from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans, _rows, observe
 from octobert.quantization import calibrators, observer, sensitivity
+from octobert.targets import runtimes
 
 FACTS = "sweep.json"
 JUDGED_ROWS = 256
@@ -75,7 +76,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
             path = Path(folder) / _artifacts.QUANTIZED
             _plans.write_quantized(graph, plan, {}, path)
-            session = target.open_session(path, SessionOptions(entries=options.entries))
+            entries = runtimes.entries_in(options.entries, target.CAPABILITIES, plan.float_parts)
+            session = target.open_session(path, SessionOptions(entries=entries))
             outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         fidelity = task.fidelity(outputs, reference, encoded)
         fidelity_name = fidelity.name

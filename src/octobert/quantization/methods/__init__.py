@@ -11,6 +11,7 @@ from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
+from octobert.quantization.methods import _common
 
 
 class Method(Protocol):
@@ -60,3 +61,13 @@ def offer(name: str, options: Any, capabilities: Capabilities, problems: Mapping
     """
     declared = getattr(load(name), "offer", None)
     return None if declared is None else declared(options, capabilities, problems)
+
+
+def float_parts(options: Any, capabilities: Capabilities) -> FloatType:
+    """Return the type of the operators that plans with these options of a method leave in float.
+
+    Args:
+        options: an instance of the method's `Options`.
+        capabilities: of the target.
+    """
+    return _common.float_parts(getattr(options, "float_parts", "float32"), capabilities)

@@ -46,8 +46,8 @@ class Options(FrozenModel):
         this CPU.
     fuse_qkv: one range for Q, K and V in the attention products, and one scale for their weights if those are per tensor.
     clip_gelu: upper limit of the range of the second feed-forward layer's input: the output of GELU, or of its gate.
-    float_parts: type of the operators that stay float; `auto` takes the target's default. 16-bit types are for GPUs: CPUs
-        compute them in float32.
+    float_parts: type of the operators that stay float; `auto` takes the target's default. Of the CPU
+        targets, openvino-cpu computes in 16-bit types, on CPUs with units for them. The others compute them in float32.
     embeddings: keep the word embedding table as int8 rows, or in float; `auto` takes int8 rows where the target supports them.
     disable: patterns of modules that stay float (`encoder.layer.0.*`), with or without a role (`*.query:linear.input`), or
         parts of their paths (`intermediate`).

@@ -81,3 +81,20 @@ def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:
         return dict.fromkeys(capabilities.float_parts)
     problem = load(capabilities.runtime).precision_problem
     return {"float32": None, **{kind: problem(SHORT[kind]) for kind in capabilities.float_entries}}
+
+
+def entries_in(entries: SessionEntries, capabilities: Capabilities, float_parts: FloatType) -> SessionEntries:
+    """Return entries of sessions that also make a target compute float operators in a type.
+
+    They stay as they are where this machine does not compute in the type: some runtimes would imitate it, slowly. What the
+    entries set themselves stays, too.
+
+    Args:
+        entries: what the recipe sets.
+        capabilities: of the target.
+        float_parts: of the plan.
+    """
+    added = capabilities.float_entries.get(float_parts, {})
+    if not added or float_problems(capabilities)[float_parts] is not None:
+        return entries
+    return entries.model_copy(update={"options": {**added, **entries.options}})

@@ -27,6 +27,12 @@ SUFFIXES = (".xml", ".onnx")
 CPU_TARGET = "openvino-cpu"
 _LOG_LEVELS = {"debug": "LOG_DEBUG", "info": "LOG_INFO", "warning": "LOG_WARNING", "error": "LOG_ERR"}
 
+# Values of ONEDNN_MAX_CPU_ISA without units for bfloat16, and for float16.
+_WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")
+_WITHOUT_F16 = (*_WITHOUT_BF16, "AVX512_CORE_BF16")
+# Precision → its name, OpenVINO's name for CPUs that compute in it, and limits that exclude it.
+_NATIVE = {"bf16": ("bfloat16", "BF16", _WITHOUT_BF16), "f16": ("float16", "FP16", _WITHOUT_F16)}
+
 # Devices that choose among others: the first may choose among all; the others need a list, `MULTI:GPU,CPU`.
 _CHOOSERS = ("AUTO", "MULTI", "HETERO")
 
@@ -40,12 +46,23 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
 
 
 def precision_problem(precision: str) -> str | None:
-    """Return why this CPU cannot compute in a precision natively, or None if it can."""
+    """Return why this CPU cannot compute in a precision natively, or None if it can.
+
+    Elsewhere OpenVINO imitates bfloat16 by float32 units or takes float32, and takes bfloat16 for float16 (2026.4).
+    """
+    if precision not in _NATIVE:
+        return None
+    problem = unavailable("openvino", environment.install("openvino"))
+    if problem is not None:
+        return problem.missing
     import openvino
 
-    if precision != "bf16" or "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        return None
-    return "this CPU does not compute in bfloat16"
+    name, capability, limits = _NATIVE[precision]
+    if capability not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        return f"this CPU does not compute in {name}"
+    # The limit is for simulating other CPUs. OpenVINO does not know it, and cannot open models in the type.
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    return f"ONEDNN_MAX_CPU_ISA={limit} excludes {name}" if limit in limits else None
 
 
 def model_file(package: Path) -> Path:

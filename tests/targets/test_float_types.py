@@ -1,0 +1,76 @@
+"""Float operators in bfloat16 and float16: an option of the runtime where the CPU computes in the type, float32 elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from octobert import targets
+from octobert.config.loading import parse
+from octobert.core import capability
+from octobert.core.errors import RecipeError
+from octobert.core.plan import QuantPlan
+from octobert.core.session import SessionEntries
+from octobert.pipeline import preflight
+from octobert.targets import runtimes
+from octobert.targets.runtimes import openvino
+
+CAPABILITIES = targets.load("openvino-cpu").CAPABILITIES
+HINT = "INFERENCE_PRECISION_HINT"
+
+
+def computes(monkeypatch: pytest.MonkeyPatch, *precisions: str) -> None:
+    """Let this CPU compute in some precisions and no others."""
+    monkeypatch.setattr(openvino, "precision_problem", lambda each: None if each in precisions else f"no {each} here")
+
+
+def test_types_are_options_of_the_runtime_where_the_cpu_computes_in_them(monkeypatch) -> None:
+    own = SessionEntries(options={"ENABLE_CPU_PINNING": False})
+    computes(monkeypatch, "bf16")
+    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16").options == {HINT: "bf16", "ENABLE_CPU_PINNING": False}
+    assert runtimes.entries_in(own, CAPABILITIES, "float32") is own
+    assert runtimes.entries_in(own, CAPABILITIES, "float16") is own
+    # What the user sets is used, and none of it is lost in a package.
+    set_ = SessionEntries(options={HINT: "f32"})
+    assert runtimes.entries_in(set_, CAPABILITIES, "bfloat16").options == {HINT: "f32"}
+    computes(monkeypatch)
+    assert runtimes.entries_in(own, CAPABILITIES, "bfloat16") is own
+    assert runtimes.float_problems(CAPABILITIES) == {"float32": None, "bfloat16": "no bf16 here", "float16": "no f16 here"}
+
+
+def test_a_plan_may_have_the_types_of_files_and_of_the_runtime() -> None:
+    assert CAPABILITIES.float_types == ("float32", "float16", "bfloat16")
+    plan = QuantPlan(method="float", placement="none", target="openvino-cpu", decisions=(), float_parts="bfloat16")
+    assert capability.violations(plan, CAPABILITIES) == []
+    assert capability.repaired(plan, CAPABILITIES).float_parts == "bfloat16"
+
+
+def test_options_of_float_types_are_safe_in_packages_and_known_to_the_runtime() -> None:
+    for name in targets.names():
+        for options in targets.load(name).CAPABILITIES.float_entries.values():
+            assert not SessionEntries(options=options).on_files
+            if targets.load(name).probe().available:
+                runtime = runtimes.load(targets.load(name).CAPABILITIES.runtime)
+                runtime.check_entries(SessionEntries(options=options), targets.load(name).CAPABILITIES.device)
+
+
+@pytest.mark.parametrize("method", ["float", "static", "weight-only"])
+def test_a_type_that_this_machine_does_not_compute_in_is_refused(method: str, monkeypatch) -> None:
+    computes(monkeypatch)
+    changes = {"quantize": {method: {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
+    recipe = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
+    with pytest.raises(RecipeError, match="float operators cannot run in bfloat16 on this machine") as raised:
+        preflight._check_float_parts(recipe, CAPABILITIES)
+    assert raised.value.where == f"quantize.{method}.float_parts"
+    assert "measure: false" in str(raised.value.fix)
+    # float16 makes the file smaller on every machine.
+    halved = parse({"model": "m", "task": "mrpc", "data": "d", **changes, "quantize": {method: {"float_parts": "float16"}}})
+    preflight._check_float_parts(halved, CAPABILITIES)
+
+
+@pytest.mark.parametrize(("limit", "without"), [("AVX2", {"bf16", "f16"}), ("avx512_core_bf16", {"f16"}), ("ALL", set())])
+def test_a_simulated_cpu_does_not_compute_in_what_it_lacks(limit: str, without: set[str], monkeypatch) -> None:
+    pytest.importorskip("openvino")
+    native = {each for each in ("bf16", "f16") if openvino.precision_problem(each) is None}
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert {each for each in ("bf16", "f16") if openvino.precision_problem(each) is None} == native - without
+    assert openvino.precision_problem("f32") is None
