@@ -78,8 +78,8 @@ def test_one_table_has_inferences_one_after_another_and_at_the_same_time() -> No
     together = [measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)]
     ratios = throughput.ratios(together, {"ort-cpu": ("ort-f32",)})
     lines = [
-        *times.timings([latency(name, 1.0, 2.0, 6.0) for name in names], footprints, ()),
-        *times.timings(together, footprints, ratios),
+        *times.timings([latency(name, 1.0, 2.0, 6.0) for name in names], footprints, (), {}),
+        *times.timings(together, footprints, ratios, {"ort-cpu": "int8 + f32"}),
     ]
     shown = io.StringIO()
     Console(file=shown, width=160).print(terminal.latency_table(lines, times.shapes(together)))

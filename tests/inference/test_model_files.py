@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import octobert
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
+from octobert.core.onnx_files import integers_of
 from octobert.core.ports import Port
 from octobert.core.settings import Setting, Tuned
 from octobert.data import readers
@@ -32,6 +33,7 @@ from octobert.inference import tuned_file
 from octobert.inference.opened import opened
 from octobert.models.heads import HEADS
 from octobert.models.outputs import outputs_of
+from octobert.targets.runtimes import openvino as openvino_runtime
 from tests.support.runs import TARGETS, write_pairs
 
 TASK = "text-classification"
@@ -181,6 +183,27 @@ def test_a_file_beside_its_float_model(folder) -> None:
     assert {speedup.reference for speedup in timed.speedups} == {"ort-f32"}
     sizes = {footprint.candidate: footprint.size_bytes for footprint in timed.footprints}
     assert sizes["qdq.onnx"] >= (folder / "qdq.onnx").stat().st_size
+    assert timed.precisions == {"qdq.onnx": "int8 + f32"}
+    assert {row["model"]: row["precision"] for row in timed.to_rows()} == {"qdq.onnx": "int8 + f32", "ort-f32": "f32"}
+
+
+def test_only_files_with_quantized_operators_are_called_int8(folder, tmp_path) -> None:
+    assert opened(folder / "renamed.onnx").precision("f32") == "f32"
+    assert opened(folder / "dynamic.onnx").precision("f32") == "int8 + f32"
+    proto = onnx.load(folder / "model.onnx")
+    names = {"N": 8, "K": 8, "bits": 4, "block_size": 16}
+    proto.graph.node.append(onnx.helper.make_node("MatMulNBits", ["a", "b", "c"], ["d"], domain="com.microsoft", **names))
+    onnx.save(proto, tmp_path / "four.onnx")
+    assert integers_of(tmp_path / "four.onnx") == "int4"
+
+
+@NEEDS_OPENVINO
+def test_only_irs_with_quantized_weights_are_called_int8(folder, tmp_path) -> None:
+    import openvino
+
+    assert opened(folder / "model.xml").precision("bf16") == "bf16"
+    openvino.save_model(openvino.Core().read_model(folder / "qdq.onnx"), tmp_path / "qdq.xml", compress_to_fp16=False)
+    assert openvino_runtime.integers_of(tmp_path / "qdq.xml") == "int8"
 
 
 def test_a_file_is_inspected_and_checked(folder) -> None:

@@ -72,7 +72,7 @@ def timing(*speedups: Speedup) -> times.Timing:
     footprint = Footprint(
         candidate="openvino-cpu", load_ms=1, size_bytes=1, peak_memory_bytes=1, precision="f32", threads=2, device="CPU"
     )
-    return times.timings(samples, [footprint], speedups)[0]
+    return times.timings(samples, [footprint], speedups, {})[0]
 
 
 def test_the_first_line_names_the_fastest_float_form() -> None:

@@ -105,8 +105,10 @@ def command(
         return
     from octobert.report import terminal, times
 
-    latencies = times.timings(result.latencies, result.footprints, result.speedups)
-    lines = [*latencies, *times.timings(result.throughputs, result.footprints, result.ratios)]
+    lines = [
+        *times.timings(result.latencies, result.footprints, result.speedups, result.precisions),
+        *times.timings(result.throughputs, result.footprints, result.ratios, result.precisions),
+    ]
     sentences = [sentence for line in lines for sentence in times.speed(line)]
     table = terminal.latency_table(lines, times.shapes(result.latencies))
     ran_on = [f"{f.candidate} ran on {f.device}." for f in result.footprints if device]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 # Reading and rewriting takes about 0.2 ms for each node. The largest encoders have a few thousand nodes, with Q/DQ three times
 # as many.
 MAX_NODES = 50_000
+# Operators of ONNX and of its runtimes on quantized numbers: QLinearMatMul, DequantizeLinear, MatMulInteger, MatMulNBits.
+_QUANTIZED = re.compile("Q[A-Z]|.*(Quantize|Integer|NBits)")
 # Where ONNX names types otherwise than NumPy.
 _DTYPES = {"float": "float32", "double": "float64"}
 
@@ -45,6 +48,17 @@ def ports_of(model: onnx_ir.Model) -> Ports:
     graph = model.graph
     own = [value for value in graph.inputs if value.name not in graph.initializers]
     return Ports(tuple(map(_port, own)), tuple(map(_port, graph.outputs)))
+
+
+def integers_of(path: Path) -> str | None:
+    """Return the type of the quantized numbers in an ONNX file: `int8`, `int4`; None where its operators are all float.
+
+    Raises:
+        ModelError: as `read_onnx`.
+    """
+    nodes = [node for node in read_onnx(path).graph.all_nodes() if _QUANTIZED.match(node.op_type)]
+    bits = [node.attributes["bits"].as_int() for node in nodes if "bits" in node.attributes]
+    return f"int{min(bits, default=8)}" if nodes else None
 
 
 def _port(value: onnx_ir.Value) -> Port:

@@ -183,6 +183,15 @@ class QuantPlan(FrozenModel):
         """(site, quantizer) of all quantized sites."""
         return tuple((d.site, d.quantizer) for d in self.decisions if d.quantizer is not None)
 
+    def precision(self, reported: str) -> str:
+        """The arithmetic of a model with this plan: that of its float operators, after int8 where it quantizes something.
+
+        Args:
+            reported: precision of the float operators, as the runtime reports it.
+        """
+        parts = "f16" if self.float_parts == "float16" else reported
+        return f"int8 + {parts}" if self.quantized else parts
+
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return role → (quantized sites, sites in all)."""
         table: dict[str, tuple[int, int]] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pydantic import Field
+
 from octobert.config.measuring import Benchmark
 from octobert.core import environment
 from octobert.core.environment import Environment
@@ -27,6 +29,7 @@ class BenchmarkResult(Tabular):
             baseline.
         throughputs: One entry for each model and shape: inferences at the same time. Empty for the goal `latency`.
         ratios: As `speedups`, of the throughputs.
+        precisions: Model → arithmetic of its operators, such as `int8 + f32`; float baselines are left out.
         load: What else the machine did meanwhile.
         environment: The machine and the versions of the runtimes.
         settings: What was asked for.
@@ -37,13 +40,14 @@ class BenchmarkResult(Tabular):
     speedups: tuple[Speedup, ...]
     throughputs: tuple[Throughput, ...] = ()
     ratios: tuple[Speedup, ...] = ()
+    precisions: dict[str, str] = Field(default_factory=dict)
     load: Load
     environment: Environment
     settings: Benchmark
 
     def to_rows(self) -> list[Row]:
         """One row for each model, shape and number of inferences at the same time; times in milliseconds."""
-        precision = {footprint.candidate: footprint.precision for footprint in self.footprints}
+        precision = {footprint.candidate: footprint.precision for footprint in self.footprints} | self.precisions
         measured: list[Latency | Throughput] = [*self.latencies, *self.throughputs]
         return [
             {

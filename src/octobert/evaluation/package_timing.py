@@ -45,7 +45,7 @@ def benchmark_models(
     Raises:
         OctobertError: A length is too long for a model, rows cannot be read, or a runtime fails.
     """
-    models, rivals = _with_float_models(given, devices)
+    models, rivals, sources = _with_float_models(given, devices)
     limit = min((model.longest for model in given if model.longest is not None), default=_UNKNOWN_LIMIT)
     chosen = settings.sequence if "sequence" in settings.model_fields_set else (min(_DEFAULT_TOKENS, limit),)
     settings = settings.model_copy(update={"sequence": (*chosen, "data") if data else chosen})
@@ -53,16 +53,22 @@ def benchmark_models(
     rows, pad_id = ([], 0) if data is None else _rows_of(given[0], data)[:2]
     vocabulary = min(model.vocabulary or _FEW_IDS for model in given)
     shapes = latency.workloads_of(settings, rows, pad_id, vocabulary, seed=0)
-    return benchmarking.benchmark(models, shapes, settings, rivals, on_progress=on_progress)
+    result = benchmarking.benchmark(models, shapes, settings, rivals, on_progress=on_progress)
+    reported = {footprint.candidate: footprint.precision for footprint in result.footprints}
+    precisions = {label: model.precision(reported[label]) for label, model in sources.items()}
+    return result.model_copy(update={"precisions": precisions})
 
 
-def _with_float_models(given: Sequence[Opened], devices: Sequence[str]) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
-    """(each model and, once each, their float models; model → the float models that it is compared with).
+def _with_float_models(
+    given: Sequence[Opened], devices: Sequence[str]
+) -> tuple[list[Candidate], dict[str, tuple[str, ...]], dict[str, Opened]]:
+    """(each model and, once each, their float models; name → the float models that a model is compared with; name → model).
 
     Each is there once for each device.
     """
     models: dict[str, Candidate] = {}
     rivals: dict[str, tuple[str, ...]] = {}
+    sources: dict[str, Opened] = {}
     for device in devices or (None,):
         on = f" on {device}" if device else ""
         for model in given:
@@ -73,8 +79,8 @@ def _with_float_models(given: Sequence[Opened], devices: Sequence[str]) -> tuple
             models |= {known.title: known for known in floats}
             label = f"{model.name}{on}" if f"{model.name}{on}" not in models else f"{model.path}{on}"
             models[label] = candidates.candidate_of(model, label, device)
-            rivals[label] = tuple(known.title for known in floats)
-    return list(models.values()), rivals
+            rivals[label], sources[label] = tuple(known.title for known in floats), model
+    return list(models.values()), rivals, sources
 
 
 def _float_model(name: str, model: Opened, models: Mapping[str, Candidate], device: str | None) -> Candidate:

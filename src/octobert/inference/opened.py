@@ -19,7 +19,7 @@ from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
 from octobert.core.family import longest_input
 from octobert.core.files import file_stamp
 from octobert.core.model_config import CONFIG, read_config
-from octobert.core.onnx_files import external_files, ports_of, read_onnx
+from octobert.core.onnx_files import external_files, integers_of, ports_of, read_onnx
 from octobert.core.ports import Ports, check_inputs, input_named
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
@@ -119,6 +119,22 @@ class Opened:
         if self.manifest is None or device is not None:
             return self.entries
         return runtimes.entries_in(self.entries, targets.load(self.target).CAPABILITIES, self.manifest.plan.float_parts)
+
+    def precision(self, reported: str) -> str:
+        """The arithmetic of its operators: that of the float ones, after `int8` where its file has quantized ones.
+
+        Args:
+            reported: precision of the float operators, as the runtime reports it.
+
+        Raises:
+            ModelError: the file cannot be read.
+            TargetError: likewise, of an IR.
+        """
+        if self.manifest is not None:
+            return self.manifest.plan.precision(reported)
+        read = openvino.integers_of if self.file.suffix == ".xml" else integers_of
+        integers = read(self.file)
+        return reported if integers is None else f"{integers} + {reported}"
 
     def facts(self) -> TaskFacts:
         """What it does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from octobert.core.measurements import (
     RESAMPLES,
@@ -16,7 +16,6 @@ from octobert.core.measurements import (
     Throughput,
     score_named,
 )
-from octobert.core.plan import QuantPlan
 from octobert.core.results import Report, Search
 from octobert.core.settings import Tuned
 from octobert.report import times
@@ -82,19 +81,9 @@ def throughputs(report: Report) -> list[times.Timing]:
 
 
 def _timings(report: Report, latencies: Sequence[Latency | Throughput], speedups: Sequence[Speedup]) -> list[times.Timing]:
-    timings = times.timings(latencies, report.footprints, speedups)
-    return [
-        replace(timing, precision=_precision(report.plans.get(footprint.candidate), footprint))
-        for timing, footprint in zip(timings, report.footprints, strict=True)
-    ]
-
-
-def _precision(plan: QuantPlan | None, footprint: Footprint) -> str:
-    """The arithmetic of a model: that of its float operators, after int8 where its plan quantizes something."""
-    if plan is None:
-        return footprint.precision
-    parts = "f16" if plan.float_parts == "float16" else footprint.precision
-    return f"int8 + {parts}" if plan.quantized else parts
+    measured = {footprint.candidate: footprint.precision for footprint in report.footprints}
+    precisions = {name: report.plans[name].precision(float_) for name, float_ in measured.items() if name in report.plans}
+    return times.timings(latencies, report.footprints, speedups, precisions)
 
 
 def score_text(score: Score) -> str:

@@ -68,7 +68,10 @@ def shapes(latencies: Sequence[Latency | Throughput]) -> list[TimedShape]:
 
 
 def timings(
-    latencies: Sequence[Latency | Throughput], footprints: Sequence[Footprint], speedups: Sequence[Speedup]
+    latencies: Sequence[Latency | Throughput],
+    footprints: Sequence[Footprint],
+    speedups: Sequence[Speedup],
+    precisions: Mapping[str, str],
 ) -> list[Timing]:
     """Return the times of each model; none if there are no times.
 
@@ -76,6 +79,7 @@ def timings(
         latencies: of all models and shapes: latencies, or throughputs.
         footprints: of all models.
         speedups: of the quantized models over float models; over the baseline first.
+        precisions: model → its arithmetic; that which the runtime reports is taken for those that are not in it.
     """
     times: dict[str, dict[TimedShape, Latency | Throughput]] = {}
     for latency in latencies:
@@ -96,7 +100,7 @@ def timings(
         result.append(
             Timing(
                 name=name if streams is None else f"{name}, {_streams(streams)}",
-                precision=f"int8 + {footprint.precision}" if over else footprint.precision,
+                precision=precisions.get(name, footprint.precision),
                 threads=footprint.threads if streams is None else streams.threads,
                 quantized=bool(over),
                 latencies=times[name],

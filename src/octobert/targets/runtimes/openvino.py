@@ -163,14 +163,33 @@ def ports_of(path: Path) -> Ports:
     Raises:
         TargetError: openvino is not installed, or cannot read the file.
     """
+    model = _read(path)
+    return Ports(tuple(map(port_of, model.inputs)), tuple(map(port_of, model.outputs)))
+
+
+def _read(path: Path) -> Any:
     problem = unavailable("openvino", environment.install("openvino"))
     if problem is not None:
         raise TargetError("an IR is read by openvino", where=str(path), got=problem.missing, fix=problem.install)
     import openvino
 
     with running.runtime_errors("openvino cannot read the model", path):
-        model = openvino.Core().read_model(str(path))
-        return Ports(tuple(map(port_of, model.inputs)), tuple(map(port_of, model.outputs)))
+        return openvino.Core().read_model(str(path))
+
+
+def integers_of(path: Path) -> str | None:
+    """Return the type of the quantized numbers in an IR: `int8`, `int4`; None where its operators are all float.
+
+    Raises:
+        TargetError: openvino is not installed, or cannot read the file.
+    """
+    nodes = _read(path).get_ops()
+    # Weights are matrices; other small integers are shapes and axes.
+    weights = [node for node in nodes if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1]
+    found = {node.get_output_element_type(0).get_type_name() for node in weights}
+    if found & {"i4", "u4", "nf4"}:
+        return "int4"
+    return "int8" if found & {"i8", "u8"} or any(node.get_type_name() == "FakeQuantize" for node in nodes) else None
 
 
 def _check_process(path: Path) -> None:
