@@ -147,3 +147,16 @@ def test_choosing_again_without_the_model_or_the_data(chosen: Path, tmp_path: Pa
     (chosen / "report.json").write_text("{}")
     with pytest.raises(RecipeError, match="the report cannot be read"):
         octobert.auto_again(chosen)
+
+
+def test_choosing_again_asks_again_for_permissions(chosen: Path, tmp_path: Path, finished) -> None:
+    recipe, _, report = finished
+    code = f"{tmp_path / 'own.py'}:changed"
+    allowed = recipe.model_copy(update={"preprocess": code, "allow_code": True})
+    write_choice(chosen, report, recipe=loading.as_written(allowed))
+    with pytest.raises(RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"):
+        octobert.auto_again(chosen)
+    # A report that says so itself is not believed.
+    write_choice(chosen, report, recipe=loading.as_written(allowed) | {"allow_code": True})
+    with pytest.raises(RecipeError, match=r"preprocess .* runs that code; allow it with --allow-code"):
+        octobert.auto_again(chosen)

@@ -163,12 +163,14 @@ def auto_again(
         OctobertError: A step failed.
     """
     from octobert.api.runs import parse_recipe, run
+    from octobert.config import loading
     from octobert.config.recipe import PERMISSIONS
     from octobert.core import environment, machines
 
     place = path_of(out, "out")
     report, choice = _report_of(place)
-    recipe = parse_recipe({**choice.recipe, **keys}, where=str(place), changes=names_of(changes, "changes"))
+    written = loading.without_permissions(choice.recipe)
+    recipe = parse_recipe({**written, **keys}, where=str(place), changes=names_of(changes, "changes"))
     _check_places(recipe)
     found = machines.changes(choice.environment, environment.current(), environment.runtime_packages())
     found += ["the recipe is another one"] if changes or keys.keys() - set(PERMISSIONS) else []

@@ -393,13 +393,18 @@ def as_written(recipe: Recipe) -> dict[str, Any]:
     plain: dict[str, Any] = absolute.model_dump(mode="json", by_alias=True, exclude_unset=True)
     # Reading a recipe sets all keys that may have paths.
     empty = {key for key in ("preprocess", "postprocess", "metric") if not plain.get(key)}
-    kept = {key: value for key, value in plain.items() if key not in empty}
+    return without_permissions({key: value for key, value in plain.items() if key not in empty})
+
+
+def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as plain data without what only the user may allow."""
+    kept = dict(raw)
     for name in PERMISSIONS:
         key, _, inner = name.partition(".")
-        if inner and key in kept:
-            kept[key].pop(inner, None)
-        elif not inner:
+        if not inner:
             kept.pop(key, None)
+        elif isinstance(kept.get(key), Mapping):
+            kept[key] = {other: value for other, value in kept[key].items() if other != inner}
     return kept
 
 
