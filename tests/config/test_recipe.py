@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octobert.config import loading
+from octobert.config import loading, paths
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OldNameWarning, RecipeError
 
@@ -60,7 +60,7 @@ def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
     assert set(written) == {*GOOD, "transforms", "targets"}
     assert written["model"] == str(tmp_path / "m")
     assert [written["data"][key]["from"] for key in ("tune", "calibrate")] == [f"{tmp_path}/own.tsv[:9]", "train"]
-    assert loading.parse(written) == loading.with_absolute_paths(recipe).model_copy(update={"allow_code": False})
+    assert loading.parse(written) == paths.with_absolute_paths(recipe).model_copy(update={"allow_code": False})
 
 
 def test_all_mistakes_at_once() -> None:

@@ -199,14 +199,14 @@ def recipe_of(
 
 def tell(recipe: Recipe, save: Path | None) -> None:
     """Print a recipe on stderr, and write it to a file that can be in any folder."""
-    from octobert.config import loading
+    from octobert.config import loading, paths
     from octobert.core.files import storage_errors
 
     _show.note(loading.as_file(recipe))
     if save is not None:
         with storage_errors(save):
             save.parent.mkdir(parents=True, exist_ok=True)
-            save.write_text(loading.as_file(loading.with_absolute_paths(recipe)), encoding="utf-8")
+            save.write_text(loading.as_file(paths.with_absolute_paths(recipe)), encoding="utf-8")
 
 
 def yaml_of(text: str, option: str) -> Any:

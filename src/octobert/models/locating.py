@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from octobert.config.loading import looks_local
+from octobert.config.paths import looks_local
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest, remove, storage_errors
