@@ -11,19 +11,12 @@ from octobert.core.selection import Figure, Found, Selection
 from octobert.report.progress import duration
 from octobert.report.reasons import Words, bytes_of, points, times_text
 
-# Of a variant that is best: what is said before "of 14 variants".
+# The best of several variants, and those that would be better still.
 _BEST = {
-    "latency": "is the fastest",
-    "throughput": "has the highest throughput",
-    "size": "is the smallest",
-    "memory": "needs the least memory",
-}
-# Variants that were dropped before their accuracy was known.
-_LATE = {
-    "latency": "were too slow to be judged",
-    "throughput": "were too slow to be judged",
-    "size": "were too large",
-    "memory": "need too much",
+    "latency": ("the fastest one", "faster"),
+    "throughput": ("the one with the highest throughput", "faster"),
+    "size": ("the smallest one", "smaller"),
+    "memory": ("the one with the least memory", "smaller"),
 }
 # What tables say of a variant's state.
 STATES = {
@@ -57,7 +50,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
     else:
         tried = sum(found.state != "not tried" for found in choice.found)
         sentences = [
-            f"No model of {tried} {_keeps(words, limits, one=True)}.",
+            f"No model of {tried} {_keeps(words, limits)}.",
             f"The nearest is {best.variant.name}, which is packaged: {best.reason}.",
             *([f"The final measurement: {', '.join(figures)}."] if figures else []),
         ]
@@ -73,19 +66,12 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     words, best = Words.of(choice), choice.best
     if best.variant.precision in ("bf16", "f16"):
         return _no_eight_bits(choice, words, limits)
-    kept = [found for found in choice.found if found.state in ("chosen", "admissible")]
-    late = sum(found.state == "slower" for found in choice.found)
-    goal = figure_named(choice.goal).name
-    superlative = _BEST.get(goal, f"has the highest {words.name(choice.goal)}")
-    if len(kept) == 1:
-        judged = len(kept) + sum(found.state == "excluded" for found in choice.found)
-        first = f"it is the only one of {judged} that {_keeps(words, limits, one=True)}"
-    else:
-        first = f"it {superlative} of {len(kept)} that {_keeps(words, limits)}"
-    if late:
-        first += f" ({late} more {_LATE.get(goal, 'were not judged')})"
-    others = [found for found in kept if found is not best and _kind(found) != _kind(best)]
-    rival = _first(words, others)
+    known = [found for found in choice.found if found.ratio or found.drops]
+    name, better = _BEST.get(figure_named(choice.goal).name, (f"the one with the highest {words.name(choice.goal)}", "better"))
+    ahead = [each for each in known if each.state == "excluded" and _first(words, [each, best]) is each]
+    those = f"{len(ahead)} {better} {'one does' if len(ahead) == 1 else 'ones do'}"
+    first = f"of {len(known)} variants it is {name} that {_keeps(words, limits)}{f' ({those} not)' if ahead else ''}"
+    rival = _first(words, [each for each in known if each.state in ("admissible", "slower") and _kind(each) != _kind(best)])
     return first if rival is None else f"{first}; {rival.variant.name} is {words.behind(rival, best, named=False)}"
 
 
@@ -232,25 +218,22 @@ def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> 
         return f"8 bits gain nothing on this machine: {kept.variant.name} is {words.behind(kept, choice.best, named=False)}"
     excluded = _first(words, [found for found in eight if found.state == "excluded"])
     if excluded is not None and _first(words, [excluded, choice.best]) is excluded:
-        better = {"latency": "faster", "throughput": "faster", "size": "smaller"}.get(figure_named(choice.goal).name, "better")
-        return f"no {better} model in 8 bits {_keeps(words, limits, one=True)}: with {excluded.variant.name}, {excluded.reason}"
+        better = _BEST.get(figure_named(choice.goal).name, ("", "better"))[1]
+        return f"no {better} model in 8 bits {_keeps(words, limits)}: with {excluded.variant.name}, {excluded.reason}"
     late = _first(words, eight)
     if late is not None:
         return f"8 bits gain nothing on this machine: {late.variant.name} is {words.behind(late, choice.best, named=False)}"
     return "no model in 8 bits could be made here"
 
 
-def _keeps(words: Words, limits: Sequence[Limit], *, one: bool = False) -> str:
-    """`keep F1 within 1 point`; of one model, `keeps`."""
-    s = "s" if one else ""
+def _keeps(words: Words, limits: Sequence[Limit]) -> str:
+    """What a model does that keeps the limits: `keeps F1 within 1 point`."""
     if not limits:
-        return f"run{s} here"
+        return "runs here"
     only = limits[0]
     if len(limits) > 1 or (only.at_least, only.at_most, only.min_gain) != (None, None, None):
-        return f"keep{s} the limit{'s' if len(limits) > 1 else ''} ({'; '.join(words.limit(limit) for limit in limits)})"
-    if not only.max_drop:
-        return f"keep{s} {words.name(only.of)}"
-    return f"keep{s} {words.name(only.of)} within {words.allowance(only)}"
+        return f"keeps the limit{'s' if len(limits) > 1 else ''} ({'; '.join(words.limit(limit) for limit in limits)})"
+    return f"keeps {words.name(only.of)}{f' within {words.allowance(only)}' if only.max_drop else ''}"
 
 
 def _kind(found: Found) -> tuple[str, str]:

@@ -143,7 +143,7 @@ class Words:
             return f"{times_text(ratio)} × {more}{than}" if ratio > 1.005 else f"as {equal}{as_}"
         if goal not in UNITS:
             lost = self._loses(found, best, self.key(goal))
-            return f"worse by {lost}{than}" if lost else f"as good{as_}"
+            return f"worse by {lost}{than}" if lost else f"as good{as_} within the noise"
         ratio_of_times = relative(found, best)
         if ratio_of_times is None:
             return "not timed"
