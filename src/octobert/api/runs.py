@@ -13,6 +13,7 @@ from octobert.report.progress import ProgressCallback, ProgressEvent, shown
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
     from octobert.core.results import Finetuned, Report, Verdict
+    from octobert.core.selection import Found
     from octobert.core.setup import Setup
     from octobert.core.sweep import Sweep
     from octobert.importers.olive import Imported
@@ -119,12 +120,14 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
     from octobert.pipeline import preflight, runner
+    from octobert.pipeline.choosing import finish
 
     checked = parse_recipe(recipe)
     with shown(progress) as tell:
         for target, why in preflight.absent_targets(checked).items():
             tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
-        return runner.run(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
+        carry_out = finish.run if checked.choose or checked.search else runner.run
+        return carry_out(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
@@ -314,6 +317,11 @@ class _Listener:
     def progressed(self, step: Step, what: str, done: int, total: int) -> None:
         self._tell(step, "running", detail=what, done=done, total=total)
 
+    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None:
+        from octobert.report import choices
+
+        self._progress(ProgressEvent("search", "note", choices.best_so_far(best, done, total, seconds, minutes)))
+
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
         state: Literal["reused", "finished"] = "reused" if reused else "finished"
         _LOG.debug("%s: %s, key %s", step.name, state, artifact.key)
@@ -321,7 +329,9 @@ class _Listener:
 
     def _tell(self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any) -> None:
         numbers = self._estimate.numbers
-        self._progress(ProgressEvent(step.name, state, number=numbers[step.name], steps=len(numbers), **facts))
+        # A search plans its steps one after the other.
+        number = numbers.setdefault(step.name, len(numbers) + 1)
+        self._progress(ProgressEvent(step.name, state, number=number, steps=len(numbers), **facts))
 
 
 class _Estimate:
@@ -342,6 +352,8 @@ class _Estimate:
     def left_from(self, step: Step) -> float | None:
         """Seconds from the start of a step to the end; None unless every step until then has run here before."""
         self._running.add(step.name)
+        if step not in self._steps:
+            return None
         running, left = set(self._running), 0.0
         for later in self._steps[self.numbers[step.name] - 1 :]:
             # A step whose inputs are not made anew will be reused.

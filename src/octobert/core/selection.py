@@ -46,7 +46,8 @@ class Found(FrozenModel):
         reason: one sentence: what ruled it out, or why it was chosen.
         ratio: time divided by the time of the float reference, measured in turn; below 1 is faster. Of throughputs the inverse.
         time_ms: of the goal's statistic, in milliseconds for one text; None where it was not timed.
-        rows_per_second: where the goal is throughput.
+        figures: goal, limit or tie, such as `latency@p90` → value in the units of `config.choosing.UNITS`; metrics of the task
+            are in `values`.
         rounds: in which it was timed.
         drops: metric → metric of the float reference minus metric of the variant, on the same tuning rows.
         values: metric → value on these rows.
@@ -62,7 +63,7 @@ class Found(FrozenModel):
     reason: str
     ratio: Figure | None = None
     time_ms: Figure | None = None
-    rows_per_second: Figure | None = None
+    figures: dict[str, Figure] = Field(default_factory=dict)
     rounds: int = 0
     drops: dict[str, Figure] = Field(default_factory=dict)
     values: dict[str, float] = Field(default_factory=dict)
@@ -89,7 +90,7 @@ class Selection(Tabular):
         met: whether the winner meets all limits on the tuning rows.
         sentence: what to use, how much it gains and loses on the evaluation rows, and why.
         found: of all variants, in the order of the table.
-        minutes: time limit.
+        minutes: time limit; None where there is none.
         seconds: that the search took, interrupted runs included.
         ended: why the search ended.
         environment: the machine and its software; the choice holds for machines of this kind.
@@ -109,7 +110,7 @@ class Selection(Tabular):
     met: bool
     sentence: str
     found: tuple[Found, ...]
-    minutes: float
+    minutes: float | None
     seconds: float
     ended: str
     environment: Environment

@@ -142,6 +142,29 @@ def speedup(own_ms: np.ndarray, reference_ms: np.ndarray, *, seed: int) -> tuple
     return float(np.median(reference_ms) / np.median(own_ms)), low, high
 
 
+def percentile(samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | None = None) -> tuple[float, float, float]:
+    """Compute a percentile of times, or the ratio of two percentiles, and its 95 % interval by the bootstrap over the rounds.
+
+    Args:
+        samples: [rounds] times of a model.
+        q: the percentile.
+        seed: of the resamples.
+        over: [rounds] times of another model in the same rounds, to divide by its percentile.
+
+    Returns:
+        (value, lower and upper end of the interval).
+
+    Example:
+        >>> percentile(np.array([2.0, 2.0, 2.0]), 50, seed=0, over=np.array([4.0, 4.0, 4.0]))
+        (0.5, 0.5, 0.5)
+    """
+    drawn = np.stack(list(_resamples(len(samples), seed)))
+    below = np.ones(1) if over is None else np.percentile(over[drawn], q, axis=1)
+    low, high = _interval((np.percentile(samples[drawn], q, axis=1) / below).tolist())
+    value = np.percentile(samples, q) / (1.0 if over is None else np.percentile(over, q))
+    return float(value), low, high
+
+
 def rate_ratio(own: np.ndarray, reference: np.ndarray) -> tuple[float, float, float]:
     """Compute the ratio of two throughputs that were measured in turn. There are few rounds, and each is the mean of many
     inferences, so the interval is Student's t on the logarithms of the rounds' ratios.

@@ -38,6 +38,7 @@ class RunFacts:
     Args:
         model: the user's.
         absent: candidate → why it cannot run here.
+        kinds: kinds of sites that are observed besides those that the method needs, so that several recipes share one pass.
     """
 
     recipe: Recipe
@@ -53,6 +54,7 @@ class RunFacts:
     allow_pickle: bool
     preprocess: UserCode | None
     measures: Measures
+    kinds: tuple[str, ...] = ()
 
     @property
     def scored(self) -> ScoredTask:

@@ -56,10 +56,33 @@ def steps_of(recipe: Recipe) -> list[Step]:
     Raises:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
-    facts = facts_of(recipe, tune=recipe.accuracy is not None)
+    return steps_for(facts_of(recipe, tune=recipe.accuracy is not None))
+
+
+def steps_for(facts: RunFacts) -> list[Step]:
+    """The steps of a run, in order."""
     steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts), *_measure(facts), *_tune(facts)]
     steps.append(_report(facts, steps))
     return _checked([*steps, *_packages(facts)])
+
+
+def model_steps(facts: RunFacts) -> list[Step]:
+    """The steps that make the models of a run, and measure nothing."""
+    return [*_finetune(facts), *_model(facts), *_targets(facts)]
+
+
+def package_steps(facts: RunFacts, chosen: str) -> list[Step]:
+    """The steps that package the model that a search has chosen.
+
+    Args:
+        chosen: why, in one sentence.
+    """
+    return _packages(facts, chosen)
+
+
+def data_step(facts: RunFacts) -> Step:
+    """The step that reads the rows."""
+    return _data(facts)
 
 
 def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
@@ -69,7 +92,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         OctobertError: as `steps_of`, or a method that calibrates nothing.
     """
     facts = facts_of(_without_qat(recipe), tune=True)
-    if not _observed_kinds(recipe):
+    if not observed_kinds(recipe):
         raise RecipeError("the method calibrates nothing", where="quantize", got=recipe.quantize.name, fix="use static")
     target = recipe.targets[0]
     compared = step(
@@ -185,10 +208,16 @@ def _capture(facts: RunFacts) -> Step:
     return step("capture", capture.run, capture.Inputs(trained=facts.trained), options)
 
 
-def _observed_kinds(recipe: Recipe) -> tuple[str, ...]:
+def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Kinds of sites that the recipe's method needs ranges of, for any of its targets."""
     capabilities = [targets.load(name).CAPABILITIES for name in recipe.targets]
     return tuple(methods.load(recipe.quantize.name).observed_kinds(options_of(recipe.quantize, "methods"), capabilities))
+
+
+def _shared_kinds(facts: RunFacts) -> tuple[str, ...]:
+    """Kinds of sites to observe: those of the recipe's method, and those of other recipes that share the pass."""
+    own = observed_kinds(facts.recipe)
+    return tuple(sorted({*own, *facts.kinds})) if own else ()
 
 
 def _model(facts: RunFacts) -> list[Step]:
@@ -204,7 +233,7 @@ def _model(facts: RunFacts) -> list[Step]:
             "observe",
             observe.run,
             observe.Inputs(capture=CAPTURE, data=DATA, float_graph=graph),
-            observe.Options(kinds=_observed_kinds(recipe), provider=recipe.calibration_provider, task=facts.task),
+            observe.Options(kinds=_shared_kinds(facts), provider=recipe.calibration_provider, task=facts.task),
         ),
         step(
             "calibrate",
@@ -394,7 +423,7 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
     return step("report", report.run, inputs, options)
 
 
-def _packages(facts: RunFacts) -> list[Step]:
+def _packages(facts: RunFacts, chosen: str | None = None) -> list[Step]:
     """A package for every target; also as a zip file where the recipe asks for it."""
     reported = StepResult(step="report")
     steps = [
@@ -402,7 +431,7 @@ def _packages(facts: RunFacts) -> list[Step]:
             f"package/{target}",
             package.run,
             package.Inputs(capture=CAPTURE, ranges=facts.ranges, export=StepResult(step=f"export/{target}"), report=reported),
-            package.Options(target=target, entries=facts.session(target)),
+            package.Options(target=target, entries=facts.session(target), chosen=chosen),
         )
         for target in facts.recipe.targets
     ]

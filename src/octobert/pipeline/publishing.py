@@ -84,14 +84,22 @@ class Publication(FrozenModel):
         return names
 
 
-def check_output(steps: Sequence[Step], out: Path) -> None:
+def check_output(steps: Sequence[Step], out: Path, *, names: Mapping[str, str] | None = None) -> None:
     """Refuse an output directory that holds something else, or what a run reads in a place where the run writes.
+
+    Args:
+        names: target → name of its package in the output directory, where that is another one.
 
     Raises:
         StorageError: the output directory is a file, something that octobert did not write is in the way, it cannot be read,
             or the run would change its own inputs.
     """
-    marks = {step.name.partition("/")[2]: PACKAGE_FILE for step in steps if step.stage == "package"}
+
+    def place(step: Step) -> str:
+        target = step.name.partition("/")[2]
+        return (names or {}).get(target, target)
+
+    marks = {place(step): PACKAGE_FILE for step in steps if step.stage == "package"}
     if any(step.stage in ("finetune", "qat") for step in steps):
         marks[CHECKPOINT] = TRAINED
     with storage_errors(out):
@@ -107,7 +115,7 @@ def check_output(steps: Sequence[Step], out: Path) -> None:
                 )
             if (out / name).is_dir():
                 files_in(out / name)
-        zips = [f"{step.name.partition('/')[2]}{archives.SUFFIX}" for step in steps if step.stage == "archive"]
+        zips = [f"{place(step)}{archives.SUFFIX}" for step in steps if step.stage == "archive"]
         for page in (*PAGES, *zips):
             if (out / page).is_dir():
                 fix = "move it away, or choose another --out"

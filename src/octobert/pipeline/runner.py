@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypeVar
 
 from octobert.config.recipe import Choice, Recipe
-from octobert.core import archives
-from octobert.core.errors import ModelError, StorageError
-from octobert.core.files import digest_or_none, storage_errors
+from octobert.core.errors import StorageError
+from octobert.core.files import storage_errors
 from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
-from octobert.inference import tuned_file
 from octobert.pipeline import events
-from octobert.pipeline.carrying import ITSELF
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.lock import Hold
+from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
-from octobert.pipeline.publishing import HIDDEN, PAGES, Folder, check_output, publish, read_in
+from octobert.pipeline.publishing import HIDDEN, check_output, publish
 from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
@@ -75,28 +73,8 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     check_output(steps, out)
 
     def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Report, list[str]]:
-        from octobert.report import html
-
         report = results["report"].read(report_stage.REPORT, Report)
-        folders = {target: _folder(results[f"package/{target}"]) for target in recipe.targets}
-        if recipe.zip:
-            zips = {f"{target}{archives.SUFFIX}": results[f"archive/{target}"] for target in recipe.targets}
-            folders |= {name: _file(result, name) for name, result in zips.items()}
-        trained = next((name for name in ("qat", "finetune") if name in results), None)
-        if trained is not None:
-            folders[CHECKPOINT] = _folder(results[trained], CHECKPOINT)
-        pages = dict(zip(PAGES, (report.model_dump_json(indent=1), html.page(report)), strict=True))
-        # Settings that the user has tuned since then are for the same model: they stay.
-        kept = {target: _is_there(out / target, folders[target]) for target in report.tuned}
-        notes = publish(out, folders, pages, hold, needed=read_in(out, steps))
-        for target, tuned in report.tuned.items():
-            try:
-                for result in tuned:
-                    tuned_file.write_tuned(out / target, result, replace=not kept[target])
-            except ModelError as error:
-                # The file is the user's, and the packages are complete.
-                notes.append(str(error))
-        return report, notes
+        return report, publish_run(recipe, steps, results, report, out, hold)
 
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
@@ -116,7 +94,7 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
 
     def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Finetuned, list[str]]:
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
-        notes = publish(out, {CHECKPOINT: _folder(trained, CHECKPOINT)}, {}, hold)
+        notes = publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, hold)
         finetuned = Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
@@ -146,23 +124,6 @@ def sweep(
     steps = sweep_steps(recipe, calibrators)
     check_output(steps, out)
     return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
-
-
-def _is_there(place: Path, folder: Folder) -> bool:
-    """Whether the files of a package are in the output directory already."""
-    return all(digest_or_none(place / name) == digest for name, digest in folder.files.items())
-
-
-def _folder(result: StepResult, inner: str = "") -> Folder:
-    """The files of a result, or those in one of its folders, to be published."""
-    files = {PurePosixPath(name): digest for name, digest in manifest_of(result).files.items()}
-    own = {name.relative_to(inner).as_posix(): digest for name, digest in files.items() if name.is_relative_to(inner)}
-    return Folder(result.path(inner), own)
-
-
-def _file(result: StepResult, name: str) -> Folder:
-    """One file of a result, to be published by itself."""
-    return Folder(result.path(name), {ITSELF: manifest_of(result).files[name]})
 
 
 def _run_steps(

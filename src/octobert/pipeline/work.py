@@ -23,6 +23,7 @@ from octobert.core import environment, logs
 from octobert.core.errors import OctobertError, PublishedFileWarning, StorageError
 from octobert.core.files import atomic_write, canonical_digest, digests_of, disk_error, remove, storage_errors
 from octobert.core.inputs import unchanged
+from octobert.core.selection import Found
 from octobert.pipeline import events, keys
 from octobert.pipeline.contract import Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, Several
@@ -38,6 +39,7 @@ class Listener(Protocol):
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None: ...
 
 
 class Silent:
@@ -47,6 +49,7 @@ class Silent:
     def started(self, step: Step) -> None: ...
     def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
+    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None: ...
 
 
 def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
@@ -71,6 +74,8 @@ class Work:
         listener: told what happens.
         executor: runs stages.
         entries: names of the results in the store that the run has used; it grows.
+        known: key → a result that this run has made, or has found and verified; it is not verified again.
+        reused: keys of those that were found.
         locks: name of a result → held by the thread that makes it.
         telling: held while the listener is told something.
     """
@@ -82,6 +87,8 @@ class Work:
     listener: Listener
     executor: Executor
     entries: set[str] = field(default_factory=set)
+    known: dict[str, Artifact] = field(default_factory=dict)
+    reused: set[str] = field(default_factory=set)
     locks: dict[str, threading.Lock] = field(default_factory=dict)
     telling: threading.Lock = field(default_factory=threading.Lock)
 
@@ -99,14 +106,18 @@ class Work:
         self.entries.add(name)
         # What two chains need is made by one of them; the other one finds it.
         with self.locks.setdefault(name, threading.Lock()):
+            if key in self.known:
+                return self.known[key]
             stored = self.store.find(step.stage, key)
             if stored is not None:
+                self.known[key] = stored
+                self.reused.add(key)
                 self.log.write("reused", step=step.name, key=key)
                 self._tell(self.listener.finished, step, stored, True)
                 return stored
             self._tell(self.listener.started, step)
             self.log.write("started", step=step.name, key=key)
-            artifact = self._make(step, key, made)
+            artifact = self.known[key] = self._make(step, key, made)
         summary, seconds = artifact.summary, round(artifact.seconds, 3)
         self.log.write("finished", step=step.name, key=key, summary=summary, seconds=seconds)
         self._tell(self.listener.finished, step, artifact, False)

@@ -23,6 +23,7 @@ from octobert.core.errors import RecipeError, did_you_mean
 from octobert.core.plan import FLOAT
 from octobert.core.selection import Variant
 from octobert.evaluation import candidates
+from octobert.pipeline import planner
 from octobert.quantization import calibrators, corrections, methods, transforms
 from octobert.targets import runtimes
 
@@ -159,6 +160,13 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
         max_drop=limit.max_drop, relative=limit.relative, at_least=limit.at_least, metric=metric, minutes=minutes
     )
     return variant_of(recipe, _with_target(variant, {"accuracy": criterion.model_dump(mode="json", exclude_defaults=True)}))
+
+
+def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
+    """Return the kinds of sites that any variant needs ranges of, so that one pass over the calibration rows serves all."""
+    starts = first(recipe)
+    variants = [*starts, *(variant for start in starts for variant in faster(recipe, start))]
+    return tuple(sorted({kind for each in variants for kind in planner.observed_kinds(recipe_of(recipe, each))}))
 
 
 def reach(recipe: Recipe, variant: Variant) -> float:

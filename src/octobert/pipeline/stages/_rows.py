@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.evaluation.criterion import TuningPart
 from octobert.pipeline.contract import StepResult
 from octobert.tasks import Task
 
@@ -23,6 +24,11 @@ def evaluation_rows(data: StepResult, task: Task, tokenizer: Tokenizer) -> tuple
     """(What the model reads for the evaluation rows, gold of each row)."""
     stored = data.read_json("evaluation.json")
     return encoded(stored["inputs"], task, tokenizer), stored["gold"]
+
+
+def tuning_parts(data: StepResult) -> list[TuningPart]:
+    """The growing parts of the tuning rows."""
+    return [TuningPart([tuple(text) for text in part["inputs"]], part["gold"]) for part in data.read_json("tuning.json")]
 
 
 def encoded(inputs: list[list[str]], task: Task, tokenizer: Tokenizer) -> EncodedTexts:

@@ -25,7 +25,7 @@ from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
-from octobert.evaluation.criterion import AccuracyJudge, TuningPart
+from octobert.evaluation.criterion import AccuracyJudge, Criterion
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans, _rows, sensitivity
 from octobert.quantization import apply_corrections, search
@@ -73,6 +73,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
     changes = apply_corrections.load(corrected) if corrected.is_file() else {}
     began = time.monotonic()
     judge = _judge(context)
+    judge.check_float("accuracy.at_least")
+    criterion = judge.criteria[0]
     units = search.units_of(plan)
     sixteen = _sixteen_bits(targets.load(options.target).CAPABILITIES, options.accuracy)
     saving = _savings(context, plan, changes, units, judge.median_tokens, sixteen)
@@ -88,11 +90,19 @@ def run(context: Context[Inputs, Options]) -> Summary:
         context.progress(f"trial {count + 1}: {len(names)} of {len(units)} units in fallback", count, count + 1)
         fallback = [unit for unit in units if unit.name in names]
         session = _opened(context, search.with_fallback(plan, fallback, sixteen), changes)
-        rows, value, drop = judge.judge(session)
-        met = rows == judge.rows and judge.meets(value, drop)
+        judged = judge.judge(session)
+        found = judged.metrics[criterion.metric]
         saved = sum(saving.get(unit.kind, 0.0) for unit in units if unit not in fallback)
         seconds = time.monotonic() - started
-        return Trial(fallback=names, rows=rows, value=value, drop=drop, met=met, saved_ms=saved, seconds=seconds)
+        return Trial(
+            fallback=names,
+            rows=judged.rows,
+            value=found.value,
+            drop=found.drop,
+            met=judged.met,
+            saved_ms=saved,
+            seconds=seconds,
+        )
 
     def store(trial: Trial) -> None:
         trials.append(trial)
@@ -109,9 +119,9 @@ def run(context: Context[Inputs, Options]) -> Summary:
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
     result = Search(
-        metric=judge.metric,
-        criterion=judge.in_words(),
-        float_value=judge.float_value,
+        metric=criterion.metric,
+        criterion=criterion.in_words(),
+        float_value=judge.float_values[criterion.metric],
         rows=judge.rows,
         met=outcome.met,
         taken=outcome.taken,
@@ -133,11 +143,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
 
 def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
     inputs, options, task = context.inputs, context.options, context.options.task.build()
-    stored = inputs.data.read_json("tuning.json")
     return AccuracyJudge(
-        options.accuracy,
+        [Criterion.of(options.accuracy, task)],
         task,
-        [TuningPart([tuple(text) for text in part["inputs"]], part["gold"]) for part in stored],
+        _rows.tuning_parts(inputs.data),
         _rows.tokenizer_of(inputs.capture, task),
         open_float=lambda: candidates.open_float(
             options.target, inputs.capture.path(_artifacts.FLOAT), task.head, options.entries

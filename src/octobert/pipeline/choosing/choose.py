@@ -1,0 +1,267 @@
+"""The automatic search: the best model for a machine by a goal, within limits and a time limit.
+
+For the goal latency (throughput, size and memory are the same with another figure as cost):
+
+1. The default of every precision on every target is timed in turn. What is slower than the best by more than its axes can gain
+   is dropped; of the rest, other values of the axes that change time are added. Each further race has fewer models and more
+   rounds.
+2. Models are judged in order of time. The first that keeps the limits is the best so far, and rules out all slower ones.
+3. Faster ones that miss a limit on accuracy get other values of the axes that change numbers only, then a search that lets
+   layers fall back to float, until one keeps the limits or the time is over.
+4. The best few are timed again, in one longer race.
+
+Every result is stored, so that a search that was interrupted goes on, and comes to the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from octobert.config.choosing import UNITS, Choose, figure_named
+from octobert.core.selection import Figure, Found, Variant
+from octobert.pipeline.choosing import limits, space
+from octobert.pipeline.choosing.trials import Trials
+from octobert.report.reasons import Words
+
+# Rounds of the races, from the first with all models to the last with a few.
+ROUNDS = (12, 30, 60)
+LAST_ROUNDS = 150
+# Models of the last race.
+FINALISTS = 4
+# A model that is slower than the best by more than this, whatever its axes can gain, is dropped: medians of few rounds are
+# uncertain.
+SLACK = 1.1
+# Share of the time limit for a search that lets layers fall back to float. (A share of the time that is left would make another
+# step of it each time a search is resumed.)
+FALLBACK_SHARE = 0.25
+
+
+@dataclass
+class Search:
+    """The state of a search.
+
+    Args:
+        trials: makes, times and judges variants.
+        settings: of the recipe.
+        tell: called with the best so far, how many variants were tried, and how many there are.
+    """
+
+    trials: Trials
+    settings: Choose
+    tell: Callable[[Found | None, int, int], None]
+    variants: list[Variant] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
+    best: Variant | None = None
+    ended: str = "no model that could be better is left"
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The goal, and what decides between equals."""
+        return (self.settings.goal, *(tie for tie in self.settings.ties if tie != self.settings.goal))
+
+    @property
+    def minutes_left(self) -> float:
+        """Of the time limit."""
+        return self.settings.minutes - self.trials.seconds / 60
+
+    def out_of_time(self) -> bool:
+        """Whether the time is over; a search without a result goes on to its first one."""
+        if self.minutes_left > 0:
+            return False
+        self.ended = "the time limit was reached"
+        return True
+
+    def cost(self, variant: Variant) -> Figure:
+        """What is to be small, relative to the reference: time, size or memory."""
+        goal = figure_named(self.settings.goal)
+        if goal.name in ("size", "memory", "load"):
+            own, theirs = (self.trials.found(each).figures[str(goal)] for each in (variant, self.trials.reference))
+            return Figure(value=own.value / theirs.value, low=own.low / theirs.value, high=own.high / theirs.value)
+        return self.trials.ratio(variant, self.trials.reference)
+
+    def faster(self, variant: Variant, other: Variant) -> bool:
+        """Whether a model costs clearly less than another."""
+        return self.cost(variant).value < self.cost(other).value * (1 - limits.SAME)
+
+    def keeps(self, variant: Variant) -> bool:
+        """Whether a model that was timed and judged keeps all limits."""
+        return self.trials.found(variant).state == "admissible"
+
+    def add(self, variants: Sequence[Variant]) -> list[Variant]:
+        """Add variants to those of the search; those that are new, and can be made."""
+        new = list({v.name: v for v in variants if v not in self.variants}.values())
+        self.variants += new
+        able = self.trials.make(new, draft=True)
+        self.note()
+        return able
+
+    def note(self) -> None:
+        """Tell how far the search is."""
+        best = None if self.best is None else self.trials.found(self.best)
+        self.tell(best, self.trials.known(self.variants), len(self.variants))
+
+
+def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, int], None]) -> tuple[list[Found], str]:
+    """Search.
+
+    Args:
+        trials: of the recipe's variants.
+        settings: of the recipe.
+        tell: called with the best so far, how many variants were tried, and how many there are.
+
+    Returns:
+        (What was found out of each variant, why the search ended). The first variant is the one to use; its state is `chosen`
+        if it keeps all limits.
+    """
+    search = Search(trials, settings, tell)
+    queue = _in_order_of_cost(search)
+    _first_that_keeps(search, queue)
+    if figure_named(settings.goal).name in UNITS:
+        _repair(search, queue)
+    _last_race(search)
+    return _results(search), search.ended
+
+
+def _in_order_of_cost(search: Search) -> list[Variant]:
+    """Time variants in races with fewer and fewer of them, and return all that are left, cheapest first."""
+    trials, recipe = search.trials, search.trials.facts.recipe
+    running = search.add(space.first(recipe))
+    trials.race(running, ROUNDS[0])
+    running = _without_slow(search, running, reach=True)
+    running += search.add([v for each in running for v in space.faster(recipe, each)])
+    for number, rounds in enumerate(ROUNDS[1:]):
+        if len(running) < 2 or search.minutes_left < search.settings.minutes / 2:
+            break
+        trials.race(running, rounds)
+        running = _without_slow(search, running, reach=False)
+        search.note()
+        if number == 0:
+            # Two changes may gain more than one.
+            best = min(running, key=lambda v: search.cost(v).value)
+            running += search.add(space.faster(recipe, best))
+    timed = [v for v in search.variants if v.name not in search.dropped and trials.found(v).ratio is not None]
+    return sorted(timed, key=lambda v: search.cost(v).value)
+
+
+def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -> list[Variant]:
+    """Leave out variants that are slower than the best one for sure, and note why.
+
+    Args:
+        reach: consider what other values of their axes can gain.
+    """
+    recipe, able = search.trials.facts.recipe, [v for v in variants if search.trials.found(v).state != "excluded"]
+    if not able:
+        return list(variants)
+    best = min(able, key=lambda v: search.cost(v).value)
+    kept = []
+    for variant in variants:
+        gain = space.reach(recipe, variant) if reach else 1.0
+        if variant == search.trials.reference or search.cost(variant).low <= SLACK * gain * search.cost(best).value:
+            kept.append(variant)
+        else:
+            search.dropped[variant.name] = best.name
+    return kept
+
+
+def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
+    """Judge variants from the cheapest on, until one keeps the limits; of the goals that are metrics, all of them."""
+    trials = search.trials
+    by_metric = figure_named(search.settings.goal).name not in UNITS
+    for variant in queue:
+        if (
+            search.best is not None
+            and not by_metric
+            and search.cost(variant).value > search.cost(search.best).value * (1 + limits.SAME)
+        ):
+            break
+        if search.best is not None and search.out_of_time():
+            break
+        trials.judge([variant])
+        if search.keeps(variant):
+            found = [trials.found(v) for v in (search.best, variant) if v is not None]
+            search.best = limits.order(found, search.goals, trials.metric)[0].variant
+        search.note()
+
+
+def _repair(search: Search, queue: Sequence[Variant]) -> None:
+    """Try to make variants keep the limits that cost less than the best one so far, the cheapest first."""
+    trials, recipe = search.trials, search.trials.facts.recipe
+    for variant in queue:
+        if search.best is not None and not search.faster(variant, search.best):
+            break
+        if trials.found(variant).state != "excluded" or not _misses_accuracy(search, variant):
+            continue
+        for other in space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE):
+            if search.out_of_time():
+                return
+            if other not in search.variants:
+                search.variants.append(other)
+            if _try(search, other):
+                break
+
+
+def _misses_accuracy(search: Search, variant: Variant) -> bool:
+    """Whether a model misses a limit on a metric, and none on anything else."""
+    found, reference = search.trials.found(variant), search.trials.found(search.trials.reference)
+    others = [limit for limit in search.settings.limits if limit.figure.name in UNITS]
+    return bool(found.drops) and not limits.missed(others, found, reference, search.trials.metric)
+
+
+def _try(search: Search, variant: Variant) -> bool:
+    """Judge a variant, and time it if it keeps the limits on accuracy; whether it is the best so far."""
+    trials = search.trials
+    trials.judge([variant])
+    if not _keeps_so_far(search, variant):
+        search.note()
+        return False
+    rivals = [] if search.best is None else [search.best]
+    trials.race([variant, *rivals], ROUNDS[1])
+    if search.keeps(variant) and (search.best is None or search.faster(variant, search.best)):
+        search.best = variant
+    search.note()
+    return search.best == variant
+
+
+def _keeps_so_far(search: Search, variant: Variant) -> bool:
+    return search.trials.found(variant).state != "excluded"
+
+
+def _last_race(search: Search) -> None:
+    """Time the best variants once more, and take the best of them."""
+    trials = search.trials
+    able = [v for v in search.variants if search.keeps(v)]
+    if not able:
+        return
+    ranked = limits.order([trials.found(v) for v in able], search.goals, trials.metric)
+    finalists = [found.variant for found in ranked[:FINALISTS]]
+    if len(finalists) > 1 and search.minutes_left > 0:
+        trials.race(finalists, LAST_ROUNDS)
+        kept = [trials.found(v) for v in finalists if search.keeps(v)]
+        ranked = limits.order(kept, search.goals, trials.metric) if kept else ranked
+    search.best = ranked[0].variant
+
+
+def _results(search: Search) -> list[Found]:
+    """What was found out of all variants, the chosen one first."""
+    trials = search.trials
+    reference = trials.found(trials.reference)
+    words = Words(search.settings.goal, trials.metric, reference)
+    everything = [trials.found(v) for v in {v.name: v for v in (*search.variants, trials.reference)}.values()]
+    if search.best is None:
+        judged = [found for found in everything if found.drops and found.time_ms is not None]
+        chosen = limits.nearest(judged, search.settings.limits, reference, trials.metric)
+    else:
+        best = trials.found(search.best)
+        chosen = best.model_copy(update={"state": "chosen", "reason": "the best that keeps all limits"})
+    rest = []
+    for found in everything:
+        if found.variant == chosen.variant:
+            continue
+        if found.state == "not tried" and found.ratio is not None:
+            found = found.model_copy(update={"state": "slower", "reason": words.dropped(found, chosen)})
+        elif found.state == "admissible":
+            found = found.model_copy(update={"reason": words.behind(found, chosen)})
+        rest.append(found)
+    rest.sort(key=lambda each: (each.state in ("slower", "not tried"), each.ratio.value if each.ratio else 1e9))
+    return limits.with_frontier([chosen, *rest], trials.metric)

@@ -1,0 +1,150 @@
+"""A recipe with `choose` or `search`: the search, then the run of the winner's recipe, published as `best` and `best.yaml`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from octobert import targets
+from octobert.config import loading
+from octobert.config.choosing import figure_named
+from octobert.config.loading import as_yaml
+from octobert.config.recipe import Recipe
+from octobert.core.errors import TargetError
+from octobert.core.files import storage_errors
+from octobert.core.results import Report
+from octobert.core.selection import Found, Selection, Variant
+from octobert.core.settings import GOALS
+from octobert.pipeline import planner
+from octobert.pipeline.choosing import choose, space
+from octobert.pipeline.choosing.trials import Trials
+from octobert.pipeline.executors import Executor, local
+from octobert.pipeline.facts import RunFacts, facts_of
+from octobert.pipeline.output import publish_run
+from octobert.pipeline.publishing import check_output
+from octobert.pipeline.stages import report as report_stage
+from octobert.pipeline.store import Artifact
+from octobert.pipeline.work import Listener, Silent, Work, at_work
+from octobert.report import choices
+from octobert.report.reasons import Words
+
+BEST = "best"
+RECIPE = f"{BEST}.yaml"
+# Environment variables that make a runtime use fewer instructions than the CPU has.
+SIMULATING = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+
+
+def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:
+    """Carry out a recipe with `choose` or `search`.
+
+    Args:
+        out: the output directory: report, the package `best`, its recipe `best.yaml`, and the store.
+        executor: where stages run.
+
+    Raises:
+        OctobertError: whatever went wrong; the same command resumes once it is mended.
+    """
+    listener = listener or Silent()
+    written, recipe = loading.as_written(recipe), _with_targets(recipe)
+    settings = recipe.choose or recipe.search
+    assert settings is not None
+    facts = facts_of(recipe, tune=True)
+    names = dict.fromkeys(recipe.targets, BEST)
+    check_output(planner.steps_for(facts), out, names=names)
+    with at_work(recipe, out, listener, executor) as (work, notes):
+        selection, trials = _selected(facts, written, work, listener)
+        winner = selection.best.variant
+        facts = _final_facts(trials, winner)
+        steps = planner.steps_for(facts)
+        listener.planned(steps)
+        made: dict[str, Artifact] = {}
+        for step in steps:
+            # The packages say why they were chosen, which the report tells.
+            if step.stage == "package":
+                break
+            made[step.name] = work.carry_out(step, made)
+        report = work.results(made)["report"].read(report_stage.REPORT, Report)
+        told = choices.sentence(selection, settings.limits, report)
+        selection = selection.model_copy(update={"sentence": told})
+        report = report.model_copy(update={"choice": selection})
+        for step in planner.package_steps(facts, chosen=selection.sentence):
+            made[step.name] = work.carry_out(step, made)
+        pages = {RECIPE: as_yaml(facts.recipe)}
+        with storage_errors(out):
+            notes += publish_run(facts.recipe, steps, work.results(made), report, out, work.hold, names=names, pages=pages)
+    return report
+
+
+def _with_targets(recipe: Recipe) -> Recipe:
+    """The recipe with all targets that a search may take: those that it names, or every target on this CPU.
+
+    Raises:
+        TargetError: none of them can run here.
+    """
+    named = "targets" in recipe.model_fields_set
+    wanted = recipe.targets if named else targets.names()
+    modules = {name: targets.load(name) for name in wanted}
+    missing = {name: problem for name, module in modules.items() if (problem := module.probe().missing)}
+    able = tuple(
+        name for name, module in modules.items() if name not in missing and (named or module.CAPABILITIES.device == "CPU")
+    )
+    if named and missing:
+        got = "; ".join(f"{name}: {why}" for name, why in missing.items())
+        raise TargetError("a model cannot be chosen for a target that cannot run here", where="targets", got=got)
+    return recipe.model_copy(update={"targets": able})
+
+
+def _selected(facts: RunFacts, written: dict[str, Any], work: Work, listener: Listener) -> tuple[Selection, Trials]:
+    """Search.
+
+    Args:
+        written: the recipe as the user gave it.
+    """
+    recipe = facts.recipe
+    settings = recipe.choose or recipe.search
+    assert settings is not None
+    goals = (recipe.choose.goal, *recipe.choose.ties) if recipe.choose else recipe.search.goals  # type: ignore[union-attr]
+    reference = space.first(recipe)[0]
+    trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
+    if recipe.choose is not None:
+
+        def tell(best: Found | None, done: int, total: int) -> None:
+            listener.searched(best, done, total, trials.seconds, recipe.choose.minutes)  # type: ignore[union-attr]
+
+        found, ended = choose.choose(trials, recipe.choose, tell)
+    else:
+        raise NotImplementedError
+    winner = found[0]
+    words = Words(goals[0], trials.metric, trials.found(reference))
+    selection = Selection(
+        how="choose" if recipe.choose else "search",
+        goal=goals[0],
+        limits=tuple(words.limit(limit) for limit in settings.limits),
+        metric=trials.metric,
+        rows=trials.rows,
+        reference=reference.name,
+        winner=winner.variant.name,
+        met=winner.state == "chosen",
+        sentence="",
+        found=tuple(found),
+        minutes=settings.minutes,
+        seconds=trials.seconds,
+        ended=ended,
+        environment=facts.here,
+        simulated={name: os.environ[name] for name in SIMULATING if name in os.environ},
+        recipe=written,
+        **words.lines(settings.limits),
+    )
+    return selection, trials
+
+
+def _final_facts(trials: Trials, winner: Variant) -> RunFacts:
+    """The facts of the run of the winner's recipe."""
+    facts, settings = trials.recipe_facts(winner), trials.facts.recipe.choose
+    absent = {name: why for name, why in facts.absent.items() if name not in trials.facts.recipe.targets}
+    recipe, goal = facts.recipe, figure_named(settings.goal).name if settings else ""
+    if settings is not None and settings.tune and goal in GOALS:
+        recipe = recipe.model_copy(update={"tune": (goal,)})
+    return replace(facts, recipe=recipe, absent=absent)

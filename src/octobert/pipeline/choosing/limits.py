@@ -1,0 +1,123 @@
+"""Limits and goals: what a variant misses, which of two is better, and the frontier. Pure functions of `Found`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.core.selection import Figure, Found
+from octobert.report.reasons import Words
+
+# Relative difference of times, sizes and memory that is not worth another criterion.
+SAME = 0.02
+# Differences below this are rounding.
+_EXACT = 1e-9
+
+
+def figure_of(found: Found, name: str, metric: str | None) -> Figure | None:
+    """A figure of a variant; None where it was not measured.
+
+    Args:
+        name: of the figure; `metric` for the main metric.
+        metric: the main metric.
+    """
+    wanted = figure_named(name).name
+    if wanted in UNITS:
+        return found.figures.get(name)
+    metric = metric if wanted == "metric" else wanted
+    value, drop = found.values.get(metric or ""), found.drops.get(metric or "")
+    if value is None or drop is None:
+        return None
+    return Figure(value=value, low=value + drop.value - drop.high, high=value + drop.value - drop.low)
+
+
+def missed(limits: Sequence[Limit], found: Found, reference: Found, metric: str | None) -> list[tuple[str, float]]:
+    """What a variant misses, among the figures that are known of it.
+
+    Args:
+        reference: the float model.
+        metric: the main metric.
+
+    Returns:
+        For each missed limit a sentence, and by how much it is missed, relative to the limit or to the float model's figure.
+    """
+    words, problems = Words(limits[0].of if limits else "metric", metric, reference), []
+    for limit in limits:
+        own, theirs = figure_of(found, limit.of, metric), figure_of(reference, limit.of, metric)
+        if own is None or theirs is None:
+            continue
+        drop = found.drops.get((metric if limit.of == "metric" else limit.of) or "")
+        if limit.max_drop is not None and drop is not None and (more := drop.value - words.accepted_drop(limit)) > _EXACT:
+            problems.append((words.misses_drop(limit, drop), more / max(abs(theirs.value), _EXACT)))
+        for bound, sign in ((limit.at_least, -1), (limit.at_most, 1)):
+            if bound is not None and (more := sign * (own.value - bound)) > _EXACT:
+                problems.append((words.misses_value(limit, own), more / max(abs(bound), _EXACT)))
+        if limit.min_gain is not None and (gain := _gain(limit, own, theirs)).value < limit.min_gain - _EXACT:
+            problems.append((words.misses_gain(limit, gain), (limit.min_gain - gain.value) / 100))
+    return problems
+
+
+def _gain(limit: Limit, own: Figure, theirs: Figure) -> Figure:
+    """The improvement of a figure over that of the float model, in percent of the latter."""
+    sign = 1 if figure_named(limit.of).more_is_better else -1
+    low, high = sorted(100 * sign * (end - theirs.value) / max(abs(theirs.value), _EXACT) for end in (own.low, own.high))
+    return Figure(value=100 * sign * (own.value - theirs.value) / max(abs(theirs.value), _EXACT), low=low, high=high)
+
+
+def order(found: Sequence[Found], goals: Sequence[str], metric: str | None) -> list[Found]:
+    """Variants from the best to the worst.
+
+    Args:
+        found: variants of which the figures of all goals are known.
+        goals: figures, the most important one first. The next one decides between variants that are as good as the best one
+            within the noise: whose interval reaches it, or that differ by less than `SAME`.
+    """
+    rest, ranked = list(found), list[Found]()
+    while rest:
+        equal = rest
+        for goal in goals:
+            equal = _best(equal, goal, metric)
+        ranked.append(equal[0])
+        rest.remove(equal[0])
+    return ranked
+
+
+def _best(found: Sequence[Found], goal: str, metric: str | None) -> list[Found]:
+    """The best variants by one figure, and those that are as good within the noise; the best one first."""
+    sign = -1.0 if figure_named(goal).more_is_better else 1.0
+    known = [(figure, each) for each in found if (figure := figure_of(each, goal, metric)) is not None]
+    if not known:
+        return list(found)
+    ranked = sorted(known, key=lambda pair: sign * pair[0].value)
+    best = ranked[0][0]
+    if figure_named(goal).name not in UNITS:
+        # Two models are judged on the same rows; a smaller difference than that of one row in a hundred says nothing.
+        return [each for figure, each in ranked if abs(figure.value - best.value) <= max(abs(best.value), 1e-9) / 1000]
+    return [each for figure, each in ranked if abs(figure.value - best.value) <= SAME * abs(best.value)]
+
+
+def with_frontier(found: Sequence[Found], metric: str | None) -> list[Found]:
+    """Variants, those marked that no other one beats in both time and the drop of the main metric."""
+    points = {
+        each.variant.name: (each.ratio.value, each.drops[metric or ""].value)
+        for each in found
+        if each.ratio is not None and (metric or "") in each.drops and each.state != "slower"
+    }
+
+    def beaten(name: str) -> bool:
+        time, drop = points[name]
+        others = (other for each, other in points.items() if each != name)
+        return any(a <= time and b <= drop and (a < time or b < drop) for a, b in others)
+
+    front = {name for name in points if not beaten(name)}
+    return [each.model_copy(update={"on_frontier": each.variant.name in front}) for each in found]
+
+
+def nearest(found: Sequence[Found], limits: Sequence[Limit], reference: Found, metric: str | None) -> Found:
+    """The variant that misses limits by the least, where none keeps them all."""
+
+    def distance(each: Found) -> float:
+        return sum(excess for _, excess in missed(limits, each, reference, metric)) or math.inf
+
+    return min(found, key=distance)

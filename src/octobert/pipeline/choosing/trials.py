@@ -1,0 +1,372 @@
+"""Variants are made, timed in turn and judged. Every result is an artifact in the store, so that a search that was interrupted
+finds them again, and parts that variants have in common are made once.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import psutil
+
+from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.core.errors import OctobertError
+from octobert.core.selection import Figure, Found, Variant
+from octobert.core.settings import Goal
+from octobert.evaluation.criterion import Criterion
+from octobert.evaluation.statistics import percentile
+from octobert.pipeline import planner
+from octobert.pipeline.choosing import limits, space
+from octobert.pipeline.contract import Step, StepResult, step
+from octobert.pipeline.facts import CAPTURE, DATA, RunFacts
+from octobert.pipeline.stages import judge, race
+from octobert.pipeline.store import Artifact
+from octobert.pipeline.work import Work
+from octobert.report.reasons import NOT_TRIED
+
+# Latency is timed in rounds, throughput for seconds of each model.
+_SECONDS_PER_ROUND = 0.2
+# Memory of a process that runs a model: several times its file, and the runtime. Races take at most half of the machine's.
+_COPIES, _RUNTIME_BYTES, _SHARE = 4, 300e6, 0.5
+_FEWEST = 4
+
+
+@dataclass
+class _State:
+    """What is known of one variant.
+
+    Args:
+        draft: files without weight corrections. They take as long, and are made in a fraction of the time.
+    """
+
+    variant: Variant
+    made: dict[str, Artifact] = field(default_factory=dict)
+    draft: dict[str, Artifact] = field(default_factory=dict)
+    facts: RunFacts | None = None
+    problem: str | None = None
+    races: list[int] = field(default_factory=list)
+    verdict: judge.Verdict | None = None
+
+
+class Trials:
+    """Variants of one recipe.
+
+    Args:
+        facts: of the recipe.
+        work: carries out steps.
+        reference: the float model that all variants are compared with.
+        goals: figures that are optimized, and those that decide between equals.
+        wanted: what a model must keep.
+
+    Attributes:
+        metric: the main metric.
+        seconds: that the search has taken, in earlier runs of the same search as well.
+    """
+
+    def __init__(
+        self, facts: RunFacts, work: Work, reference: Variant, *, goals: Sequence[str], wanted: Sequence[Limit]
+    ) -> None:
+        self.facts, self.reference, self.limits = facts, reference, tuple(wanted)
+        self._work, self._goals = work, tuple(goals)
+        self._states: dict[str, _State] = {}
+        self._races: list[race.Race] = []
+        self._ratios: dict[tuple[str, str, int], Figure] = {}
+        self._began, self._earlier, self._counted = time.monotonic(), 0.0, set[str]()
+        self.metric = facts.scored.build().primary
+        self._criteria = _criteria(self.limits, self.metric)
+        self._shared: dict[str, Artifact] = {}
+        self._kinds = space.observed_kinds(facts.recipe)
+        self._carry_out(planner.data_step(facts), self._shared)
+        self.make([reference])
+        if (problem := self._states[reference.name].problem) is not None:
+            raise OctobertError("the float model cannot be made", where=reference.name, got=problem)
+        # The capture is that of every variant; transforms come after it.
+        self._shared |= {name: self._states[reference.name].made[name] for name in ("capture", "finetune") if self._has(name)}
+        judging = self._judging(reference, None)
+        self._carry_out(judging, self._shared)
+        result = self._work.results(self._shared)[judging.name]
+        self._states[reference.name].verdict = result.read(judge.JUDGED, judge.Verdict)
+
+    def _has(self, name: str) -> bool:
+        return name in self._states[self.reference.name].made
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the search has taken, in earlier runs as well."""
+        return time.monotonic() - self._began + self._earlier
+
+    def known(self, variants: Sequence[Variant]) -> int:
+        """How many of these variants were timed or judged, or cannot be made."""
+        states = [self._states[v.name] for v in variants if v.name in self._states]
+        return sum(bool(state.races or state.verdict or state.problem) for state in states)
+
+    @property
+    def rows(self) -> int:
+        """Number of tuning rows."""
+        verdict = self._states[self.reference.name].verdict
+        return 0 if verdict is None else verdict.of
+
+    def recipe_facts(self, variant: Variant) -> RunFacts:
+        """The facts of a run of one variant's recipe.
+
+        Raises:
+            OctobertError: it is not a valid recipe.
+        """
+        recipe = space.recipe_of(self.facts.recipe, variant)
+        baselines = tuple(name for name in self.facts.candidates if name not in self.facts.recipe.targets)
+        return replace(self.facts, recipe=recipe, candidates=(*baselines, variant.target), kinds=self._kinds)
+
+    def make(self, variants: Sequence[Variant], *, draft: bool = False) -> list[Variant]:
+        """Make the files of variants.
+
+        Args:
+            draft: to be timed only.
+
+        Returns:
+            Those that could be made.
+        """
+        chains: dict[str, list[Step]] = {}
+        for variant in variants:
+            state = self._states.setdefault(variant.name, _State(variant))
+            if state.problem or state.made or (draft and state.draft):
+                continue
+            try:
+                state.facts = self.recipe_facts(variant)
+                facts = state.facts
+                if draft:
+                    facts = replace(facts, recipe=facts.recipe.model_copy(update={"corrections": (), "accuracy": None}))
+                chains[variant.name] = planner.model_steps(facts)
+            except OctobertError as error:
+                state.problem = str(error)
+        for name, made in self._carry_out_chains(chains, self._shared).items():
+            state = self._states[name]
+            if isinstance(made, OctobertError):
+                state.problem = str(made)
+            elif draft:
+                state.draft = made
+            else:
+                state.made = made
+        return [variant for variant in variants if self._states[variant.name].problem is None]
+
+    def race(self, variants: Sequence[Variant], rounds: int) -> None:
+        """Time variants in turn, together with the reference, in groups that fit into the memory."""
+        fit = [v for v in self.make(variants, draft=True) if v.name != self.reference.name]
+        sizes = [self._size(v) for v in (*fit, self.reference)]
+        memory = _COPIES * max(sizes) + _RUNTIME_BYTES
+        most = max(_FEWEST, int(_SHARE * psutil.virtual_memory().available / memory)) - 1
+        leader = fit[:1]
+        groups = [fit[:most], *([*leader, *fit[i : i + most - 1]] for i in range(most, len(fit), most - 1))]
+        for group in groups:
+            self._race([self.reference, *group], rounds)
+
+    def _race(self, variants: Sequence[Variant], rounds: int) -> None:
+        number, goal = len(self._races), figure_named(self._goals[0])
+        kind: Goal = "throughput" if goal.name == "throughput" else "latency"
+        exports = {v.name: f"{v.name}|export/{v.target}" for v in variants}
+        made = dict(self._shared)
+        made |= {exports[v.name]: self._exported(v) for v in variants}
+        entrants = {v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target)) for v in variants}
+        timed = step(
+            f"race/{number + 1}",
+            race.run,
+            race.Inputs(capture=CAPTURE, data=DATA, exports={n: StepResult(step=s) for n, s in exports.items()}),
+            race.Options(
+                entrants=entrants,
+                goal=kind,
+                rounds=rounds,
+                seconds=rounds * _SECONDS_PER_ROUND,
+                number=number,
+                machine=self.facts.machine,
+                task=self.facts.task,
+                seed=self.facts.recipe.seed,
+            ),
+        )
+        self._carry_out(timed, made)
+        found = self._work.results(made)[timed.name].read(race.TIMES, race.Race)
+        self._races.append(found)
+        for variant in variants:
+            if (problem := found.problems.get(variant.name)) is not None:
+                self._states[variant.name].problem = problem
+            else:
+                self._states[variant.name].races.append(number)
+
+    def judge(self, variants: Sequence[Variant]) -> None:
+        """Judge variants on the tuning rows."""
+        waiting = [v for v in self.make(variants) if self._states[v.name].verdict is None]
+        chains, made = {}, dict(self._shared)
+        for variant in waiting:
+            export = f"{variant.name}|export/{variant.target}"
+            made[export] = self._states[variant.name].made[f"export/{variant.target}"]
+            chains[variant.name] = [self._judging(variant, StepResult(step=export))]
+        for name, judged in self._carry_out_chains(chains, made).items():
+            if isinstance(judged, OctobertError):
+                self._states[name].problem = str(judged)
+            else:
+                result = self._work.results(judged)[f"judge/{name}"]
+                self._states[name].verdict = result.read(judge.JUDGED, judge.Verdict)
+
+    def _judging(self, variant: Variant, export: StepResult | None) -> Step:
+        """The step that judges a variant; without files, the one that keeps the float model's outputs."""
+        own = self.facts if export is None else self._facts(variant)
+        options = judge.Options(
+            target=variant.target,
+            entries=own.entries(variant.target),
+            criteria=self._criteria,
+            machine=self.facts.machine,
+            task=self.facts.scored,
+            seed=self.facts.recipe.seed,
+        )
+        reference = None if export is None else StepResult(step="judge/float")
+        inputs = judge.Inputs(capture=CAPTURE, data=DATA, reference=reference, export=export)
+        return step("judge/float" if export is None else f"judge/{variant.name}", judge.run, inputs, options)
+
+    def found(self, variant: Variant) -> Found:
+        """What is known of a variant. Its state is `excluded` where it misses a limit by what is known, else `admissible`, or
+        `not tried` where something is missing."""
+        state = self._states.get(variant.name, _State(variant))
+        verdict = state.verdict
+        drops, values = {}, {}
+        for name, each in (verdict.metrics if verdict else {}).items():
+            drops[name], values[name] = Figure(value=each.drop, low=each.low, high=each.high), each.value
+        timed = self._races[state.races[-1]].times[variant.name] if state.races else None
+        found = Found(
+            variant=variant,
+            state="not tried",
+            reason="",
+            ratio=None if timed is None else self.ratio(variant, self.reference),
+            time_ms=None if timed is None else _statistic(timed.samples_ms, self._percentile()),
+            figures=self._figures(state),
+            rounds=len(timed.samples_ms) if timed else 0,
+            drops=drops,
+            values=values,
+            rows=verdict.rows if verdict else 0,
+            size_bytes=self._size(variant) if state.made or state.draft else None,
+            peak_memory_bytes=timed.footprint.peak_memory_bytes if timed else None,
+            seconds=sum(artifact.seconds for name, artifact in state.made.items() if name not in self._shared),
+        )
+        if state.problem is not None:
+            return found.model_copy(update={"state": "excluded", "reason": state.problem})
+        problems = limits.missed(self.limits, found, self._float(found, variant), self.metric)
+        if problems:
+            return found.model_copy(update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)})
+        known = verdict is not None and (timed is not None or variant == self.reference)
+        return found.model_copy(update={"state": "admissible" if known else "not tried", "reason": NOT_TRIED})
+
+    def find(self, variant: Variant, rounds: int = 40) -> Found:
+        """Make, time and judge one variant."""
+        self.race([variant], rounds)
+        self.judge([variant])
+        return self.found(variant)
+
+    def ratio(self, variant: Variant, other: Variant) -> Figure:
+        """Time of one variant divided by the time of another, from the last race that timed both."""
+        if variant == other:
+            return Figure(value=1.0, low=1.0, high=1.0)
+        both = [n for n in self._states[variant.name].races if n in self._states[other.name].races]
+        key = (variant.name, other.name, both[-1])
+        if key not in self._ratios:
+            times = self._races[both[-1]].times
+            own, theirs = (np.array(times[each.name].samples_ms) for each in (variant, other))
+            wanted = figure_named(self._goals[0]).percentile
+            # Without a percentile each text is compared with itself.
+            compared = (own / theirs, 50.0, None) if wanted is None else (own, wanted, theirs)
+            self._ratios[key] = _with_interval(*compared)
+        return self._ratios[key]
+
+    def _figures(self, state: _State) -> dict[str, Figure]:
+        """All figures but metrics that goals and limits name."""
+        names = dict.fromkeys((*self._goals, *(limit.of for limit in self.limits)))
+        timed = self._races[state.races[-1]].times[state.variant.name] if state.races else None
+        figures = {}
+        for name in names:
+            wanted = figure_named(name)
+            if wanted.name == "size" and (state.made or state.draft):
+                figures[name] = _exactly(self._size(state.variant) / 1e6)
+            elif timed is None or wanted.name not in UNITS:
+                continue
+            elif wanted.name == "latency":
+                figures[name] = _statistic(timed.samples_ms, wanted.percentile or 50)
+            elif wanted.name == "throughput":
+                ms = _statistic(timed.samples_ms, 50)
+                figures[name] = Figure(value=1000 / ms.value, low=1000 / ms.high, high=1000 / ms.low)
+            elif wanted.name == "speedup":
+                ratio = self.ratio(state.variant, self.reference)
+                figures[name] = Figure(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+            elif wanted.name == "memory":
+                figures[name] = _exactly(timed.footprint.peak_memory_bytes / 1e6)
+            elif wanted.name == "load":
+                figures[name] = _exactly(timed.footprint.load_ms)
+        return figures
+
+    def _float(self, found: Found, variant: Variant) -> Found:
+        """What is known of the reference."""
+        return found if variant == self.reference else self.found(self.reference)
+
+    def _percentile(self) -> float:
+        return figure_named(self._goals[0]).percentile or 50
+
+    def _facts(self, variant: Variant) -> RunFacts:
+        facts = self._states[variant.name].facts
+        return self.facts if facts is None else facts
+
+    def _size(self, variant: Variant) -> int:
+        return int(self._exported(variant).summary["size_bytes"])
+
+    def _exported(self, variant: Variant) -> Artifact:
+        """The files of a variant, or a draft of them."""
+        state = self._states[variant.name]
+        return (state.made or state.draft)[f"export/{variant.target}"]
+
+    def _carry_out(self, one: Step, made: dict[str, Artifact]) -> None:
+        """Make or reuse a step, whose artifact is added to `made`."""
+        made.update(_or_raise(self._carry_out_chains({one.name: [one]}, made)[one.name]))
+
+    def _carry_out_chains(
+        self, chains: Mapping[str, Sequence[Step]], made: Mapping[str, Artifact]
+    ) -> dict[str, dict[str, Artifact] | OctobertError]:
+        """Carry out chains of steps; the time of results of earlier runs counts."""
+        results = self._work.carry_out_chains(chains, made)
+        used = {a.key: a.seconds for result in results.values() if isinstance(result, dict) for a in result.values()}
+        self._earlier += sum(seconds for key, seconds in used.items() if key in self._work.reused - self._counted)
+        self._counted |= set(used)
+        return results
+
+
+def _or_raise(made: dict[str, Artifact] | OctobertError) -> dict[str, Artifact]:
+    if isinstance(made, OctobertError):
+        raise made
+    return made
+
+
+def _criteria(wanted: Sequence[Limit], metric: str | None) -> tuple[Criterion, ...]:
+    """The limits on metrics, and the main metric first."""
+    criteria = [Criterion(metric=metric)] if metric is not None else []
+    for limit in wanted:
+        if limit.figure.name in UNITS:
+            continue
+        name = metric if limit.of == "metric" else limit.of
+        if limit.max_drop is not None or limit.at_least is not None:
+            own: dict[str, Any] = limit.model_dump(include={"max_drop", "relative", "at_least"})
+            criteria.append(Criterion(metric=str(name), **own))
+        if limit.min_gain is not None:
+            criteria.append(Criterion(metric=str(name), max_drop=-limit.min_gain / 100, relative=True))
+    return tuple(criteria)
+
+
+@functools.lru_cache(maxsize=512)
+def _statistic(samples: tuple[float, ...], q: float) -> Figure:
+    return _with_interval(np.array(samples), q, None)
+
+
+def _with_interval(samples: np.ndarray, q: float, over: np.ndarray | None) -> Figure:
+    """A percentile, or the ratio of two, with its 95 % interval over the rounds."""
+    value, low, high = percentile(samples, q, seed=0, over=over)
+    return Figure(value=value, low=low, high=high)
+
+
+def _exactly(value: float) -> Figure:
+    return Figure(value=value, low=value, high=value)

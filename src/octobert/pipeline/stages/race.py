@@ -1,0 +1,169 @@
+"""Several models, timed in turn on rows of the user's own lengths → `race.json`.
+
+A model that cannot be opened is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from octobert import targets
+from octobert.config.measuring import Benchmark
+from octobert.core.errors import OctobertError
+from octobert.core.frozen import FrozenModel
+from octobert.core.measurements import Footprint
+from octobert.core.session import SessionEntries
+from octobert.core.settings import Goal
+from octobert.evaluation import latency, throughput
+from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.latency import Workload
+from octobert.evaluation.worker import Worker
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _rows
+
+TIMES = "race.json"
+# Rows of a batch in which throughput is measured.
+_BATCH = 8
+
+
+class Entrant(FrozenModel):
+    """A model of a race.
+
+    Args:
+        target: that it was exported for.
+        entries: what its recipe sets for the target's sessions.
+    """
+
+    target: str
+    entries: SessionEntries
+
+
+class Timed(FrozenModel):
+    """The times of one model.
+
+    Args:
+        samples_ms: time of each round. Throughput is measured in rounds as well: time of one row.
+        footprint: size, memory and load time.
+    """
+
+    samples_ms: tuple[float, ...]
+    footprint: Footprint
+
+
+class Race(FrozenModel):
+    """`race.json`.
+
+    Args:
+        times: name → times; round by round, all models did the same work.
+        problems: name → why it could not be timed.
+    """
+
+    times: dict[str, Timed]
+    problems: dict[str, str]
+
+
+class Inputs(FrozenModel):
+    """The captured model with its tokenizer, the rows, and name → exported files."""
+
+    capture: StepResult
+    data: StepResult
+    exports: dict[str, StepResult]
+
+
+class Options(FrozenModel):
+    """Who is timed, and how long.
+
+    Args:
+        entrants: name → model, in order.
+        rounds: of latency; each times another row of the user.
+        seconds: of throughput, for each model.
+        number: of the race, so that two races draw other rows.
+        machine: digest of the machine and its runtimes, which times belong to.
+    """
+
+    entrants: dict[str, Entrant]
+    goal: Goal
+    rounds: int
+    seconds: float
+    number: int
+    machine: str
+    task: TaskSpec
+    seed: int
+
+
+def run(context: Context[Inputs, Options]) -> Summary:
+    """Race."""
+    inputs, options = context.inputs, context.options
+    task = options.task.build()
+    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    texts = list(dict.fromkeys(_rows.tuning_parts(inputs.data)[-1].texts))
+    rows = task.encode(tokenizer, texts).flat
+    order = np.random.default_rng((options.seed, options.number)).permutation(len(rows))
+    settings = Benchmark(
+        batch=(1 if options.goal == "latency" else _BATCH,),
+        sequence=("data",),
+        goal=options.goal,
+        repeats=options.rounds,
+        seconds=options.seconds if options.goal == "throughput" else None,
+    )
+    workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, options.seed)
+    racing = {
+        name: Candidate(
+            name=entrant.target,
+            path=str(targets.load(entrant.target).model_file(inputs.exports[name].path(""))),
+            head=task.head,
+            label=name,
+            entries=entrant.entries,
+        )
+        for name, entrant in options.entrants.items()
+    }
+    problems: dict[str, str] = {}
+    try:
+        times = _timed(context, list(racing.values()), workload, settings)
+    except OctobertError:
+        problems = _problems(racing)
+        if not problems or len(problems) == len(racing):
+            raise
+        fit = [candidate for name, candidate in racing.items() if name not in problems]
+        times = _timed(context, fit, workload, settings)
+    context.write(TIMES, Race(times=times, problems=problems))
+    return {"medians_ms": {name: float(np.median(each.samples_ms)) for name, each in times.items()}, "problems": problems}
+
+
+def _timed(
+    context: Context[Inputs, Options], racing: Sequence[Candidate], workload: Sequence[Workload], settings: Benchmark
+) -> dict[str, Timed]:
+    """Time all of them in turn."""
+    options = context.options
+    measured = latency.measure(
+        racing,
+        workload,
+        # Throughput needs a few runs of each model as well, for its memory.
+        repeats=options.rounds if options.goal == "latency" else 5,
+        threads=0,
+        seconds_per_shape=600,
+        seed=options.seed + options.number,
+        on_progress=context.progress,
+    )
+    samples = {each.candidate: each.samples_ms for each in measured.latencies}
+    if options.goal == "throughput":
+        rates, _ = throughput.measure(racing, workload, settings, on_progress=context.progress)
+        samples = {each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns) for each in rates}
+    footprints = {footprint.candidate: footprint for footprint in measured.footprints}
+    return {name: Timed(samples_ms=times, footprint=footprints[name]) for name, times in samples.items()}
+
+
+def _problems(racing: Mapping[str, Candidate]) -> dict[str, str]:
+    """Which models cannot be opened, and why."""
+    found = {}
+    for name, candidate in racing.items():
+        worker = Worker(candidate)
+        try:
+            worker.opened()
+        except OctobertError as error:
+            found[name] = str(error)
+        finally:
+            worker.stop()
+    return found
