@@ -46,6 +46,7 @@ class Found(FrozenModel):
         reason: one sentence: what ruled it out, or why it was chosen.
         ratio: time divided by the time of the float reference, measured in turn; below 1 is faster. Of throughputs the inverse.
         time_ms: of the goal's statistic, in milliseconds for one text; None where it was not timed.
+        rows_per_second: where the goal is throughput.
         figures: goal, limit or tie, such as `latency@p90` → value in the units of `config.choosing.UNITS`; metrics of the task
             are in `values`.
         rounds: in which it was timed.
@@ -63,6 +64,7 @@ class Found(FrozenModel):
     reason: str
     ratio: Figure | None = None
     time_ms: Figure | None = None
+    rows_per_second: Figure | None = None
     figures: dict[str, Figure] = Field(default_factory=dict)
     rounds: int = 0
     drops: dict[str, Figure] = Field(default_factory=dict)

@@ -61,6 +61,11 @@ class Search:
         return (self.settings.goal, *(tie for tie in self.settings.ties if tie != self.settings.goal))
 
     @property
+    def by_metric(self) -> bool:
+        """Whether the goal is a metric, so that the time of a model says nothing of how good it is."""
+        return figure_named(self.settings.goal).name not in UNITS
+
+    @property
     def minutes_left(self) -> float:
         """Of the time limit."""
         return self.settings.minutes - self.trials.seconds / 60
@@ -80,9 +85,17 @@ class Search:
             return Figure(value=own.value / theirs.value, low=own.low / theirs.value, high=own.high / theirs.value)
         return self.trials.ratio(variant, self.trials.reference)
 
-    def faster(self, variant: Variant, other: Variant) -> bool:
-        """Whether a model costs clearly less than another."""
-        return self.cost(variant).value < self.cost(other).value * (1 - limits.SAME)
+    def ratio(self, variant: Variant, other: Variant) -> Figure:
+        """Cost of one variant divided by that of another."""
+        if figure_named(self.settings.goal).name in ("size", "memory", "load"):
+            own, theirs = self.cost(variant), self.cost(other)
+            return Figure(value=own.value / theirs.value, low=own.low / theirs.value, high=own.high / theirs.value)
+        return self.trials.ratio(variant, other)
+
+    def better(self, one: Variant, other: Variant) -> Variant:
+        """The better one of two that keep the limits."""
+        found = [self.trials.found(each) for each in (one, other)]
+        return limits.order(found, self.goals, self.trials.metric, self.trials.ratio)[0].variant
 
     def keeps(self, variant: Variant) -> bool:
         """Whether a model that was timed and judged keeps all limits."""
@@ -117,7 +130,7 @@ def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, 
     search = Search(trials, settings, tell)
     queue = _in_order_of_cost(search)
     _first_that_keeps(search, queue)
-    if figure_named(settings.goal).name in UNITS:
+    if not search.by_metric:
         _repair(search, queue)
     _last_race(search)
     return _results(search), search.ended
@@ -151,7 +164,8 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
         reach: consider what other values of their axes can gain.
     """
     recipe, able = search.trials.facts.recipe, [v for v in variants if search.trials.found(v).state != "excluded"]
-    if not able:
+    # A metric is known later; and what misses a limit on time in a short race may keep it in a longer one.
+    if not able or search.by_metric:
         return list(variants)
     best = min(able, key=lambda v: search.cost(v).value)
     kept = []
@@ -167,20 +181,14 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
 def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
     """Judge variants from the cheapest on, until one keeps the limits; of the goals that are metrics, all of them."""
     trials = search.trials
-    by_metric = figure_named(search.settings.goal).name not in UNITS
     for variant in queue:
-        if (
-            search.best is not None
-            and not by_metric
-            and search.cost(variant).value > search.cost(search.best).value * (1 + limits.SAME)
-        ):
-            break
+        if search.best is not None and not search.by_metric and not limits.as_good(search.ratio(variant, search.best)):
+            continue
         if search.best is not None and search.out_of_time():
             break
         trials.judge([variant])
         if search.keeps(variant):
-            found = [trials.found(v) for v in (search.best, variant) if v is not None]
-            search.best = limits.order(found, search.goals, trials.metric)[0].variant
+            search.best = variant if search.best is None else search.better(search.best, variant)
         search.note()
 
 
@@ -188,8 +196,8 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
     """Try to make variants keep the limits that cost less than the best one so far, the cheapest first."""
     trials, recipe = search.trials, search.trials.facts.recipe
     for variant in queue:
-        if search.best is not None and not search.faster(variant, search.best):
-            break
+        if search.best is not None and search.ratio(variant, search.best).value > 1 - limits.SAME:
+            continue
         if trials.found(variant).state != "excluded" or not _misses_accuracy(search, variant):
             continue
         for other in space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE):
@@ -217,8 +225,8 @@ def _try(search: Search, variant: Variant) -> bool:
         return False
     rivals = [] if search.best is None else [search.best]
     trials.race([variant, *rivals], ROUNDS[1])
-    if search.keeps(variant) and (search.best is None or search.faster(variant, search.best)):
-        search.best = variant
+    if search.keeps(variant):
+        search.best = variant if search.best is None else search.better(search.best, variant)
     search.note()
     return search.best == variant
 
@@ -233,12 +241,12 @@ def _last_race(search: Search) -> None:
     able = [v for v in search.variants if search.keeps(v)]
     if not able:
         return
-    ranked = limits.order([trials.found(v) for v in able], search.goals, trials.metric)
+    ranked = limits.order([trials.found(v) for v in able], search.goals, trials.metric, trials.ratio)
     finalists = [found.variant for found in ranked[:FINALISTS]]
     if len(finalists) > 1 and search.minutes_left > 0:
         trials.race(finalists, LAST_ROUNDS)
         kept = [trials.found(v) for v in finalists if search.keeps(v)]
-        ranked = limits.order(kept, search.goals, trials.metric) if kept else ranked
+        ranked = limits.order(kept, search.goals, trials.metric, trials.ratio) if kept else ranked
     search.best = ranked[0].variant
 
 

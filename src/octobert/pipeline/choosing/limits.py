@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from octobert.config.choosing import UNITS, Limit, figure_named
-from octobert.core.selection import Figure, Found
+from octobert.core.selection import Figure, Found, Variant
 from octobert.report.reasons import Words
 
+Ratio = Callable[[Variant, Variant], Figure]
 # Relative difference of times, sizes and memory that is not worth another criterion.
-SAME = 0.02
+SAME = 0.01
 # Differences below this are rounding.
 _EXACT = 1e-9
 
@@ -65,36 +66,51 @@ def _gain(limit: Limit, own: Figure, theirs: Figure) -> Figure:
     return Figure(value=100 * sign * (own.value - theirs.value) / max(abs(theirs.value), _EXACT), low=low, high=high)
 
 
-def order(found: Sequence[Found], goals: Sequence[str], metric: str | None) -> list[Found]:
+def order(found: Sequence[Found], goals: Sequence[str], metric: str | None, ratio: Ratio) -> list[Found]:
     """Variants from the best to the worst.
 
     Args:
         found: variants of which the figures of all goals are known.
-        goals: figures, the most important one first. The next one decides between variants that are as good as the best one
-            within the noise: whose interval reaches it, or that differ by less than `SAME`.
+        goals: figures, the most important one first. The next one decides between variants that are as good as the best one.
+        metric: the main metric.
+        ratio: the time of one variant divided by that of another, measured in turn.
     """
     rest, ranked = list(found), list[Found]()
     while rest:
         equal = rest
         for goal in goals:
-            equal = _best(equal, goal, metric)
+            equal = _best(equal, goal, metric, ratio)
         ranked.append(equal[0])
         rest.remove(equal[0])
     return ranked
 
 
-def _best(found: Sequence[Found], goal: str, metric: str | None) -> list[Found]:
-    """The best variants by one figure, and those that are as good within the noise; the best one first."""
+def _best(found: Sequence[Found], goal: str, metric: str | None, ratio: Ratio) -> list[Found]:
+    """The best variants by one figure, and those that are as good; the best one first."""
     sign = -1.0 if figure_named(goal).more_is_better else 1.0
-    known = [(figure, each) for each in found if (figure := figure_of(each, goal, metric)) is not None]
+    known = [(figure.value, each) for each in found if (figure := figure_of(each, goal, metric)) is not None]
     if not known:
         return list(found)
-    ranked = sorted(known, key=lambda pair: sign * pair[0].value)
-    best = ranked[0][0]
-    if figure_named(goal).name not in UNITS:
-        # Two models are judged on the same rows; a smaller difference than that of one row in a hundred says nothing.
-        return [each for figure, each in ranked if abs(figure.value - best.value) <= max(abs(best.value), 1e-9) / 1000]
-    return [each for figure, each in ranked if abs(figure.value - best.value) <= SAME * abs(best.value)]
+    ranked = [each for _, each in sorted(known, key=lambda pair: sign * pair[0])]
+    name, first = figure_named(goal).name, ranked[0]
+    if name in ("latency", "throughput", "speedup"):
+        first = min(ranked, key=lambda each: ratio(each.variant, first.variant).value)
+        return [first, *(each for each in ranked if each != first and as_good(ratio(each.variant, first.variant)))]
+    values = {each.variant.name: value for value, each in known}
+    # Models are judged on the same rows, so a metric has hardly any noise of its own.
+    least = SAME if name in UNITS else _EXACT
+    best = values[first.variant.name]
+    return [each for each in ranked if abs(values[each.variant.name] - best) <= least * max(abs(best), _EXACT)]
+
+
+def as_good(ratio: Figure) -> bool:
+    """Whether a ratio of times says that one model is as fast as another: nearly 1, or 1 within the noise and not far from it.
+
+    Example:
+        >>> as_good(Figure(value=1.02, low=0.99, high=1.05)), as_good(Figure(value=1.02, low=1.01, high=1.03))
+        (True, False)
+    """
+    return ratio.value <= 1 + SAME or (ratio.low <= 1 and ratio.value <= 1 + 3 * SAME)
 
 
 def with_frontier(found: Sequence[Found], metric: str | None) -> list[Found]:

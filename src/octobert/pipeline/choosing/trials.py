@@ -233,13 +233,15 @@ class Trials:
         for name, each in (verdict.metrics if verdict else {}).items():
             drops[name], values[name] = Figure(value=each.drop, low=each.low, high=each.high), each.value
         timed = self._races[state.races[-1]].times[variant.name] if state.races else None
+        figures = self._figures(state)
         found = Found(
             variant=variant,
             state="not tried",
             reason="",
             ratio=None if timed is None else self.ratio(variant, self.reference),
             time_ms=None if timed is None else _statistic(timed.samples_ms, self._percentile()),
-            figures=self._figures(state),
+            rows_per_second=figures.get("throughput"),
+            figures=figures,
             rounds=len(timed.samples_ms) if timed else 0,
             drops=drops,
             values=values,
@@ -267,13 +269,16 @@ class Trials:
         if variant == other:
             return Figure(value=1.0, low=1.0, high=1.0)
         both = [n for n in self._states[variant.name].races if n in self._states[other.name].races]
+        if not both:
+            own, theirs = (self.ratio(each, self.reference) for each in (variant, other))
+            return Figure(value=own.value / theirs.value, low=own.low / theirs.high, high=own.high / theirs.low)
         key = (variant.name, other.name, both[-1])
         if key not in self._ratios:
             times = self._races[both[-1]].times
-            own, theirs = (np.array(times[each.name].samples_ms) for each in (variant, other))
+            mine, others = (np.array(times[each.name].samples_ms) for each in (variant, other))
             wanted = figure_named(self._goals[0]).percentile
             # Without a percentile each text is compared with itself.
-            compared = (own / theirs, 50.0, None) if wanted is None else (own, wanted, theirs)
+            compared = (mine / others, 50.0, None) if wanted is None else (mine, wanted, others)
             self._ratios[key] = _with_interval(*compared)
         return self._ratios[key]
 
