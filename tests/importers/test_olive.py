@@ -236,6 +236,126 @@ def test_of_several_goals_the_first_by_priority_is_the_criterion() -> None:
     assert outcome(imported, "evaluators.scores.metrics[0].sub_types[0].goal.value").verdict == "refused"
 
 
+def searched(passes: dict[str, Any] | None = None, strategy: Any = True, **fields: Any) -> Any:
+    made = olive.convert(config(passes, search_strategy=strategy, **fields))
+    loading.parse(made.recipe)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (True, {"sampler": "exhaustive"}),
+        ({"execution_order": "joint", "sampler": "tpe", "max_samples": 3, "seed": 0}, {"sampler": "tpe", "order": "joint", "trials": 3, "seed": 0}),
+        ({"execution_order": "pass-by-pass", "search_algorithm": "random", "search_algorithm_config": {"num_samples": 9, "seed": 4}}, {"sampler": "random", "order": "one-pass-at-a-time", "trials": 9, "seed": 4}),
+        ({"sampler": "sequential", "max_time": 90}, {"sampler": "exhaustive", "minutes": 1.5}),
+        ({"sampler": "tpe", "sampler_config": {"max_samples": 0}}, {"sampler": "tpe", "trials": 6}),
+        ({"sampler": "tpe", "max_samples": 8, "max_iter": 5}, {"sampler": "tpe", "trials": 5}),
+    ],
+)  # fmt: skip
+def test_strategies(strategy: Any, expected: dict[str, Any]) -> None:
+    step = {
+        "type": "OnnxStaticQuantization",
+        "disable_search": True,
+        "calibrate_method": "SEARCHABLE_VALUES",
+        "per_channel": [True, False],
+    }
+    imported = searched({"q": step}, strategy)
+    search = imported.recipe["search"]
+    assert search.pop("space") == {
+        "calibrate": ["minmax", "entropy", "percentile"],
+        "quantize.static.per_channel": [True, False],
+    }
+    assert {key: value for key, value in search.items() if key not in ("goals", "limits")} == expected
+    refused = [
+        each.field for each in imported.outcomes if each.field.startswith("search_strategy") and each.verdict == "refused"
+    ]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("step", "space"),
+    [
+        ({"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}, {"quantize": ["static", "dynamic"]}),
+        ({"type": "OnnxQuantization", "per_channel": False, "reduce_range": False, "calibrate_method": "MinMax", "quant_format": "QDQ"}, {"quantize": [{"static": {"per_channel": False, "reduce_range": False}}, {"dynamic": {"per_channel": False, "reduce_range": False}}]}),
+        ({"type": "OnnxDynamicQuantization"}, {"quantize.dynamic.per_channel": [True, False], "quantize.dynamic.reduce_range": [True, False]}),
+        ({"type": "OnnxStaticQuantization", "disable_search": True, "activation_type": ["QUInt8", "QUInt16"]}, {"quantize.static.activations": ["uint8", "uint16"]}),
+        ({"type": "OnnxStaticQuantization", "disable_search": True, "activation_type": {"type": "Categorical", "values": ["QInt8", "QUInt8"]}}, {"quantize.static.activations": ["int8", "uint8"]}),
+        ({"type": "OnnxStaticQuantization", "disable_search": True, "reduce_range": {"type": "Boolean"}}, {"quantize.static.reduce_range": [True, False]}),
+        ({"type": "OnnxStaticQuantization", "disable_search": True, "quant_format": "SEARCHABLE_VALUES"}, {"format": ["qdq", "qoperator"]}),
+    ],
+)  # fmt: skip
+def test_open_fields_of_passes_are_the_space(step: dict[str, Any], space: dict[str, Any]) -> None:
+    imported = searched({"q": step})
+    assert imported.recipe["search"]["space"] == space
+    assert not {"accuracy", "speed"} & imported.recipe.keys()
+    assert [each for each in imported.outcomes if each.note == UNKNOWN] == []
+
+
+def test_alternative_passes_are_values_of_the_method() -> None:
+    static = {
+        "type": "OnnxStaticQuantization",
+        "disable_search": True,
+        "activation_type": "QUInt8",
+        "calibrate_method": "Entropy",
+    }
+    dynamic = {"type": "OnnxDynamicQuantization", "disable_search": True}
+    expected = {"quantize": [{"static": {"activations": "uint8"}}, "dynamic"]}
+    for raw, flows in (({"q": [static, dynamic]}, None), ({"s": static, "d": dynamic}, [["s"], ["d"]])):
+        imported = searched(raw, pass_flows=flows)
+        assert imported.recipe["search"]["space"] == expected
+    two = searched({"q": [static, {"type": "OnnxStaticQuantization", "disable_search": True}]}).recipe["search"]["space"]
+    assert two == {"quantize": [{"static": {"activations": "uint8"}}, {"static": {}}], "calibrate": ["entropy", "minmax"]}
+    # Without a search the first one is taken.
+    alone = olive.convert(config({"q": [static, dynamic]}))
+    assert alone.recipe["quantize"] == {"static": {"activations": "uint8"}}
+    assert outcome(alone, "passes.q[1].type").verdict == "refused"
+
+
+def test_goals_of_a_search_are_limits_and_priorities_its_goals() -> None:
+    metrics = [
+        metric("latency", sub("avg", 2, goal("percent-min-improvement", 20)), sub("p90", 3, goal("threshold", 30))),
+        metric(
+            "accuracy", sub("accuracy_score", 1, goal("percent-max-degradation", 2)), sub("f1_score", 4, goal("threshold", 0.8))
+        ),
+        metric("throughput", sub("avg", goal=goal("min-improvement", 3))),
+    ]
+    imported = searched(
+        {"q": {"type": "IncQuantization", "approach": "SEARCHABLE_VALUES"}}, evaluators={"scores": {"metrics": metrics}}
+    )
+    search = imported.recipe["search"]
+    assert search["goals"] == ["metric", "latency", "latency@p90", "f1"]
+    assert search["limits"] == [
+        {"of": "latency", "min_gain": 20.0},
+        {"of": "latency@p90", "at_most": 30.0},
+        {"max_drop": 0.02, "relative": True},
+        {"of": "f1", "at_least": 0.8},
+    ]
+    assert outcome(imported, "evaluators.scores.metrics[2].sub_types[0].goal.value").verdict == "refused"
+    assert outcome(imported, "evaluators.scores.metrics[0].sub_types[0].priority").key == "search.goals"
+
+
+def test_accuracy_aware_passes_keep_their_criterion_in_each_trial() -> None:
+    step = {
+        "type": "IncQuantization",
+        "approach": "SEARCHABLE_VALUES",
+        "metric": metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.01))),
+        "tuning_criterion": {"timeout": 120},
+    }
+    made = searched({"q": step}).recipe
+    assert made["search"]["space"]["accuracy"] == [{"max_drop": 0.01, "minutes": 2.0}]
+    assert made["search"]["limits"] == [{"max_drop": 0.03}]
+
+
+def test_a_strategy_without_anything_to_vary_is_no_search() -> None:
+    step = {"type": "OnnxStaticQuantization", "disable_search": True}
+    made = olive.convert(config({"q": step}, search_strategy={"sampler": "tpe", "max_samples": 3})).recipe
+    assert "search" not in made
+    assert made["accuracy"] == {"max_drop": 0.03}
+    trained = {"t": {"type": "QuantizationAwareTraining"}, "q": {"type": "OnnxQuantization"}}
+    assert "search" not in olive.convert(config(trained, search_strategy=True)).recipe
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     (tmp_path / "script.py").write_text(SCRIPT)

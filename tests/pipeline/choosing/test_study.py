@@ -299,7 +299,7 @@ def test_a_wrong_space_is_one_sentence(wanted: dict[str, Any], message: str) -> 
 
 
 def test_options_go_with_the_plugins_that_have_them(tmp_path: Path) -> None:
-    wanted = {"quantize": ["static", "dynamic"], "quantize.static.per_channel": [True, False]}
+    wanted = {"quantize.static.per_channel": [True, False], "quantize": ["static", "dynamic"], "calibrate": ["minmax", "mse"]}
     recipe = recipe_of(space=wanted, sampler="exhaustive")
     result = study.search(
         recipe,
@@ -312,8 +312,11 @@ def test_options_go_with_the_plugins_that_have_them(tmp_path: Path) -> None:
     )
     assert [each.variant.changes for each in result.found] == [
         {},
-        {"quantize.static.per_channel": False},
+        {"calibrate": "mse"},
+        # Dynamic quantization calibrates nothing.
         {"quantize": "dynamic"},
+        {"quantize.static.per_channel": False},
+        {"calibrate": "mse", "quantize.static.per_channel": False},
     ]
 
 

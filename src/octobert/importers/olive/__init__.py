@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core.tabular import Row, Tabular
-from octobert.importers.olive import data, document, engine, finishing, goals, model, passes, rendering, systems
+from octobert.importers.olive import data, document, engine, finishing, goals, model, passes, rendering, searching, systems
 from octobert.importers.olive.document import is_config, is_config_file
 from octobert.importers.olive.draft import Draft
 from octobert.importers.olive.layout import Config, Pass, config_of
@@ -73,6 +73,7 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     config = config_of(raw, where=where, folder=folder)
     draft = Draft(config)
     steps = config.passes()
+    draft.searching = searching.is_searched(config, steps)
     model.read(draft)
     evaluator = config.named("evaluators", config.get("evaluator"))
     metrics = goals.metrics_of(evaluator)
@@ -86,6 +87,7 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     finishing.fit(draft)
     finishing.shapes(draft)
     engine.read(draft)
+    searching.finish(draft)
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)

@@ -47,6 +47,14 @@ class Draft:
         self.implied: dict[str, Node] = {}
         # Fields that ask for inputs and outputs bound to a device.
         self.bound: list[Node] = []
+        # Whether the config searches; key of a recipe → values, and the paths of fields that became such values.
+        self.searching = False
+        self.space: dict[str, list[Any]] = {}
+        self.opened: set[str] = set()
+        # Keys of `search`; (priority, figure) of its goals; and its limits.
+        self.strategy: dict[str, Any] = {}
+        self.goals: list[tuple[int, str]] = []
+        self.limits: list[dict[str, Any]] = []
         # (execution provider, kind of option, options, field), until the targets are known.
         self.settings: list[tuple[str, str, Mapping[str, Any], Node]] = []
 
@@ -88,6 +96,8 @@ class Draft:
 def apply(draft: Draft, node: Node, *tables: Mapping[str, Rule]) -> None:
     """Apply to each field of a mapping the rule of the first table that has one. Fields without a rule are unknown."""
     for name, field in node.items():
+        if field.path in draft.opened:
+            continue
         rule = next((table[name] for table in tables if name in table), None)
         if rule is not None and field.value is not None:
             rule(draft, field)

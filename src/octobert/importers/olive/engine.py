@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from octobert.importers.olive import searching
 from octobert.importers.olive.draft import Draft, Rule, apply, false_is_default, needless, refuse
 from octobert.importers.outcomes import Node
 
@@ -17,6 +18,9 @@ def read(draft: Draft) -> None:
 
 
 def _search(draft: Draft, node: Node) -> None:
+    if draft.searching:
+        searching.strategy(draft, node)
+        return
     if not isinstance(node.value, Mapping):
         if node.value is True and not draft.has("accuracy"):
             node.refused("a search needs a goal for a metric")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octobert.core.session import SessionEntries
-from octobert.importers.olive import scripts, systems
+from octobert.importers.olive import scripts, searching, systems
 from octobert.importers.olive.data import post_process
 from octobert.importers.olive.draft import Draft, Rule, apply, key, needless, refuse
 from octobert.importers.olive.model import path_of_script
@@ -40,6 +40,7 @@ _OWN = {
     "next-sentence": ("accuracy", "f1"),
     "fill-mask": ("accuracy", "pseudo_perplexity"),
 }
+_LAST = 1000
 _TIMES = ("avg", "min", "max", "p50", "p90", "p99")
 _ONE = "a recipe has one accuracy criterion, and a goal with a higher priority is it"
 
@@ -66,24 +67,52 @@ def read(draft: Draft, metrics: list[Node]) -> None:
     """Set metrics, criteria and what is timed."""
     wanted: list[Any] = []
     goals: list[tuple[int, Node, str, Node]] = []
+    searched: list[tuple[int, Node, str]] = []
     for metric in metrics:
         kind = _type(metric)
         for part in _subs(metric):
             priority = part.get("priority")
-            rank = priority.value if priority is not None and type(priority.value) is int and priority.value > 0 else 1000
+            rank = priority.value if priority is not None and type(priority.value) is int and priority.value > 0 else _LAST
+            name = None
             if kind in ("latency", "throughput"):
                 _timed(draft, part, kind)
             else:
                 name = _scored(draft, metric, part, kind, wanted)
-                if (goal := part.get("goal")) is not None and name:
+                if (goal := part.get("goal")) is not None and name and not draft.searching:
                     goals.append((rank, goal, name, part))
+            if draft.searching and (figure := name or _figure(part, kind)) is not None:
+                searched.append((rank, part, figure))
+                if rank < _LAST and priority is not None:
+                    priority.mapped("search.goals")
             apply(draft, part, _SUB)
         _metric(draft, metric, kind)
     own = _OWN.get(draft.task, ())
+    for rank, part, figure in searched:
+        _searched(draft, part, figure, rank, default=next(iter([*wanted, *own]), ""))
     if any(each not in own for each in wanted):
         draft.set("metric", wanted)
     for index, (_, goal, name, _) in enumerate(sorted(goals, key=lambda each: each[0])):
         accuracy_goal(draft, goal, name, default=next(iter([*wanted, *own]), name)) if not index else goal.refused(_ONE)
+
+
+def _figure(part: Node, kind: str) -> str | None:
+    """The figure that a sub type of times or sizes means."""
+    name = part.get("name") or part.get("sub_type")
+    if kind == "size_on_disk":
+        return "size"
+    if kind not in ("latency", "throughput"):
+        return None
+    percentile = name is not None and kind == "latency" and name.text in ("p50", "p75", "p90", "p95", "p99")
+    return f"latency@{name.text}" if percentile and name is not None else kind
+
+
+def _searched(draft: Draft, part: Node, figure: str, rank: int, default: str) -> None:
+    """A goal and a limit of the search."""
+    figure = "metric" if figure == default else figure
+    if rank < _LAST:
+        draft.goals.append((rank, figure))
+    if (goal := part.get("goal")) is not None:
+        searching.limit(draft, goal, figure)
 
 
 def _type(metric: Node) -> str:
@@ -182,7 +211,7 @@ def _timed(draft: Draft, part: Node, kind: str) -> None:
         name.not_needed(f"every report has {name.text} of each model, and rows per second")
     elif name is not None:
         name.refused(f"reports have {', '.join(_TIMES)}; report.json has every sample")
-    if goal is not None:
+    if goal is not None and not draft.searching:
         _speed_goal(draft, goal, kind)
     settings = part.get("metric_config")
     if settings is not None:

@@ -8,7 +8,7 @@ objects, a mapping of lists, or a list; data configs, evaluators and systems are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,19 @@ MODEL_DATA = "__input_model_data_config__"
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: its name in the config, its type in lower case, and its fields."""
+    """One pass.
+
+    Args:
+        name: in the config.
+        kind: its type in lower case.
+        node: its fields.
+        others: alternatives, of which a search takes the best.
+    """
 
     name: str
     kind: str
     node: Node
+    others: tuple[Pass, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,40 +80,50 @@ class Config:
             RecipeError: a flow or a type is not there.
         """
         given = self.get("passes")
-        named: dict[str, Node] = {}
+        named: dict[str, list[Node]] = {}
         if given is not None and isinstance(given.value, Mapping):
-            named = {key: self._first(node) for key, node in given.items()}
+            named = {
+                key: node.elements() if isinstance(node.value, list) and node.value else [node] for key, node in given.items()
+            }
         elif given is not None:
-            named = {str(index): node for index, node in enumerate(given.elements())}
+            named = {str(index): [node] for index, node in enumerate(given.elements())}
         order = list(named)
         flows = self.get("pass_flows")
-        if flows is not None and flows.value:
-            first, *others = flows.elements()
-            # Scalars of a list of lists are one leaf.
-            flows.not_needed("passes are taken in the order of the first flow") if not others else flows.refused(
-                f"a recipe has one order of passes; the first flow is taken: {', '.join(map(str, first.value))}"
-            )
-            order = [str(name) for name in first.value]
-            for name in named.keys() - set(order):
-                named[name].refused("the first flow does not run this pass")
-        return [self._pass(name, named) for name in order]
+        if flows is None or not flows.value:
+            return [self._pass(name, named) for name in order]
+        first, *others = flows.elements()
+        # Scalars of a list of lists are one leaf.
+        flows.not_needed("passes are taken in the order of the first flow") if not others else flows.refused(
+            f"a recipe has one order of passes, that of the first flow: {', '.join(map(str, first.value))}; in a search, "
+            "passes of the others that quantize are alternatives"
+        )
+        steps = [self._pass(str(name), named) for name in first.value]
+        more = [str(name) for flow in others for name in flow.value if name not in first.value]
+        return self._beside(steps, [self._pass(name, named) for name in dict.fromkeys(more)], named)
 
-    def _first(self, node: Node) -> Node:
-        if not isinstance(node.value, list) or not node.value:
-            return node
-        first, *others = node.elements()
-        for other in others:
-            other.refused("an alternative for Olive's search; a recipe has one, and the first is taken")
-        return first
+    def _beside(self, steps: list[Pass], more: list[Pass], named: Mapping[str, list[Node]]) -> list[Pass]:
+        """Steps, with passes of other flows as alternatives of the one that quantizes."""
+        place = next((index for index, step in enumerate(steps) if "quantization" in step.kind), None)
+        used = {step.name for step in steps}
+        if place is not None:
+            beside = [each for each in more if "quantization" in each.kind]
+            steps[place] = replace(steps[place], others=(*steps[place].others, *beside))
+            used |= {each.name for each in beside}
+        for name in named.keys() - used:
+            for node in named[name]:
+                node.refused("the first flow does not run this pass")
+        return steps
 
-    def _pass(self, name: str, named: Mapping[str, Node]) -> Pass:
-        node = named.get(name)
-        kind = node.get("type") if node is not None else None
-        if node is None:
+    def _pass(self, name: str, named: Mapping[str, list[Node]]) -> Pass:
+        if name not in named:
             raise RecipeError(f'there is no pass "{name}"', where=f"{self.where}: pass_flows", fix=did_you_mean(name, named))
-        if kind is None:
-            raise RecipeError("the pass has no type", where=f"{self.where}: {node.path}")
-        return Pass(name, kind.text.lower(), node)
+        found = []
+        for node in named[name]:
+            kind = node.get("type")
+            if kind is None:
+                raise RecipeError("the pass has no type", where=f"{self.where}: {node.path}")
+            found.append(Pass(name, kind.text.lower(), node))
+        return replace(found[0], others=tuple(found[1:]))
 
     def named(self, field: str, reference: Node | None) -> Node | None:
         """What a field refers to: by its name in `systems`, `evaluators` or `data_configs`, or written in place.

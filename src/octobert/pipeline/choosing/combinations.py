@@ -31,6 +31,7 @@ KEYS = (
     "calibration_provider",
     "quantize",
     "corrections",
+    "accuracy",
     "shape",
     "format",
     "opset",
@@ -145,7 +146,8 @@ class Combinations:
         return combination.keys() == {*self._fixed, *self.space} and self._fixed.items() <= combination.items()
 
     def _variant(self, combination: Combination) -> tuple[Combination, Variant, str]:
-        changes = {key: json.loads(text) for key, text in combination.items()}
+        # A plugin before its options, which it would take away again.
+        changes = {key: json.loads(combination[key]) for key in sorted(combination, key=lambda key: key.count("."))}
         try:
             variant = self._variant_of(changes)
         except RecipeError:

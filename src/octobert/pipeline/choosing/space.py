@@ -74,6 +74,11 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
         # The recipe's own method, with its options.
         del rest["quantize"]
     full = recipe_of(recipe, _unnamed(target, rest))
+    if (offered := _offer(full)) is not None:
+        # A method that calibrates nothing is the same with all calibrators.
+        idle = _FAMILIES.keys() - set(offered.varies)
+        rest = {key: value for key, value in rest.items() if key.partition(".")[0] not in idle}
+        full = recipe_of(recipe, _unnamed(target, rest))
     for key in sorted(rest, reverse=True):
         fewer = {other: value for other, value in rest.items() if other != key}
         if not any(other.startswith(f"{key}.") for other in fewer) and _same(_recipe_or_none(recipe, target, fewer), full):

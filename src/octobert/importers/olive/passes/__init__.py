@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octobert.core.errors import RecipeError, did_you_mean
+from octobert.importers.olive import searching
 from octobert.importers.olive.draft import Draft, Rule, apply, needless, refuse
 from octobert.importers.olive.layout import Pass
 from octobert.importers.olive.passes import graph, inc, npu, openvino, quantization, runtime, training
@@ -11,7 +12,7 @@ _FILES = "large weights are written beside the graph where they have to be"
 _COMMON: dict[str, Rule] = {
     "type": needless("octobert has no passes; this one's fields are below"),
     "name": needless("names the pass"),
-    "disable_search": needless("octobert searches plans, not passes"),
+    "disable_search": needless("fields of the pass that the config does not name have their defaults"),
     "host": needless("octobert runs where it is called"),
     "evaluator": refuse("a recipe has one evaluation, of the finished models"),
     "output_name": needless("a package has the name of its target"),
@@ -58,10 +59,34 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             raise RecipeError(what, where=where, got=_written(step), fix="remove the pass")
         if step.kind not in PASSES:
             raise RecipeError("the importer does not know this pass", where=where, got=_written(step), fix=_nearest(step.kind))
+        if draft.searching:
+            searching.open_(draft, step)
         before, table = PASSES[step.kind]
         if before is not None:
             before(draft, step.node)
         apply(draft, step.node, table, _COMMON)
+        _alternatives(draft, step)
+
+
+def _alternatives(draft: Draft, step: Pass) -> None:
+    """Add what may take the place of a pass to the search; without a search, the pass itself is taken."""
+    for other in step.others:
+        own = Draft(draft.config)
+        if draft.searching and draft.method is not None and other.kind in PASSES and "quantization" in other.kind:
+            read(own, [other])
+        if own.method is None:
+            other.node.refused("an alternative for Olive's search; a recipe has one, and the first is taken")
+            continue
+        values = draft.space.setdefault("quantize", [draft.method])
+        # The name of the recipe's own method means that method with its options.
+        values.append({own.method: own.options} if own.options or own.method == draft.method else own.method)
+        for key in ("calibrate", "transforms", "corrections"):
+            matters = key != "calibrate" or own.method == "static"
+            if matters and (own.has(key) or draft.has(key) or key in draft.space):
+                default = "minmax" if key == "calibrate" else []
+                both = [draft.recipe.get(key, default), own.recipe.get(key, default)]
+                listed = draft.space.setdefault(key, [])
+                listed.extend(value for value in both if value not in listed)
 
 
 def _written(step: Pass) -> str:

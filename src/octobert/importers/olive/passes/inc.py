@@ -42,6 +42,14 @@ def _tuned(draft: Draft, node: Node) -> None:
 
 def _metric(draft: Draft, node: Node) -> None:
     """The metric of an accuracy-aware quantization: its goal is the criterion, unless the evaluator has one."""
+    if draft.searching:
+        # Each trial of the search has the criterion; the evaluator's goals are limits.
+        own = Draft(draft.config)
+        own.task = draft.task
+        goals.read(own, [node])
+        if own.has("accuracy"):
+            draft.recipe["accuracy"] = {**own.recipe["accuracy"], **draft.recipe.get("accuracy", {})}
+        return
     if draft.has("accuracy"):
         node.not_needed("the evaluator has a goal for the same metric, which is the criterion")
         return

@@ -61,7 +61,9 @@ def by_mode(draft: Draft, step: Node) -> None:
     """The method of a pass that has several."""
     mode = step.get("quant_mode") or step.get("approach")
     name = mode.text if mode is not None else "static"
-    if name == SEARCHABLE:
+    if mode is not None and mode.path in draft.opened:
+        draft.method = draft.method or "static"
+    elif name == SEARCHABLE:
         assert mode is not None
         draft.method = "static"
         mode.refused(_SEARCHED)
