@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import queue
 import threading
@@ -55,14 +56,20 @@ def precision_problem(precision: str) -> str | None:
     problem = unavailable("openvino", environment.install("openvino"))
     if problem is not None:
         return problem.missing
-    import openvino
-
     name, capability, limits = _NATIVE[precision]
-    if capability not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    if capability not in _cpu_types():
         return f"this CPU does not compute in {name}"
     # The limit is for simulating other CPUs. OpenVINO does not know it, and cannot open models in the type.
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
     return f"ONEDNN_MAX_CPU_ISA={limit} excludes {name}" if limit in limits else None
+
+
+@functools.cache
+def _cpu_types() -> tuple[str, ...]:
+    """Return OpenVINO's names of the types that this CPU computes in."""
+    import openvino
+
+    return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
 
 def model_file(package: Path) -> Path:
