@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,23 +21,11 @@ from octobert.core import plugins
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel
 from tests.support.checkpoints import make_checkpoint
+from tests.support.packages import EXTRA, install_extra
 from tests.support.runs import write_pairs
 
 ALL = [(family, name) for family in plugins.FAMILIES for name in plugins.names(family)]
 RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "sklearn", "scipy")
-SOURCES = Path(__file__).parent / "support" / "extra_plugins"
-# Entry point group → the plugin of that group in `SOURCES`.
-EXTRA = {
-    "calibrators": "extra-calibrator",
-    "commands": "extra-command",
-    "corrections": "extra-correction",
-    "families": "extra-family",
-    "methods": "extra-method",
-    "placements": "extra-placement",
-    "targets": "extra-target",
-    "tasks": "extra-task",
-    "transforms": "extra-transform",
-}
 
 
 def protocol_of(family: str) -> type:
@@ -124,22 +111,11 @@ def test_a_plugin_without_its_parts_is_noticed() -> None:
 # --- plugins of another package
 
 
-def install(folder: Path) -> None:
-    """Install the extra plugins as a distribution: one file for each, and the entry points that name them."""
-    facts = folder / "octobert_extra-1.0.dist-info"
-    facts.mkdir(parents=True)
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: octobert-extra\nVersion: 1.0\n")
-    sections = [f"[octobert.{group}]\n{name} = {name.replace('-', '_')}\n" for group, name in EXTRA.items()]
-    (facts / "entry_points.txt").write_text("\n".join(sections))
-    for name in EXTRA.values():
-        shutil.copy(SOURCES / f"{name.replace('-', '_')}.py", folder)
-
-
 @pytest.fixture(scope="module")
 def extra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the extra plugins, a checkpoint of the extra family, and rows."""
     folder = tmp_path_factory.mktemp("extra")
-    install(folder / "site")
+    install_extra(folder / "site")
     make_checkpoint(folder / "checkpoint", "ernie", "sequence-classification")
     write_pairs(folder / "data")
     recipe = {

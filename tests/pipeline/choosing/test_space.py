@@ -19,8 +19,7 @@ from octobert.quantization import methods
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 from tests.support.graphs import ranges_for
-from tests.support.packages import forget_plugins
-from tests.test_plugins import install
+from tests.support.packages import forget_plugins, install_extra
 
 TARGETS = ["ort-cpu", "openvino-cpu"]
 # Keys that are varied although a recipe sets them.
@@ -75,7 +74,7 @@ def test_a_form_is_not_tried_where_the_target_gains_nothing_by_it() -> None:
 
 def test_plugins_that_say_nothing_of_searches_are_used_where_they_are_named(tmp_path: Path, monkeypatch) -> None:
     """Those of another package: its calibrator has `SWEEP`, which every calibrator needs; the others declare nothing."""
-    install(tmp_path)
+    install_extra(tmp_path)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         forget_plugins()
