@@ -7,6 +7,7 @@ candidates changes in every round.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,6 +140,7 @@ def measure(
     seconds_per_shape: float = 60.0,
     warmup: int = 0,
     pause_ms: float = 10,
+    hopeless: float = math.inf,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Timed:
@@ -152,6 +154,8 @@ def measure(
         seconds_per_shape: time limit of each workload, in seconds.
         warmup: untimed runs of each candidate and workload before the first round.
         pause_ms: before each run of a candidate.
+        hopeless: a candidate that takes more than this factor of the fastest one's time in each of the first rounds is timed no
+            more; it has the samples of these rounds only.
         seed: of the order in each round.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
@@ -171,7 +175,7 @@ def measure(
         for workload in workloads:
             for worker in workers if warmup else ():
                 worker.ask("warm", (workload.rounds, warmup, 1))
-            latencies += _time_workload(workers, workload, repeats, seconds_per_shape, seed, on_progress)
+            latencies += _time_workload(workers, workload, repeats, seconds_per_shape, hopeless, seed, on_progress)
         load = before.load_until(CpuTimes.now())
         devices = [worker.ask("device", None) or worker.candidate.device for worker in workers]
         peaks = [worker.ask("peak", None) for worker in workers]
@@ -263,21 +267,24 @@ def _time_workload(
     workload: Workload,
     repeats: int,
     seconds: float,
+    hopeless: float,
     seed: int,
     on_progress: Callable[[str, int, int], None] | None,
 ) -> list[Latency]:
     generator = np.random.default_rng(seed)
     samples: dict[str, list[float]] = {w.candidate.title: [] for w in workers}
-    rows = tokens = 0
+    rows, tokens, running = 0, 0, workers
     label = f"timing {workload.batch} × {workload.sequence}"
     started, total, done = time.perf_counter(), repeats, 0
     while done < total:
         feeds = workload.rounds[done % len(workload.rounds)]
-        for index in generator.permutation(len(workers)):
-            samples[workers[index].candidate.title].append(workers[index].ask("time", feeds))
+        for index in generator.permutation(len(running)):
+            samples[running[index].candidate.title].append(running[index].ask("time", feeds))
         rows, tokens = rows + len(feeds["input_ids"]), tokens + int(feeds["attention_mask"].sum())
         done += 1
         if done == _FIRST_ROUNDS:
+            fastest = np.min(list(samples.values()), axis=0)
+            running = [each for each in workers if np.any(samples[each.candidate.title] <= hopeless * fastest)]
             per_round = (time.perf_counter() - started) / done
             total = min(repeats, max(_MIN_ROUNDS, int(seconds / per_round)))
         if on_progress:

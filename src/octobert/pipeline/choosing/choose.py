@@ -53,7 +53,6 @@ class Search:
     variants: list[Variant] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     best: Variant | None = None
-    ended: str = "no model that could be better is left"
 
     @property
     def goals(self) -> tuple[str, ...]:
@@ -72,10 +71,7 @@ class Search:
 
     def out_of_time(self) -> bool:
         """Whether the time is over; a search without a result goes on to its first one."""
-        if self.minutes_left > 0:
-            return False
-        self.ended = "the time limit was reached"
-        return True
+        return self.minutes_left <= 0
 
     def cost(self, variant: Variant) -> Figure:
         """What is to be small, relative to the reference: time, size or memory."""
@@ -133,17 +129,22 @@ def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, 
     if not search.by_metric:
         _repair(search, queue)
     _last_race(search)
-    return _results(search), search.ended
+    ended = "the time limit was reached" if search.out_of_time() else "no model that could be better is left"
+    return _results(search), ended
 
 
 def _in_order_of_cost(search: Search) -> list[Variant]:
     """Time variants in races with fewer and fewer of them, and return all that are left, cheapest first."""
     trials, recipe = search.trials, search.trials.facts.recipe
     running = search.add(space.first(recipe))
+    if not trials.about_time and not search.by_metric:
+        running += search.add([v for each in running for v in space.faster(recipe, each)])
+        return sorted(running, key=lambda v: search.cost(v).value)
     trials.race(running, ROUNDS[0])
     running = _without_slow(search, running, reach=True)
     running += search.add([v for each in running for v in space.faster(recipe, each)])
     for number, rounds in enumerate(ROUNDS[1:]):
+        # Half of the time is for accuracy.
         if len(running) < 2 or search.minutes_left < search.settings.minutes / 2:
             break
         trials.race(running, rounds)
@@ -223,8 +224,8 @@ def _try(search: Search, variant: Variant) -> bool:
     if not _keeps_so_far(search, variant):
         search.note()
         return False
-    rivals = [] if search.best is None else [search.best]
-    trials.race([variant, *rivals], ROUNDS[1])
+    if trials.about_time:
+        trials.race([variant, *([] if search.best is None else [search.best])], ROUNDS[1])
     if search.keeps(variant):
         search.best = variant if search.best is None else search.better(search.best, variant)
     search.note()
@@ -243,7 +244,7 @@ def _last_race(search: Search) -> None:
         return
     ranked = limits.order([trials.found(v) for v in able], search.goals, trials.metric, trials.ratio)
     finalists = [found.variant for found in ranked[:FINALISTS]]
-    if len(finalists) > 1 and search.minutes_left > 0:
+    if len(finalists) > 1 and not search.out_of_time():
         trials.race(finalists, LAST_ROUNDS)
         kept = [trials.found(v) for v in finalists if search.keeps(v)]
         ranked = limits.order(kept, search.goals, trials.metric, trials.ratio) if kept else ranked

@@ -33,7 +33,15 @@ from octobert.report.reasons import Words
 BEST = "best"
 RECIPE = f"{BEST}.yaml"
 # Environment variables that make a runtime use fewer instructions than the CPU has.
-SIMULATING = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+SIMULATING = (
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_CPU_ISA_HINTS",
+    "DNNL_CPU_ISA_HINTS",
+    "ATEN_CPU_CAPABILITY",
+    "FBGEMM_ENABLE_INSTRUCTIONS",
+    "MKL_ENABLE_INSTRUCTIONS",
+)
 
 
 def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:

@@ -33,6 +33,8 @@ _SECONDS_PER_ROUND = 0.2
 # Memory of a process that runs a model: several times its file, and the runtime. Races take at most half of the machine's.
 _COPIES, _RUNTIME_BYTES, _SHARE = 4, 300e6, 0.5
 _FEWEST = 4
+# Figures of models that have run.
+TIMED = UNITS.keys() - {"size"}
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Trials:
 
     Attributes:
         metric: the main metric.
-        seconds: that the search has taken, in earlier runs of the same search as well.
+        about_time: whether the goal or a limit is known only of a model that has run.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Trials:
     ) -> None:
         self.facts, self.reference, self.limits = facts, reference, tuple(wanted)
         self._work, self._goals = work, tuple(goals)
+        named = {figure_named(name).name for name in (goals[0], *(limit.of for limit in wanted))}
+        self.about_time = bool(named & TIMED)
         self._states: dict[str, _State] = {}
         self._races: list[race.Race] = []
         self._ratios: dict[tuple[str, str, int], Figure] = {}
@@ -255,7 +259,7 @@ class Trials:
         problems = limits.missed(self.limits, found, self._float(found, variant), self.metric)
         if problems:
             return found.model_copy(update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)})
-        known = verdict is not None and (timed is not None or variant == self.reference)
+        known = verdict is not None and (timed is not None or variant == self.reference or not self.about_time)
         return found.model_copy(update={"state": "admissible" if known else "not tried", "reason": NOT_TRIED})
 
     def find(self, variant: Variant, rounds: int = 40) -> Found:
@@ -275,7 +279,8 @@ class Trials:
         key = (variant.name, other.name, both[-1])
         if key not in self._ratios:
             times = self._races[both[-1]].times
-            mine, others = (np.array(times[each.name].samples_ms) for each in (variant, other))
+            pairs = zip(times[variant.name].samples_ms, times[other.name].samples_ms, strict=False)
+            mine, others = np.array(list(pairs)).T
             wanted = figure_named(self._goals[0]).percentile
             # Without a percentile each text is compared with itself.
             compared = (mine / others, 50.0, None) if wanted is None else (mine, wanted, others)
