@@ -244,7 +244,7 @@ def _last_race(search: Search) -> None:
         return
     ranked = limits.order([trials.found(v) for v in able], search.goals, trials.metric, trials.ratio)
     finalists = [found.variant for found in ranked[:FINALISTS]]
-    if len(finalists) > 1 and not search.out_of_time():
+    if not search.out_of_time() and (len(finalists) > 1 or not trials.about_time):
         trials.race(finalists, LAST_ROUNDS)
         kept = [trials.found(v) for v in finalists if search.keeps(v)]
         ranked = limits.order(kept, search.goals, trials.metric, trials.ratio) if kept else ranked
@@ -258,7 +258,7 @@ def _results(search: Search) -> list[Found]:
     words = Words(search.settings.goal, trials.metric, reference)
     everything = [trials.found(v) for v in {v.name: v for v in (*search.variants, trials.reference)}.values()]
     if search.best is None:
-        judged = [found for found in everything if found.drops and found.time_ms is not None]
+        judged = [found for found in everything if found.drops and (found.time_ms is not None or not trials.about_time)]
         chosen = limits.nearest(judged, search.settings.limits, reference, trials.metric)
     else:
         best = trials.found(search.best)

@@ -9,7 +9,7 @@ from typing import Any
 
 from octobert import targets
 from octobert.config import loading
-from octobert.config.choosing import figure_named
+from octobert.config.choosing import Choose, figure_named
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core.errors import TargetError
@@ -18,12 +18,12 @@ from octobert.core.results import Report
 from octobert.core.selection import Found, Selection, Variant
 from octobert.core.settings import GOALS
 from octobert.pipeline import planner
-from octobert.pipeline.choosing import choose, space
+from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.facts import RunFacts, facts_of
 from octobert.pipeline.output import publish_run
-from octobert.pipeline.publishing import check_output
+from octobert.pipeline.publishing import HIDDEN, check_output
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.store import Artifact
 from octobert.pipeline.work import Listener, Silent, Work, at_work
@@ -32,6 +32,8 @@ from octobert.report.reasons import Words
 
 BEST = "best"
 RECIPE = f"{BEST}.yaml"
+# File with the trials of `search`, in the hidden folder of the output directory.
+STUDY = "study.log"
 # Environment variables that make a runtime use fewer instructions than the CPU has.
 SIMULATING = (
     "ONEDNN_MAX_CPU_ISA",
@@ -62,7 +64,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     names = dict.fromkeys(recipe.targets, BEST)
     check_output(planner.steps_for(facts), out, names=names)
     with at_work(recipe, out, listener, executor) as (work, notes):
-        selection, trials = _selected(facts, written, work, listener)
+        selection, trials = _selected(facts, written, out, work, listener)
         winner = selection.best.variant
         facts = _final_facts(trials, winner)
         steps = planner.steps_for(facts)
@@ -86,12 +88,12 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
 
 
 def _with_targets(recipe: Recipe) -> Recipe:
-    """The recipe with all targets that a search may take: those that it names, or every target on this CPU.
+    """The recipe with all targets that a search may take: those that it names; for `choose`, else, every target on this CPU.
 
     Raises:
         TargetError: none of them can run here.
     """
-    named = "targets" in recipe.model_fields_set
+    named = "targets" in recipe.model_fields_set or recipe.choose is None
     wanted = recipe.targets if named else targets.names()
     modules = {name: targets.load(name) for name in wanted}
     missing = {name: problem for name, module in modules.items() if (problem := module.probe().missing)}
@@ -104,7 +106,7 @@ def _with_targets(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"targets": able})
 
 
-def _selected(facts: RunFacts, written: dict[str, Any], work: Work, listener: Listener) -> tuple[Selection, Trials]:
+def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener) -> tuple[Selection, Trials]:
     """Search.
 
     Args:
@@ -113,17 +115,17 @@ def _selected(facts: RunFacts, written: dict[str, Any], work: Work, listener: Li
     recipe = facts.recipe
     settings = recipe.choose or recipe.search
     assert settings is not None
-    goals = (recipe.choose.goal, *recipe.choose.ties) if recipe.choose else recipe.search.goals  # type: ignore[union-attr]
     reference = space.first(recipe)[0]
+    goals = (settings.goal, *settings.ties) if isinstance(settings, Choose) else settings.goals
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
-    if recipe.choose is not None:
 
-        def tell(best: Found | None, done: int, total: int) -> None:
-            listener.searched(best, done, total, trials.seconds, recipe.choose.minutes)  # type: ignore[union-attr]
+    def tell(best: Found | None, done: int, total: int) -> None:
+        listener.searched(best, done, total, trials.seconds, settings.minutes)
 
-        found, ended = choose.choose(trials, recipe.choose, tell)
+    if isinstance(settings, Choose):
+        found, ended = choose.choose(trials, settings, tell)
     else:
-        raise NotImplementedError
+        found, ended = listed.search(trials, settings, out / HIDDEN / STUDY, tell)
     winner = found[0]
     words = Words(goals[0], trials.metric, trials.found(reference))
     selection = Selection(

@@ -109,6 +109,11 @@ class Trials:
         return sum(bool(state.races or state.verdict or state.problem) for state in states)
 
     @property
+    def rows_digest(self) -> str:
+        """Of the rows that variants are calibrated and judged on."""
+        return self._shared["data"].digest
+
+    @property
     def rows(self) -> int:
         """Number of tuning rows."""
         verdict = self._states[self.reference.name].verdict
