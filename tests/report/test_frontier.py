@@ -10,7 +10,7 @@ import pytest
 
 from octobert.core.selection import Selection
 from octobert.report import frontier, html
-from tests.support.selections import found, selection
+from tests.support.selections import figure, found, selection
 
 SVG = "{http://www.w3.org/2000/svg}"
 # Coordinates in the SVG have two digits; half of the last one, in milliseconds and points, with room for the slope.
@@ -132,6 +132,15 @@ def test_nothing_to_draw() -> None:
     reference = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
     assert frontier.svg(selection(reference)) == ""
     assert drawn(selection(reference, reference)) is not None
+
+
+def test_a_metric_that_is_undefined_is_not_drawn() -> None:
+    """The correlation of equal predictions is undefined."""
+    choice = selection()
+    undefined = [each.model_copy(update={"drops": {"f1": figure(float("nan"), 0.0)}}) for each in choice.found[1:3]]
+    root = drawn(choice.model_copy(update={"found": (choice.found[0], *undefined, *choice.found[3:])}))
+    assert "nan" not in ElementTree.tostring(root, encoding="unicode")
+    assert undefined[0].variant.name not in variants(root)
 
 
 def test_texts_of_others_are_only_texts() -> None:

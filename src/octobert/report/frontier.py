@@ -101,11 +101,12 @@ class _Places:
 
 
 def points(choice: Selection) -> list[Point]:
-    """Return the variants whose goal and drop are known, in the units of the axes; none without a metric."""
+    """Return the variants whose goal and drop are known and finite, in the units of the axes; none without a metric."""
     words, metric = Words.of(choice), choice.metric or ""
     unit = 100.0 if words.in_points(metric) else 1.0
     found = ((each, _cost(choice, each), each.drops.get(metric)) for each in choices.in_order(choice))
-    return [Point(each, x, _scaled(y, unit)) for each, x, y in found if x is not None and y is not None]
+    known = [Point(each, x, _scaled(y, unit)) for each, x, y in found if x is not None and y is not None]
+    return [point for point in known if all(map(math.isfinite, (*_ends(point.x), *_ends(point.y))))]
 
 
 def axes(choice: Selection, drawn: Sequence[Point]) -> tuple[Axis, Axis]:
@@ -118,7 +119,7 @@ def axes(choice: Selection, drawn: Sequence[Point]) -> tuple[Axis, Axis]:
     limit = None if choice.accepted_drop is None else unit * choice.accepted_drop
     # What is far above everything that matters would press the rest together.
     matter = [p.y.high for p in drawn if p.found.state == "admissible" or p.found.variant.name == choice.winner]
-    top = max([*matter, _FAR * (limit or 0.0)])
+    top = max([*(matter or [p.y.high for p in drawn]), _FAR * (limit or 0.0)])
     top = max([top, *(p.y.high for p in drawn if p.y.high <= _FAR * top)])
     bottom = min(0.0, *(p.y.low for p in drawn))
     margin = 0.06 * ((top - bottom) or 1.0)
@@ -248,6 +249,10 @@ def _cost_title(choice: Selection) -> str:
 
 def _is_time(choice: Selection) -> bool:
     return choice.goal not in ("size", "memory", "throughput")
+
+
+def _ends(figure: Figure) -> tuple[float, float, float]:
+    return figure.value, figure.low, figure.high
 
 
 def _plain(text: str) -> str:
