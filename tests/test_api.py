@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 import octobert
-from octobert.api.runs import _Estimate
+from octobert.api.runs import _Estimate, _Listener
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.tabular import Tabular
 from octobert.pipeline.planner import steps_of
 from octobert.report import progress as progress_module
 from tests.support.runs import TARGETS
+from tests.support.selections import selection
 
 RECIPE = {"model": "m", "task": "mrpc", "data": "d"}
 
@@ -198,6 +199,26 @@ def test_the_time_left_is_that_of_an_earlier_run_and_of_steps_that_run_again(fin
         '{}\nnot json\n{"event": "finished", "step": "report", "seconds": 1}\n'
     )
     assert estimate(tmp_path).left_from(steps["data"]) is None
+
+
+def test_a_search_tells_how_far_it_is_and_its_steps_have_no_place(finished, tmp_path) -> None:
+    first, second, *_ = steps = steps_of(finished[0])
+    events: list[octobert.ProgressEvent] = []
+    listener = _Listener(events.append, tmp_path)
+    choice = selection()
+    listener.started(first)
+    listener.searched(None, 0, 18, 0.0, None)
+    listener.searched(choice.best, 12, 18, 190.0, 20)
+    listener.planned(steps)
+    listener.started(second)
+    assert [(e.step, e.state, e.number, e.best) for e in events] == [
+        (first.name, "started", 0, ""),
+        ("search", "searching", 0, ""),
+        ("search", "searching", 0, "openvino-cpu int8"),
+        (second.name, "started", 2, ""),
+    ]
+    assert (events[1].left_seconds, events[2].left_seconds) == (None, 1010.0)
+    assert events[2].detail == "best so far: openvino-cpu int8, 3.5 × (12 of 18 variants, 3:10 of 20:00)"
 
 
 def test_the_package_is_typed() -> None:

@@ -320,7 +320,10 @@ class _Listener:
     def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None:
         from octobert.report import choices
 
-        self._progress(ProgressEvent("search", "note", choices.best_so_far(best, done, total, seconds, minutes)))
+        detail = choices.best_so_far(best, done, total, seconds, minutes)
+        left = None if minutes is None else max(0.0, 60 * minutes - seconds)
+        name = "" if best is None else best.variant.name
+        self._progress(ProgressEvent("search", "searching", detail, done, total, seconds, left_seconds=left, best=name))
 
     def finished(self, step: Step, artifact: Artifact, reused: bool) -> None:
         state: Literal["reused", "finished"] = "reused" if reused else "finished"
@@ -329,8 +332,8 @@ class _Listener:
 
     def _tell(self, step: Step, state: Literal["started", "running", "finished", "reused"], **facts: Any) -> None:
         numbers = self._estimate.numbers
-        # A search plans its steps one after the other.
-        number = numbers.setdefault(step.name, len(numbers) + 1)
+        # The steps of a search are not planned, and have no number.
+        number = numbers.get(step.name, 0)
         self._progress(ProgressEvent(step.name, state, number=number, steps=len(numbers), **facts))
 
 
@@ -346,14 +349,14 @@ class _Estimate:
     def plan(self, steps: Sequence[Step]) -> None:
         from octobert.pipeline.runner import earlier_seconds
 
-        self._steps, self._seconds = list(steps), earlier_seconds(self._out)
+        self._steps, self._seconds, self._running = list(steps), earlier_seconds(self._out), set()
         self.numbers = {step.name: number for number, step in enumerate(steps, start=1)}
 
     def left_from(self, step: Step) -> float | None:
         """Seconds from the start of a step to the end; None unless every step until then has run here before."""
-        self._running.add(step.name)
-        if step not in self._steps:
+        if step.name not in self.numbers:
             return None
+        self._running.add(step.name)
         running, left = set(self._running), 0.0
         for later in self._steps[self.numbers[step.name] - 1 :]:
             # A step whose inputs are not made anew will be reused.

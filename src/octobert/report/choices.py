@@ -9,7 +9,7 @@ from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import Report
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report.progress import duration
-from octobert.report.reasons import Words, bytes_of, points, times_text
+from octobert.report.reasons import COSTS, Words, cost_of, points, times_text
 
 # The best of several variants, and those that would be better still.
 _BEST = {
@@ -17,6 +17,8 @@ _BEST = {
     "throughput": ("the one with the highest throughput", "faster"),
     "size": ("the smallest one", "smaller"),
     "memory": ("the one with the least memory", "smaller"),
+    "load": ("the quickest one to load", "quicker"),
+    "speedup": ("the fastest one", "faster"),
 }
 # What tables say of a variant's state.
 STATES = {
@@ -141,13 +143,12 @@ def _gains(choice: Selection, words: Words, report: Report) -> list[str]:
     """What the winner gains: over the float models of the final run, or of the search where the winner is a float model."""
     best, goal = choice.best, figure_named(choice.goal).name
     gains = []
-    if goal in ("size", "memory"):
-        ours, theirs = bytes_of(best, goal), bytes_of(words.reference, goal)
-        if ours and theirs and best is not words.reference:
-            what = {"size": "smaller", "memory": "less memory"}[goal]
-            gains.append(
-                f"{times_text(theirs / ours)} × {what} than {choice.reference} ({ours / 1e6:.0f}, not {theirs / 1e6:.0f} MB)"
-            )
+    if goal in COSTS:
+        ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)
+        if ours and theirs and best.variant.name != choice.reference:
+            less = {"size": "smaller", "memory": "less memory", "load": "quicker to load"}[goal]
+            than = f"than {choice.reference} ({ours:.0f}, not {theirs:.0f} {UNITS[goal]})"
+            gains.append(f"{times_text(theirs / ours)} × {less} {than}")
     if best.variant.precision == "f32":
         found = best.ratio
         over = [] if found is None else [(choice.reference, 1 / found.value, 1 / found.high, 1 / found.low)]
@@ -243,8 +244,8 @@ def _kind(found: Found) -> tuple[str, str]:
 def _first(words: Words, found: Sequence[Found]) -> Found | None:
     """The best of several in the goal."""
     goal = figure_named(words.goal).name
-    if goal in ("size", "memory"):
-        return min((each for each in found if bytes_of(each, goal)), key=lambda each: bytes_of(each, goal) or 0, default=None)
+    if goal in COSTS:
+        return min((each for each in found if cost_of(each, goal)), key=lambda each: cost_of(each, goal) or 0.0, default=None)
     if goal not in UNITS:
         judged = [each for each in found if words.key(words.goal) in each.drops]
         return min(judged, key=lambda each: each.drops[words.key(words.goal)].value, default=None)

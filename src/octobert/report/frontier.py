@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
+from octobert.config.choosing import UNITS, figure_named
 from octobert.core.plain import printable
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report import choices
-from octobert.report.reasons import Words, bytes_of
+from octobert.report.reasons import COSTS, Words, cost_of
 from octobert.report.times import ms
 
 WIDTH, HEIGHT = 680, 420
@@ -226,7 +227,7 @@ def _draw_labels(root: ElementTree.Element, choice: Selection, drawn: Sequence[P
 def _details(choice: Selection, point: Point) -> str:
     """Everything about a variant, shown where a pointer rests on it."""
     found, words = point.found, Words.of(choice)
-    unit = "" if choice.goal == "throughput" else " MB" if not _is_time(choice) and choice.goal in ("size", "memory") else " ms"
+    unit = " rows/s" if choice.goal == "throughput" else f" {UNITS.get(choice.goal, 'ms')}"
     parts = [f"{point.x.value:.4g}{unit} ({point.x.low:.4g} to {point.x.high:.4g})"]
     drop = found.drops[choice.metric or ""]
     parts.append(f"{words.name('metric')} drops by {words.drop(choice.metric or '', drop)} on {found.rows:,} rows")
@@ -235,20 +236,21 @@ def _details(choice: Selection, point: Point) -> str:
 
 def _cost(choice: Selection, found: Found) -> Figure | None:
     """What a variant costs, by the goal: less is better, but for throughput."""
-    if choice.goal in ("size", "memory"):
-        size = bytes_of(found, choice.goal)
-        return None if size is None else Figure(value=size / 1e6, low=size / 1e6, high=size / 1e6)
+    if choice.goal in COSTS:
+        cost = cost_of(found, choice.goal)
+        return None if cost is None else Figure(value=cost, low=cost, high=cost)
     return choices.speed_of(choice, found)
 
 
 def _cost_title(choice: Selection) -> str:
-    titles = {"size": "size in MB", "memory": "peak memory in MB", "throughput": "rows per second, more is better"}
-    name = Words.of(choice).name(choice.goal) if choice.goal.startswith("latency") else "latency"
-    return titles.get(choice.goal, f"{name} in ms")
+    if choice.goal == "throughput":
+        return "rows per second, more is better"
+    shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency") else "latency"
+    return f"{Words.of(choice).name(shown)} in {UNITS[figure_named(shown).name]}"
 
 
 def _is_time(choice: Selection) -> bool:
-    return choice.goal not in ("size", "memory", "throughput")
+    return choice.goal not in (*COSTS, "throughput")
 
 
 def _ends(figure: Figure) -> tuple[float, float, float]:

@@ -15,6 +15,12 @@ from octobert.core.selection import Figure, Found, Selection
 
 NOT_TRIED = "the search ended before it was tried"
 _NAMES = {"memory": "peak memory", "load": "load time"}
+# Goals that are costs beside time: what is said of more, and of as much.
+COSTS = {
+    "size": ("larger", "as small"),
+    "memory": ("more memory", "as little memory"),
+    "load": ("longer to load", "as quick to load"),
+}
 
 
 @dataclass(frozen=True)
@@ -137,10 +143,10 @@ class Words:
         """
         than, as_ = (f" than {best.variant.name}", f" as {best.variant.name}") if named else ("", "")
         goal = figure_named(self.goal).name
-        if goal in ("size", "memory"):
-            more, equal = {"size": ("larger", "small"), "memory": ("more memory", "little memory")}[goal]
-            ratio = (bytes_of(found, goal) or 1) / (bytes_of(best, goal) or 1)
-            return f"{times_text(ratio)} × {more}{than}" if ratio > 1.005 else f"as {equal}{as_}"
+        if goal in COSTS:
+            more, equal = COSTS[goal]
+            ratio = (cost_of(found, goal) or 1) / (cost_of(best, goal) or 1)
+            return f"{times_text(ratio)} × {more}{than}" if ratio > 1.005 else f"{equal}{as_}"
         if goal not in UNITS:
             lost = self._loses(found, best, self.key(goal))
             return f"worse by {lost}{than}" if lost else f"as good{as_} within the noise"
@@ -202,9 +208,12 @@ def relative(found: Found, best: Found) -> Figure | None:
     return Figure(value=ours.value / theirs.value, low=ours.low / theirs.high, high=ours.high / theirs.low)
 
 
-def bytes_of(found: Found, goal: str) -> int | None:
-    """The size or the memory of a variant."""
-    return found.size_bytes if goal == "size" else found.peak_memory_bytes
+def cost_of(found: Found, goal: str) -> float | None:
+    """The figure of a goal in `COSTS`, in its unit; None where it is not known."""
+    if goal == "load":
+        return found.figures[goal].value if goal in found.figures else None
+    size = found.size_bytes if goal == "size" else found.peak_memory_bytes
+    return None if size is None else size / 1e6
 
 
 def _unit(figure: str) -> str:
