@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from octobert import targets
@@ -9,8 +11,12 @@ from octobert.config.loading import parse
 from octobert.core import capability
 from octobert.core.errors import RecipeError
 from octobert.core.plan import QuantPlan
-from octobert.core.session import SessionEntries
+from octobert.core.results import PackageManifest
+from octobert.core.session import SessionEntries, SessionOptions
+from octobert.evaluation import candidates
+from octobert.inference.opened import FloatModel, Opened
 from octobert.pipeline import preflight
+from octobert.pipeline.facts import RunFacts
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 
@@ -51,6 +57,40 @@ def test_options_of_float_types_are_safe_in_packages_and_known_to_the_runtime() 
             if targets.load(name).probe().available:
                 runtime = runtimes.load(targets.load(name).CAPABILITIES.runtime)
                 runtime.check_entries(SessionEntries(options=options), targets.load(name).CAPABILITIES.device)
+
+
+def test_targets_get_the_options_and_float_baselines_keep_their_precision(monkeypatch) -> None:
+    computes(monkeypatch, "bf16")
+    changes = {"quantize": {"float": {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
+    asked = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
+    # Of all that is known of a run only the recipe counts here.
+    known = RunFacts(**{field.name: None for field in dataclasses.fields(RunFacts)} | {"recipe": asked})  # type: ignore[arg-type]
+    assert known.entries("openvino-cpu").options == {HINT: "bf16"}
+    for other in (known.entries("openvino-f32"), known.entries("ort-f32"), known.session("openvino-cpu")):
+        assert other == SessionEntries()
+
+
+def test_packages_are_opened_in_the_type_where_the_cpu_computes_in_it(tmp_path, monkeypatch) -> None:
+    plan = QuantPlan(method="float", placement="none", target="openvino-cpu", decisions=(), float_parts="bfloat16")
+    manifest = PackageManifest.model_construct(plan=plan)
+    opened = Opened(tmp_path, tmp_path / "openvino_model.xml", "openvino-cpu", tmp_path, manifest=manifest)
+    opened = dataclasses.replace(opened, floating=FloatModel(tmp_path / "model.onnx"))
+    computes(monkeypatch, "bf16")
+    assert candidates.candidate_of(opened).entries.options == {HINT: "bf16"}
+    # Another device has other types; the float model keeps its precision.
+    assert candidates.candidate_of(opened, device="AUTO").entries == SessionEntries()
+    floating = candidates.float_of(opened, "openvino-f32")
+    assert floating is not None
+    assert floating.entries == SessionEntries()
+    computes(monkeypatch)
+    assert candidates.candidate_of(opened).entries == SessionEntries()
+
+
+def test_the_runtime_reports_the_type_that_it_computes_in(float_path) -> None:
+    pytest.importorskip("openvino")
+    entries = runtimes.entries_in(SessionEntries(), CAPABILITIES, "bfloat16")
+    session = targets.load("openvino-cpu").open_session(float_path, SessionOptions(entries=entries))
+    assert session.precision == ("bf16" if openvino.precision_problem("bf16") is None else "f32")
 
 
 @pytest.mark.parametrize("method", ["float", "static", "weight-only"])

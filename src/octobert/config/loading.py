@@ -314,6 +314,15 @@ def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def as_plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain data as a user would write it, without default values."""
+    plain: dict[str, Any] = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
+    for key in plugin_families():
+        if key in plain:
+            plain[key] = [_short(item) for item in plain[key]] if isinstance(plain[key], list) else _short(plain[key])
+    return plain
+
+
 def as_yaml(recipe: Recipe) -> str:
     """The recipe as a user would write it, without default values.
 
@@ -326,11 +335,7 @@ def as_yaml(recipe: Recipe) -> str:
         data:
           source: d
     """
-    plain = json.loads(recipe.model_dump_json(by_alias=True, exclude_defaults=True))
-    for key in plugin_families():
-        if key in plain:
-            plain[key] = [_short(item) for item in plain[key]] if isinstance(plain[key], list) else _short(plain[key])
-    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    return str(yaml.safe_dump(as_plain(recipe), sort_keys=False, allow_unicode=True))
 
 
 def as_file(recipe: Recipe) -> str:

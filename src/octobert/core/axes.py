@@ -33,8 +33,9 @@ class Axis(FrozenModel):
         names: short texts of the values; empty where the values speak for themselves.
         changes: what another value can change.
         again: first step that runs again for another value.
-        gain: largest factor by which another value has made a model faster in our measurements. A model that is slower than the
-            fastest one by more than this is not varied along the axis.
+        gain: largest factor by which another value has made a model faster in our measurements; 1 where none has, and the
+            values are tried for accuracy only. A model that is slower than the fastest one by more than this is not varied
+            along the axis.
         promise: from 0 to 1, how likely another value brings back lost accuracy. It orders what a search tries.
         together: other keys → values that these values are good with.
 

@@ -16,7 +16,7 @@ import yaml
 
 from octobert import targets
 from octobert.config.choosing import UNITS, figure_named
-from octobert.config.loading import as_yaml, changed, options_of, parse
+from octobert.config.loading import as_plain, changed, options_of, parse
 from octobert.config.recipe import Accuracy, Choice, Recipe, plugin_families
 from octobert.core.axes import Again, Axis, Form, Offer
 from octobert.core.errors import RecipeError, did_you_mean
@@ -41,8 +41,7 @@ def recipe_of(recipe: Recipe, variant: Variant) -> Recipe:
     Raises:
         RecipeError: a change is not one that a recipe takes.
     """
-    raw = yaml.safe_load(as_yaml(recipe))
-    raw = {key: value for key, value in raw.items() if key not in _SEARCHING}
+    raw = {key: value for key, value in as_plain(recipe).items() if key not in _SEARCHING}
     raw["targets"] = [variant.target]
     raw["session"] = {target: entries for target, entries in raw.get("session", {}).items() if target == variant.target}
     changes = [f"{key}={_yaml(value)}" for key, value in variant.changes.items()]
@@ -114,21 +113,21 @@ def left_out(recipe: Recipe) -> list[tuple[Variant, str]]:
 
 
 def faster(recipe: Recipe, variant: Variant) -> list[Variant]:
-    """Return variants with another value of one axis that changes the time, the largest gain first."""
-    axes = sorted((axis for axis in axes_of(recipe, variant) if "time" in axis.changes), key=lambda axis: -axis.gain)
+    """Return variants with another value of one axis that has made models faster, the largest gain first."""
+    axes = sorted((axis for axis in axes_of(recipe, variant) if axis.gain > 1), key=lambda axis: -axis.gain)
     moved = (_moved(recipe, variant, [(axis, value)]) for axis in axes for value in axis.values)
     return _distinct(moved, [variant])
 
 
 def nearer(recipe: Recipe, variant: Variant, *, minutes: float = 10) -> list[Variant]:
-    """Return variants that are as fast and may be more accurate: at most a dozen, the most promising and cheapest first.
+    """Return variants that may be more accurate, and are not faster: at most a dozen, the most promising and cheapest first.
 
     Single values come first, then combinations of two keys, at last the search for layers that have to stay float.
 
     Args:
         minutes: time limit of that search.
     """
-    axes = [axis for axis in axes_of(recipe, variant) if axis.changes == ("numbers",)]
+    axes = [axis for axis in axes_of(recipe, variant) if "numbers" in axis.changes and axis.gain == 1]
     moves = [(axis, value) for axis in axes for value in axis.values]
     # The first value of each axis before all second ones; among equal promises the one that makes least again.
     moves.sort(key=lambda move: (move[0].values.index(move[1]) > 0, -move[0].promise, -_WORK.index(move[0].again)))
@@ -178,7 +177,7 @@ def reach(recipe: Recipe, variant: Variant) -> float:
     """Return the factor by which axes that are not yet changed may make a variant faster at most."""
     gains: dict[str, float] = {}
     for axis in axes_of(recipe, variant):
-        if "time" in axis.changes and axis.key not in variant.changes:
+        if axis.key not in variant.changes:
             gains[axis.key] = max(axis.gain, gains.get(axis.key, 1.0))
     return math.prod(gains.values())
 

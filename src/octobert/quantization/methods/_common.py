@@ -27,6 +27,8 @@ _PARTS = {
     "head": ("head", "decoder"),
     "embedding": ("embeddings",),
 }
+# All kinds of sites.
+_KINDS = tuple(f"{role}@{part}" for role in ROLES for part in _PARTS[role.split(".")[0]])
 _WILD = frozenset("*?[")
 EMBEDDING_REASON = "stored as int8 rows, dequantized after the lookup: a quarter of the bytes"
 
@@ -42,7 +44,7 @@ def known_placement(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if value not in choices:
             raise ValueError(f'there is no placement "{value}"; {did_you_mean(value, choices)}')
         return value
-    kinds = [*ROLES, *(f"{role}@{part}" for role in ROLES for part in _PARTS[role.split(".")[0]])]
+    kinds = [*ROLES, *_KINDS]
     for kind in value:
         if not any(fnmatchcase(name, kind) for name in kinds):
             raise ValueError(f'unknown kind of site "{kind}"; {did_you_mean(kind, kinds if "@" in kind else ROLES)}')
@@ -57,6 +59,12 @@ def placement_of(chosen: str | tuple[str, ...], capabilities: Capabilities) -> t
         return "custom", Placement(description="kinds of sites from the recipe", kinds=chosen)
     name = capabilities.placement if chosen == AUTO else chosen
     return name, placements.load(name)
+
+
+def kinds_of(placement: Placement) -> set[str]:
+    """Return the kinds of sites (`role@part`) that a placement quantizes."""
+    patterns = placement.kinds
+    return {kind for kind in _KINDS if any(fnmatchcase(kind if "@" in p else kind.partition("@")[0], p) for p in patterns)}
 
 
 def matches(pattern: str, site: Site) -> bool:

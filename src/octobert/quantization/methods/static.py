@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -12,7 +11,7 @@ from octobert.core.axes import Axis, Effect, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
 from octobert.core.frozen import FrozenModel
-from octobert.core.plan import ROLES, SHORT, Decision, DType, FloatType, Quantizer, QuantPlan, Site
+from octobert.core.plan import SHORT, Decision, DType, FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Interval, Ranges
 from octobert.quantization import placements
 from octobert.quantization.methods import _common
@@ -179,14 +178,9 @@ def _with_shared_qkv(decisions: Sequence[Decision]) -> list[Decision]:
 
 def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
     """Return one form; placements, float types and forms of products to vary."""
-    current, _ = _common.placement_of(options.placement, capabilities)
-    others = tuple(name for name in placements.names() if name != current and _in_integers(name, capabilities))
-    axes = [*_common.weight_axes("static")]
+    axes = [*_common.weight_axes("static"), *_placement_axes(options, capabilities)]
     both: tuple[Effect, ...] = ("numbers", "time")
     # Gains: MiniLM, one thread, AVX512-VNNI and bf16 units, fastest of 42 to 141 interleaved runs (2026-11-22).
-    if others:
-        # No other placement was faster than the target's own: 0.91 to 1.00. On other CPUs the order may be another.
-        axes.append(Axis(key=f"{WHERE}.placement", values=others, names=others, changes=both, again="calibrate", gain=1.05))
     used = _common.float_parts(options.float_parts, capabilities)
     kinds = tuple(kind for kind, why in problems.items() if why is None and kind != used)
     if kinds:
@@ -202,7 +196,26 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
     )
 
 
-def _in_integers(placement: str, capabilities: Capabilities) -> bool:
-    """Whether a target computes all that a placement quantizes in integers."""
-    kinds = [kind.partition("@")[0] for kind in placements.load(placement).kinds]
-    return all(role in capabilities.roles for role in ROLES if any(fnmatchcase(role, kind) for kind in kinds))
+def _placement_axes(options: Options, capabilities: Capabilities) -> Iterator[Axis]:
+    """Other placements whose sites the target computes in integers: those that quantize less, and the rest."""
+    current, placement = _common.placement_of(options.placement, capabilities)
+    taken = _common.kinds_of(placement)
+    less: list[str] = []
+    more: list[str] = []
+    # What quantizes most first.
+    every = {name: _common.kinds_of(placements.load(name)) for name in placements.names()}
+    for name, kinds in sorted(every.items(), key=lambda item: -len(item[1])):
+        if name != current and kinds != taken and all(kind.partition("@")[0] in capabilities.roles for kind in kinds):
+            (less if kinds < taken else more).append(name)
+    # No placement was faster than the target's own (0.91 to 1.00). On other CPUs the order may be another.
+    for names, gain, promise in ((less, 1.0, 0.3), (more, 1.05, 0.1)):
+        if names:
+            yield Axis(
+                key=f"{WHERE}.placement",
+                values=tuple(names),
+                names=tuple(names),
+                changes=("numbers", "time"),
+                again="calibrate",
+                gain=gain,
+                promise=promise,
+            )
