@@ -149,6 +149,8 @@ def make_checkpoint(
 
     torch.manual_seed(7)
     settings = {**tiny_settings(family), "initializer_range": 0.3, **overrides}
+    if "n_layers" in settings:
+        settings["n_layers"] = settings.pop("num_hidden_layers", settings["n_layers"])
     config = transformers.AutoConfig.for_model(family, **settings)
     if head == "sequence-classification":
         config.id2label, config.label2id = dict(enumerate(labels)), {name: i for i, name in enumerate(labels)}

@@ -161,7 +161,7 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
     # The newest may be half written; what comes of half a checkpoint is tested below.
     saved = max(int(path.parent.name.split("-")[1]) for path in scratch.glob("trainer/checkpoint-*/complete"))
     seen: list[int] = []
-    result = local.run(request(5), tmp_path / "second", lambda what, done, total: seen.append(done))
+    result = inline.run(request(5), tmp_path / "second", lambda what, done, total: seen.append(done))
     assert seen[0] == saved + 1 > 19
     for fact in ("steps", "loss"):
         assert result.summary[fact] == pytest.approx(report.stages["finetune"].summary[fact], abs=1e-5), fact

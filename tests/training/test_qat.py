@@ -48,6 +48,7 @@ def recipe_for(model: Path, data: Path, **changes: object) -> Recipe:
         "qat": QAT,
         "quantize": {"static": {"placement": "qdqbert"}},
         "targets": ["ort-cpu"],
+        "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
     }
     return parse({**plain, **changes})
@@ -149,11 +150,11 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
     step = step_of(recipe, "qat")
     settings = {"epochs": 4, "dropout": True}
 
-    def carry_out(name: str, scratch: str, minutes: float, on_progress) -> Response:
+    def carry_out(name: str, scratch: str, minutes: float, on_progress, executor=inline) -> Response:
         (tmp_path / name).mkdir()
         how = Training(checkpoint_minutes=minutes)
         request = request_of(step, tmp_path / scratch, made_of(recipe, out), training=how, settings=settings)
-        return local.run(request, tmp_path / name, on_progress)
+        return executor.run(request, tmp_path / name, on_progress)
 
     def kill_after(wanted: int):
         def kill(what: str, done: int, total: int) -> None:
@@ -164,7 +165,7 @@ def test_a_training_killed_twice_ends_as_one_that_was_not(finished, tmp_path) ->
 
     for name, at in (("first", 6), ("second", 12)):
         with pytest.raises(Killed):
-            carry_out(name, "killed", 1e-9, kill_after(at))
+            carry_out(name, "killed", 1e-9, kill_after(at), local)
     seen: list[int] = []
     resumed = carry_out("third", "killed", 5, lambda what, done, total: seen.append(done))
     whole = carry_out("whole", "never", 5, lambda *_: None)
@@ -184,7 +185,7 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path,
     step = step_of(recipe, "qat")
     code = tmp_path / "loop.py"
     code.write_text(
-        "import json, os, torch\n"
+        "import json, os, pathlib, torch\n"
         "def train(job):\n"
         "    model = job.model\n"
         "    if int(os.environ.get('WORLD_SIZE', 1)) > 1:\n"
@@ -197,7 +198,8 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path,
         "        optimizer.step()\n"
         "        optimizer.zero_grad()\n"
         "    ends = [end.tolist() for end in job.simulation.ranges.bounds()]\n"
-        f"    open({str(tmp_path)!r} + f'/rank-{{os.environ.get(\"RANK\", \"alone\")}}.json', 'w').write(json.dumps(ends))\n"
+        f'    path = pathlib.Path({str(tmp_path)!r}, f\'rank-{{os.environ.get("RANK", "alone")}}.json\')\n'
+        "    path.write_text(json.dumps(ends))\n"
     )
     settings = {"distill": None, "code": f"{code}:train"}
     # Neither torch's launcher nor what it starts imports from the working directory.
@@ -207,7 +209,7 @@ def test_two_processes_have_the_same_ranges_and_train_as_one(finished, tmp_path,
         (tmp_path / name).mkdir()
         how = Training(processes=count)
         request = request_of(step, tmp_path / f"scratch-{name}", made_of(recipe, out), training=how, settings=settings)
-        local.run(request, tmp_path / name, lambda *_: None, how)
+        (local.run if count > 1 else inline.run)(request, tmp_path / name, lambda *_: None, how)
     assert imported_from(hostile) == ""
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks[0] == ranks[1]
