@@ -22,6 +22,7 @@ from octobert.report.console import PlainConsole
 from octobert.report.progress import ProgressBar, ProgressEvent
 from octobert.report.terminal import table_of
 from tests.support.cli import octobert
+from tests.support.selections import selection
 
 # Markup that closes what was never opened, a colour, a new title of the window, a C1 sequence, an override of the direction.
 ENEMY = "[/red]\x1b[31m\x1b]0;title\x1b\\\x9b2J\u202egnp.exe"
@@ -126,7 +127,7 @@ def hostile(value: Any, path: tuple[int | str, ...], kept: set[Any]) -> Any:
 
 
 def test_no_text_becomes_a_part_of_the_html_report(finished) -> None:
-    report = finished[2].model_dump(mode="json", by_alias=True)
+    report = finished[2].model_copy(update={"choice": selection()}).model_dump(mode="json", by_alias=True)
     kept: set[Any] = keys_in(report) | {("recipe", key) for key in report["recipe"] if key != "model"}
     for _ in range(5):
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from octobert.config.choosing import UNITS, figure_named
+from octobert.config.choosing import UNITS
 from octobert.core.plain import printable
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report import choices
@@ -245,8 +245,8 @@ def _cost(choice: Selection, found: Found) -> Figure | None:
 def _cost_title(choice: Selection) -> str:
     if choice.goal == "throughput":
         return "rows per second, more is better"
-    shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency") else "latency"
-    return f"{Words.of(choice).name(shown)} in {UNITS[figure_named(shown).name]}"
+    shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
+    return f"{Words.of(choice).name(shown)} in {UNITS.get(shown, 'ms')}"
 
 
 def _is_time(choice: Selection) -> bool:
