@@ -17,6 +17,7 @@ from octobert.core.errors import DataError, RecipeError
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
+from octobert.report.summary import score_text
 from octobert.tasks import build, measured, measures_of
 
 ROWS = 120
@@ -158,6 +159,19 @@ def test_resamples_on_which_a_metric_fails_are_left_out(tmp_path) -> None:
     text = "def metric(predictions, references):\n    if references[0] == 1:\n        raise ValueError\n    return 1.0\n"
     found = scores_of(task, outputs, [0, *gold[1:]], code(tmp_path, text))["metric"]
     assert 200 < found.resamples < 800
+
+
+def test_a_metric_that_fails_on_all_resamples_has_no_interval(tmp_path, monkeypatch) -> None:
+    task, outputs, gold = classes(2)
+    monkeypatch.setattr(statistics, "SECONDS", 0.0)
+    rows = len(gold)
+    text = f"def metric(predictions, references):\n    if len({{*references}}) < {rows}:\n        raise ValueError\n    return 0.5\n"
+    asked = measured(task, measures_of([code(tmp_path, text)], None, task))
+    items = asked.items(outputs, NOTHING, list(range(rows)))
+    (found,) = statistics.scores_of("metric", asked.metrics["metric"], items, seed=0)
+    assert (found.value, found.low, found.high, found.resamples) == (0.5, None, None, 0)
+    assert score_text(found) == "0.5000 [no interval]"
+    assert statistics.paired(asked.metrics["metric"], items, items, seed=0) == (0.0, None, None, None)
 
 
 def test_postprocess_makes_the_predictions(tmp_path) -> None:

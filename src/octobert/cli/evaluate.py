@@ -73,12 +73,12 @@ def command(
         _show.document(result.model_dump(mode="json"))
         return
     from octobert.report import terminal
-    from octobert.report.summary import chance, probability
+    from octobert.report.summary import chance, interval, probability
 
     for name, scores in result.scores.items():
         for score in scores:
-            interval = f"[{score.low:.4f}, {score.high:.4f}]"
-            _show.line(f"{name:<14} {score.metric:<12} {score.value:.4f}  {interval}  {score.rows} rows")
+            ends = interval(score.low, score.high, ".4f")
+            _show.line(f"{name:<14} {score.metric:<12} {score.value:.4f}  {ends}  {score.rows} rows")
     if device:
         _show.line(f"The models ran on {result.device}, their float operators in {result.precision}.")
     comparison = result.comparison

@@ -45,8 +45,8 @@ class Score(FrozenModel):
     Args:
         metric: its name.
         value: on all rows.
-        low: lower end of the interval (percentile bootstrap over items).
-        high: upper end of the interval.
+        low: lower end of the interval (percentile bootstrap over items); None where the metric is undefined on every resample.
+        high: upper end of the interval, or None.
         rows: evaluation rows.
         chance: the best value on these rows of a model that does not read its input, such as the share of the most frequent
             class; None where the task does not say.
@@ -55,8 +55,8 @@ class Score(FrozenModel):
 
     metric: str
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     rows: int
     chance: float | None = None
     resamples: int = RESAMPLES
@@ -75,7 +75,8 @@ class Comparison(FrozenModel):
         reference: name of the float baseline.
         metric: name of the metric; None for data without labels.
         difference: metric of the candidate minus metric of the reference.
-        low: lower end of the paired 95 % confidence interval of the difference.
+        low: lower end of the paired 95 % confidence interval of the difference; None where the metric is undefined on every
+            resample, as are `high` and the bootstrap's `p_value` then.
         high: upper end of that interval.
         p_value: of the hypothesis "no difference": exact McNemar test for accuracy, otherwise the paired bootstrap.
         fidelity_name: what `fidelity` measures, such as agreement.

@@ -201,6 +201,8 @@ class AccuracyJudge:
         for name in dict.fromkeys(criterion.metric for criterion in self.criteria):
             metric = self._task.metrics[name]
             difference, low, high, _ = paired(metric, ours, theirs, seed=self._seed)
+            # Without an interval the value decides.
+            low, high = (difference, difference) if low is None or high is None else (low, high)
             found[name] = Difference(float(metric(ours)), -difference, -high, -low)
         return found
 

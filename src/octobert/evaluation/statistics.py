@@ -59,7 +59,7 @@ def scores_of(name: str, metric: Metric, items: np.ndarray, *, seed: int, chance
     for key, value in values.items():
         if np.isfinite(value):
             own = [each[key] for each in draws if np.isfinite(each.get(key, np.nan))]
-            low, high = _interval(own) if own else (value, value)
+            low, high = _interval(own) if own else (None, None)
             found.append(Score(metric=key, value=value, low=low, high=high, rows=len(items), resamples=len(own)))
     return found
 
@@ -81,7 +81,9 @@ def _in_time(resamples: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield indices
 
 
-def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -> tuple[float, float, float, float]:
+def paired(
+    metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int
+) -> tuple[float, float, float, float] | tuple[float, None, None, None]:
     """Compute the difference of a metric between two models on the same items, by the paired bootstrap.
 
     Args:
@@ -90,16 +92,19 @@ def paired(metric: Metric, ours: np.ndarray, theirs: np.ndarray, *, seed: int) -
         seed: of the resamples.
 
     Returns:
-        (ours minus theirs, lower and upper end of the 95 % interval, p-value of "no difference").
+        (ours minus theirs, lower and upper end of the 95 % interval, p-value of "no difference"). Where the metric is undefined
+        on every resample there is neither an interval nor a p-value.
     """
     difference = metric(ours) - metric(theirs)
     if isinstance(metric, Computed):
         both = ((_tried(metric, ours[i]), _tried(metric, theirs[i])) for i in _in_time(_resamples(len(ours), seed)))
-        draws = [next(iter(own.values())) - next(iter(other.values())) for own, other in both if own and other] or [difference]
+        draws = [next(iter(own.values())) - next(iter(other.values())) for own, other in both if own and other]
     else:
         draws = [metric(ours[i]) - metric(theirs[i]) for i in _resamples(len(ours), seed)]
-    low, high = _interval(draws)
     defined = np.array(draws)[np.isfinite(draws)]
+    if not len(defined):
+        return difference, None, None, None
+    low, high = _interval(draws)
     beyond = np.sum(np.abs(defined - defined.mean()) >= abs(difference) - 1e-12)
     p_value = float((beyond + 1) / (len(defined) + 1))
     return difference, low, high, p_value

@@ -17,7 +17,7 @@ import numpy as np
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import OctobertError, TargetError
-from octobert.core.measurements import Score
+from octobert.core.selection import Figure
 from octobert.core.session import Feeds, RuntimeOption
 from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
 from octobert.data.tokenization import Encoded
@@ -97,7 +97,7 @@ def tune(
         finals = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
         # Where every trial drew the default, nothing was timed yet.
         base_ms = float(np.median(base.times or [base.ms()]))
-    same = Score(metric=_RATIO, value=1.0, low=1.0, high=1.0, rows=0)
+    same = Figure(value=1.0, low=1.0, high=1.0)
     setting, ratio = min(finals, key=lambda result: result[1].value, default=(default, same))
     if ratio.high >= 1 - MARGIN:
         setting, ratio = default, same
@@ -210,9 +210,11 @@ def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> 
         return Tried(setting=setting, ratio=None, problem=str(error))
 
 
-def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Score:
+def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Figure:
     """Return the median ratio to the defaults over many rounds, with its interval."""
     with _Open(candidate, setting, work) as opened:
         result = score(_RATIO, lambda ratios: float(np.median(ratios)), np.array(_ratios(opened, base, _FINAL_ROUNDS)), seed=0)
     assert result is not None
-    return result
+    assert result.low is not None
+    assert result.high is not None
+    return Figure(value=result.value, low=result.low, high=result.high)

@@ -93,7 +93,17 @@ def score_text(score: Score) -> str:
         >>> score_text(Score(metric="f1", value=0.8186, low=0.7791, high=0.8552, rows=408))
         '0.8186 [0.779, 0.855]'
     """
-    return f"{score.value:.4f} [{score.low:.3f}, {score.high:.3f}]"
+    return f"{score.value:.4f} {interval(score.low, score.high, '.3f')}"
+
+
+def interval(low: float | None, high: float | None, form: str) -> str:
+    """Format a confidence interval, which a metric that is undefined on all resamples lacks.
+
+    Example:
+        >>> interval(0.25, 0.5, ".2f"), interval(None, None, ".2f")
+        ('[0.25, 0.50]', '[no interval]')
+    """
+    return "[no interval]" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
 
 
 def probability(p_value: float | None) -> str:
@@ -128,10 +138,11 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
     parts = []
     if comparison.difference is not None:
-        parts.append(
-            f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} "
-            f"(95 % confidence interval {comparison.low:+.4f} to {comparison.high:+.4f}, {probability(comparison.p_value)})"
-        )
+        certain = "no confidence interval: the metric is undefined on all resamples"
+        if comparison.low is not None:
+            ends = f"{comparison.low:+.4f} to {comparison.high:+.4f}"
+            certain = f"95 % confidence interval {ends}, {probability(comparison.p_value)}"
+        parts.append(f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})")
     is_share = comparison.fidelity_name == "agreement"
     fidelity = f"{comparison.fidelity:.2%}" if is_share else f"{comparison.fidelity:.5f}"
     against = "" if parts else f" with {comparison.reference}"
@@ -150,7 +161,7 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
     """
     sentences, name = [], comparison.reference
     score = score_named(comparison.metric, scores.get(name, ()))
-    if score is not None and score.chance is not None and score.low <= score.chance:
+    if score is not None and score.chance is not None and (score.low is None or score.low <= score.chance):
         better = "no better" if score.value <= score.chance else "not clearly better"
         constant = "one that always gives the most frequent answer" if score.metric == "accuracy" else "one that reads no input"
         sentences.append(
