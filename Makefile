@@ -33,8 +33,9 @@ test-shared: install
 
 # Several processes and machines on one search. PostgreSQL's server is that of the system (postgresql).
 test-cluster: install
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[postgres]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[postgres,ray]"
 	$(BIN)/python -m pytest -rs -m needs_cluster tests/pipeline/choosing/test_postgres.py
+	$(BIN)/python -m pytest -rs -m needs_cluster tests/pipeline/executors/test_ray.py
 
 coverage: install
 	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage

@@ -24,6 +24,8 @@ PACKAGES = (
     "tokenizers",
     "datasets",
 )
+# Variable with the number of cores that a process and its children may use.
+CORES = "PYTHON_CPU_COUNT"
 # Instruction sets that matter for 8-bit and bfloat16 arithmetic, as the kernel names them; later ones are faster.
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 
@@ -127,11 +129,16 @@ def cores() -> int:
 
 def restricted() -> bool:
     """Whether this process may use only some of the cores of the machine."""
-    return _allowed() < (os.cpu_count() or 1)
+    import psutil
+
+    return _allowed() < (psutil.cpu_count() or 1)
 
 
 def _allowed() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Python 3.13's own variable, for every version: a process that shares its machine is told how many cores are its own.
+    told = os.environ.get(CORES, "")
+    return min(allowed, max(1, int(told))) if told.isdecimal() else allowed
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:

@@ -146,7 +146,7 @@ class Step:
     @property
     def reads(self) -> list[UserFiles]:
         """Files of the user that it reads, or may read."""
-        return list(_files_in(self.options))
+        return list(files_in(self.options))
 
     @property
     def needs(self) -> dict[str, str]:
@@ -154,15 +154,15 @@ class Step:
         return {name: result.step for name, result in results_in(self.inputs)}
 
 
-def _files_in(value: Any) -> Iterator[UserFiles]:
+def files_in(value: Any) -> Iterator[UserFiles]:
     """The files of the user in options, however deep."""
     if isinstance(value, UserFiles):
         yield value
     elif isinstance(value, FrozenModel):
-        yield from (files for name in type(value).model_fields for files in _files_in(getattr(value, name)))
+        yield from (files for name in type(value).model_fields for files in files_in(getattr(value, name)))
     elif isinstance(value, Mapping | tuple):
         inner = value.values() if isinstance(value, Mapping) else value
-        yield from (files for each in inner for files in _files_in(each))
+        yield from (files for each in inner for files in files_in(each))
 
 
 def step(name: str, run: Callable[[Context[I, O]], Summary], inputs: I, options: O, launch: Training | None = None) -> Step:

@@ -118,6 +118,8 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
         yield from _of_extra("metrics", "metric", required=True)
     if recipe.tune:
         yield from _of_extra("tune", "tune", required=True)
+    if recipe.executor == "ray":
+        yield from _of_extra("ray", "executor", required=True)
     if own := _in_package(recipe):
         yield _package(Requirement(own), "model", required=True)
     if recipe.model.startswith("azureml://"):

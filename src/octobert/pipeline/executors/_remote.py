@@ -1,0 +1,150 @@
+"""The side of `executors.ray` that runs on a machine of the cluster: one attempt to run a stage.
+
+All that is needed comes with the `Order`. An error is an answer, so that Ray does not repeat it. The machine has to be like the
+one of the run: the same octobert, the same packages, the same instructions of the CPU, and the same files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octobert.core import environment, version
+from octobert.core.errors import OctobertError, StorageError, TargetError
+from octobert.core.files import atomic_write, files_in, storage_errors
+from octobert.core.inputs import unchanged
+from octobert.pipeline import contract, keys
+from octobert.pipeline.contract import Request
+from octobert.pipeline.executors import local
+
+# Files in the folder of a call, and in that of an attempt.
+TOKEN, PROGRESS, FILES = "token", "progress.json", "files"
+# Seconds between looks at what another machine writes, and until a shared folder shows it.
+PAUSE, _SETTLING = 0.3, 20.0
+_SHARE = "put {} into a folder that all machines share under the same path"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a machine of the cluster is asked to do.
+
+    Args:
+        request: the stage.
+        place: the folder of the call, for all attempts.
+        token: content of the file `token` in it.
+        directory: that relative paths begin at.
+        variables: environment variables; None removes one.
+        kind: what must be the same on all machines (see `kind_of`).
+    """
+
+    request: str
+    place: Path
+    token: str
+    directory: Path
+    variables: dict[str, str | None]
+    kind: dict[str, str]
+
+
+def attempt(order: Order) -> dict[str, Any]:
+    """Run a stage on the machine that Ray chose. An error is an answer, too."""
+    machine = socket.gethostname()
+    try:
+        with suppress(OSError):
+            os.chdir(order.directory)
+        for name, value in order.variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        request = Request.model_validate_json(order.request)
+        _check_kind(order, request.stage, machine)
+        _check_files(order, request, machine)
+        own = order.place / secrets.token_hex(4)
+        with storage_errors(own):
+            for folder in (own, own / FILES, own / "temporary"):
+                folder.mkdir()
+            request = request.model_copy(update={"scratch": own / "scratch", "temporary": own / "temporary"})
+            response = local.run(request, own / FILES, _Reporter(order.place / PROGRESS))
+            return {"attempt": own.name, "sizes": sizes_in(own / FILES), "response": response.model_dump(mode="json")}
+    except OctobertError as error:
+        return {"error": error.to_json(), "traceback": error.traceback}
+
+
+class _Reporter:
+    """Writes progress into a file that the driver reads, not more often than it reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._next = path, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PAUSE
+            with suppress(OSError), atomic_write(self._path) as partial:
+                partial.write_text(json.dumps([what, done, total]), encoding="utf-8")
+
+
+def kind_of(stage: str) -> dict[str, str]:
+    """What must be the same on all machines, so that a result is what its key says: part → value."""
+    return {
+        "octobert": version.__version__,
+        "octobert's code": keys.code_digest(stage)[:16],
+        **keys.package_versions(stage),
+        "instructions of the CPU": " ".join(environment.current().features),
+    }
+
+
+def _check_kind(order: Order, stage: str, machine: str) -> None:
+    """Raise TargetError where a machine has another octobert, other packages or another CPU than the one of the run."""
+    found = kind_of(stage)
+    for part in [*order.kind, *found]:
+        if found.get(part) != order.kind.get(part):
+            raise TargetError(
+                f"{part} is not what it is on the machine of the run, so results would differ",
+                where=f"machine {machine} of the cluster",
+                got=found.get(part) or "none",
+                expected=order.kind.get(part) or "none",
+                fix="make all machines alike",
+            )
+
+
+def _check_files(order: Order, request: Request, machine: str) -> None:
+    """Raise StorageError where a machine does not see the folder of the run, or files of the user, or sees others."""
+    where, fix = f"machine {machine} of the cluster", _SHARE.format("it")
+    if not settles(lambda: (order.place / TOKEN).read_text(encoding="ascii") == order.token):
+        folder = str(order.place.parent)
+        raise StorageError(
+            "the folder of the run is not there", where=where, got=folder, fix=_SHARE.format("--out (and --cache)")
+        )
+    options = importlib.import_module(f"{keys.STAGES}.{request.stage}").Options.model_validate(request.options)
+    for files in contract.files_in(options):
+        for path in files.places:
+            if not path.exists():
+                raise StorageError("a file of the run is not there", where=where, got=str(path.absolute()), fix=fix)
+        if not unchanged(files):
+            got = ", ".join(str(path.absolute()) for path in dict.fromkeys(files.places))
+            raise StorageError("a file of the run is not the same there", where=where, got=got, fix=fix)
+
+
+def settles(holds: Callable[[], bool]) -> bool:
+    """Whether something holds soon."""
+    last = time.monotonic() + _SETTLING
+    while True:
+        with suppress(OSError):
+            if holds():
+                return True
+        if time.monotonic() > last:
+            return False
+        time.sleep(PAUSE)
+
+
+def sizes_in(folder: Path) -> dict[str, int]:
+    """Relative path → bytes, of everything in a folder."""
+    return {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files_in(folder)}
