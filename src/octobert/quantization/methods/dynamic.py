@@ -80,4 +80,5 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
         forms=(Form(precision="int8 dynamic", why_not=why),),
         axes=_common.weight_axes("dynamic"),
         varies=("transforms", "corrections"),
+        falls_back=True,
     )

@@ -184,7 +184,8 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
     used = _common.float_parts(options.float_parts, capabilities)
     kinds = tuple(kind for kind, why in problems.items() if why is None and kind != used)
     if kinds:
-        # bfloat16 in OpenVINO: 1.02 at 128 tokens, 1.05 at 256, 1.12 at 512, where attention takes more of the time.
+        # bfloat16 in OpenVINO, two runs: 0.98 and 1.04 at 128 tokens, 0.87 and 1.05 at 256, 1.07 and 1.12 at 512, where
+        # attention takes more of the time.
         names = tuple(f"{SHORT[kind]} parts" for kind in kinds)
         axes.append(Axis(key=f"{WHERE}.float_parts", values=kinds, names=names, changes=both, again="quantize", gain=1.15))
     if capabilities.qoperator:

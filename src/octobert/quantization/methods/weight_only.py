@@ -76,4 +76,5 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
         forms=(Form(precision="int8 weights", saves=("size", "memory")),),
         axes=_common.weight_axes("weight-only"),
         varies=("corrections",),
+        falls_back=True,
     )
