@@ -129,10 +129,12 @@ def best_so_far(best: Found | None, done: int, total: int, seconds: float, minut
     Args:
         best: the best variant until now; None before the first one.
         done: variants that were tried.
-        total: variants that are known.
+        total: variants that are known; 0 before the search begins.
         seconds: since the beginning of the search.
         minutes: time limit; None where there is none.
     """
+    if not total:
+        return "searching for the best model"
     name = "nothing yet" if best is None else best.variant.name
     gain = "" if best is None or best.ratio is None else f", {times_text(1 / best.ratio.value)} ×"
     limit = "" if minutes is None else f" of {duration(60 * minutes)}"

@@ -122,6 +122,7 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
     def tell(best: Found | None, done: int, total: int) -> None:
         listener.searched(best, done, total, trials.seconds, settings.minutes)
 
+    tell(None, 0, 0)
     if isinstance(settings, Choose):
         found, ended = choose.choose(trials, settings, tell)
     else:
