@@ -65,7 +65,8 @@ def space_of(
     if len(recipe.targets) > 1 and "targets" not in space:
         present = [name for name in recipe.targets if targets.load(name).probe().available]
         space = {"targets": tuple(present or recipe.targets[:1]), **space}
-    for key, values in space.items():
+    # Targets first: those of the recipe are the same ones.
+    for key, values in sorted(space.items(), key=lambda item: item[0] != "targets"):
         _check_values(key, values, space, variant_of)
     return {key: tuple(json.dumps(value, sort_keys=True) for value in values) for key, values in space.items()}
 
@@ -89,7 +90,7 @@ def _check_values(
             except RecipeError as error:
                 problems.append(error)
         if len(problems) == len(beside or [{}]):
-            raise RecipeError(_mistake(problems[0]), where=where)
+            raise RecipeError(_mistake(problems[0]).removeprefix(f"{key}: "), where=where)
 
 
 def _check_target(name: Any, where: str) -> None:

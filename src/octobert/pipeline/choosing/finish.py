@@ -60,6 +60,8 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     written, recipe = loading.as_written(recipe), _with_targets(recipe)
     settings = recipe.choose or recipe.search
     assert settings is not None
+    if recipe.search is not None:
+        listed.check(recipe)
     facts = facts_of(recipe, tune=True)
     names = dict.fromkeys(recipe.targets, BEST)
     check_output(planner.steps_for(facts), out, names=names)
@@ -88,12 +90,15 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
 
 
 def _with_targets(recipe: Recipe) -> Recipe:
-    """The recipe with all targets that a search may take: those that it names; for `choose`, else, every target on this CPU.
+    """The recipe with all targets that a search may take: those that it names, or with `choose` every target on this CPU.
 
     Raises:
         TargetError: none of them can run here.
     """
-    named = "targets" in recipe.model_fields_set or recipe.choose is None
+    if recipe.search is not None:
+        # `listed.check` says what is wrong with them.
+        return recipe.model_copy(update={"targets": tuple(recipe.search.space.get("targets", recipe.targets))})
+    named = "targets" in recipe.model_fields_set
     wanted = recipe.targets if named else targets.names()
     modules = {name: targets.load(name) for name in wanted}
     missing = {name: problem for name, module in modules.items() if (problem := module.probe().missing)}

@@ -65,6 +65,10 @@ def _journal(path: Path, *, alone: bool) -> Any:
 
     # Locks are files beside it, which have to be found from any working directory.
     path = Path(os.path.abspath(path))
+    if path.is_dir():
+        raise StorageError(
+            "a search keeps its trials in a file, and this is a folder", where=str(path), fix="name a file in it"
+        )
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if alone:

@@ -177,9 +177,10 @@ class _Rounds:
         """
         while True:
             minutes = self.settings.minutes
-            if minutes is not None and self.seconds() > 60 * minutes:
-                return f"after {minutes:g} minutes"
             tried = self.claims.tried()
+            # A search without a result goes on to its first one.
+            if minutes is not None and self.seconds() > 60 * minutes and any(each.found for each in tried):
+                return f"after {minutes:g} minutes"
             running = [each for each in tried if each.found is None]
             enough = len(tried) >= most
             index = None if enough else self._next(combinations, tried)

@@ -161,8 +161,14 @@ class Trials:
                 state.made = made
         return [variant for variant in variants if self._states[variant.name].problem is None]
 
-    def race(self, variants: Sequence[Variant], rounds: int) -> None:
-        """Time variants in turn, together with the reference, in groups that fit into the memory."""
+    def race(self, variants: Sequence[Variant], rounds: int, number: int | None = None) -> None:
+        """Time variants in turn, together with the reference, in groups that fit into the memory.
+
+        Args:
+            variants: to be timed.
+            rounds: of the race.
+            number: by which its rows are drawn, and an earlier run of it is found. Default: of the races so far.
+        """
         fit = [v for v in self.make(variants, draft=True) if v.name != self.reference.name]
         sizes = [self._size(v) for v in (*fit, self.reference)]
         memory = _COPIES * max(sizes) + _RUNTIME_BYTES
@@ -170,9 +176,9 @@ class Trials:
         leader = fit[:1]
         groups = [fit[:most], *([*leader, *fit[i : i + most - 1]] for i in range(most, len(fit), most - 1))]
         for group in groups:
-            self._race([self.reference, *group], rounds)
+            self._race([self.reference, *group], rounds, number)
 
-    def _race(self, variants: Sequence[Variant], rounds: int) -> None:
+    def _race(self, variants: Sequence[Variant], rounds: int, drawn: int | None) -> None:
         number, goal = len(self._races), figure_named(self._goals[0])
         kind: Goal = "throughput" if goal.name == "throughput" else "latency"
         exports = {v.name: f"{v.name}|export/{v.target}" for v in variants}
@@ -188,7 +194,7 @@ class Trials:
                 goal=kind,
                 rounds=rounds,
                 seconds=rounds * _SECONDS_PER_ROUND,
-                number=number,
+                number=number if drawn is None else drawn,
                 machine=self.facts.machine,
                 task=self.facts.task,
                 seed=self.facts.recipe.seed,
