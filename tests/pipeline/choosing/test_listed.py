@@ -12,7 +12,7 @@ from octobert.core.errors import OctobertError
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import listed
 from tests.pipeline.choosing.studies import MACHINE, recipe_of
-from tests.pipeline.choosing.test_choose import REFERENCE, Table, Truth
+from tests.pipeline.choosing.tables import REFERENCE, Table, Truth
 
 SPACE = {"targets": ["ort-cpu"], "calibrate": ["minmax", "mse", "entropy"]}
 TRUTHS = {
