@@ -221,6 +221,12 @@ def test_only_the_keys_of_vary_are_varied() -> None:
         # Options of a method that is not chosen.
         ({"quantize": "dynamic", "quantize.static.placement": "ffn"}, "ort-cpu int8 dynamic", {"quantize": "dynamic"}),
         ({"targets": ["openvino-cpu"], "seed": 5}, "openvino-cpu int8 seed 5", {"seed": 5}),
+        ({"transforms": None, "quantize.static.per_channel": False}, "ort-cpu int8 per tensor, no smoothquant", None),
+        (
+            {"quantize": "weight_only", "quantize.weight_only.per_channel": False},
+            "ort-cpu int8 weights per tensor",
+            {"quantize": "weight_only", "quantize.weight-only.per_channel": False},
+        ),
         ({"transforms": [{"smoothquant": {"alpha": 1e-05}}]}, "ort-cpu int8 smoothquant 1e-05", None),
     ],
 )
@@ -234,6 +240,8 @@ def test_listed_changes_are_variants(changes: dict[str, Any], name: str, kept: d
     ("changes", "words"),
     [
         ({"targets": "ort-gpu"}, r'there is no target "ort-gpu"; did you mean'),
+        ({"quantize": None}, "quantize: write a name, or one name with its options"),
+        ({"quantise": "static"}, 'quantise: unknown key; did you mean "quantize"'),
         ({"calibrate": "mse2"}, 'there is no calibrate "mse2"; did you mean "mse"'),
         ({"quantize.static.placement": "fnn"}, 'there is no placement "fnn"; did you mean "ffn"'),
         ({"choose": {"vary": ["calibrator"]}}, "no plugin lists this key as worth varying .*did you mean"),

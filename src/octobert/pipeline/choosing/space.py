@@ -63,7 +63,7 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
     Raises:
         RecipeError: a change is not one that a recipe takes.
     """
-    rest = dict(changes)
+    rest = {_spelled(key): value for key, value in changes.items()}
     target = rest.pop("targets", recipe.targets[0])
     target = target[0] if isinstance(target, list | tuple) and len(target) == 1 else target
     if target not in targets.names():
@@ -315,7 +315,14 @@ def _of_chosen_plugins(changes: dict[str, Any]) -> dict[str, Any]:
 
 def _name(value: Any) -> str:
     """The name of a plugin, in either spelling."""
-    return str(value if isinstance(value, str) else next(iter(value), "")).replace("_", "-")
+    return str(next(iter(value), "") if isinstance(value, Mapping) else value).replace("_", "-")
+
+
+def _spelled(key: str) -> str:
+    """A key with the name of a plugin as its file has it: `quantize.weight-only.per_channel`."""
+    first, _, rest = key.partition(".")
+    plugin, dot, option = rest.partition(".")
+    return f"{first}.{plugin.replace('_', '-')}{dot}{option}" if first in plugin_families() and rest else key
 
 
 def _method(raw: Mapping[str, Any]) -> str:
@@ -365,7 +372,8 @@ def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[
     before = {"quantize": recipe_of(recipe, _unnamed(target, changes)).quantize.name}
     offered = _offer(recipe_of(recipe, _unnamed(target, before)))
     axes = [*(offered.axes if offered else ()), *(axis for family in _FAMILIES.values() for axis in family())]
-    for key, value in sorted(flat.items()):
+    # What layers do comes last.
+    for key, value in sorted(flat.items(), key=lambda item: (item[0] == "accuracy", item[0])):
         if key == f"quantize.{FLOAT}.float_parts":
             continue
         listed = next(
@@ -381,7 +389,7 @@ def _word(recipe: Recipe, key: str, value: Any) -> str:
     if key == "accuracy":
         return "some layers float"
     if key in plugin_families():
-        values = value if isinstance(value, list) else [value]
+        values = value if isinstance(value, list) else [] if value is None else [value]
         without = ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
         return " + ".join(_plugin(each) for each in values) or without or f"no {last}"
     if isinstance(value, bool) or value is None:

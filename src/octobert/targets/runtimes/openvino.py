@@ -49,7 +49,7 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
 def precision_problem(precision: str) -> str | None:
     """Return why this CPU cannot compute in a precision natively, or None if it can.
 
-    Elsewhere OpenVINO imitates bfloat16 by float32 units or takes float32, and takes bfloat16 for float16 (2026.4).
+    On other CPUs with AVX-512, OpenVINO imitates bfloat16. For float16 it takes bfloat16 where it has that (2026.4).
     """
     if precision not in _NATIVE:
         return None
