@@ -7,23 +7,21 @@ A search begins with the forms of all methods on all targets (`first`). From a v
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
-import yaml
-
 from octobert import targets
 from octobert.config.choosing import UNITS, figure_named
 from octobert.config.loading import as_plain, changed, options_of, parse
-from octobert.config.recipe import Accuracy, Choice, Recipe, plugin_families
+from octobert.config.recipe import Accuracy, Choice, Recipe
 from octobert.core.axes import Again, Axis, Form, Offer
 from octobert.core.errors import RecipeError, did_you_mean
 from octobert.core.plan import FLOAT
 from octobert.core.selection import Variant
 from octobert.evaluation import candidates
 from octobert.pipeline import planner
+from octobert.pipeline.choosing import spelling
 from octobert.quantization import calibrators, corrections, methods, transforms
 from octobert.targets import runtimes
 
@@ -44,7 +42,7 @@ def recipe_of(recipe: Recipe, variant: Variant) -> Recipe:
     raw = {key: value for key, value in as_plain(recipe).items() if key not in _SEARCHING}
     raw["targets"] = [variant.target]
     raw["session"] = {target: entries for target, entries in raw.get("session", {}).items() if target == variant.target}
-    changes = [f"{key}={_yaml(value)}" for key, value in variant.changes.items()]
+    changes = [f"{key}={spelling.as_text(value)}" for key, value in variant.changes.items()]
     result = changed(raw, changes)
     if FLOAT in (recipe.quantize.name, _method(result)):
         # A float model has neither, unless it is asked for: the recipe decides that by its method.
@@ -63,12 +61,12 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
     Raises:
         RecipeError: a change is not one that a recipe takes.
     """
-    rest = {_spelled(key): value for key, value in changes.items()}
+    rest = {spelling.spelled(key): value for key, value in changes.items()}
     target = rest.pop("targets", recipe.targets[0])
     target = target[0] if isinstance(target, list | tuple) and len(target) == 1 else target
     if target not in targets.names():
         raise RecipeError(f'there is no target "{target}"', where="targets", fix=did_you_mean(str(target), targets.names()))
-    rest = _of_chosen_plugins(rest)
+    rest = spelling.of_chosen_plugins(rest)
     if rest.get("quantize") == recipe.quantize.name:
         # The recipe's own method, with its options.
         del rest["quantize"]
@@ -302,31 +300,8 @@ def _check_vary(recipe: Recipe) -> None:
             )
 
 
-def _of_chosen_plugins(changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes without options of plugins that other changes do not choose."""
-    chosen = {key: _name(value) for key, value in changes.items() if key in plugin_families() and not isinstance(value, list)}
-
-    def fits(key: str) -> bool:
-        family, _, rest = key.partition(".")
-        return not rest or family not in chosen or rest.partition(".")[0].replace("_", "-") == chosen[family]
-
-    return {key: value for key, value in changes.items() if fits(key)}
-
-
-def _name(value: Any) -> str:
-    """The name of a plugin, in either spelling."""
-    return str(next(iter(value), "") if isinstance(value, Mapping) else value).replace("_", "-")
-
-
-def _spelled(key: str) -> str:
-    """A key with the name of a plugin as its file has it: `quantize.weight-only.per_channel`."""
-    first, _, rest = key.partition(".")
-    plugin, dot, option = rest.partition(".")
-    return f"{first}.{plugin.replace('_', '-')}{dot}{option}" if first in plugin_families() and rest else key
-
-
 def _method(raw: Mapping[str, Any]) -> str:
-    return _name(raw.get("quantize", ""))
+    return spelling.plugin_named(raw.get("quantize", ""))
 
 
 def _recipe_or_none(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Recipe | None:
@@ -351,21 +326,14 @@ def _written_out(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=full)
 
 
-def _yaml(value: Any) -> str:
-    """A value as `--set` takes it."""
-    return (
-        str(yaml.safe_dump(json.loads(json.dumps(value)), default_flow_style=True, width=math.inf))
-        .removesuffix("...\n")
-        .strip()
-    )
-
-
 def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[str]:
     """Short texts of changes, beside the precision."""
     flat: dict[str, Any] = {}
     for key, value in changes.items():
         if key == "quantize" and isinstance(value, Mapping):
-            flat |= {f"quantize.{_name(value)}.{option}": each for option, each in next(iter(value.values())).items()}
+            flat |= {
+                f"quantize.{spelling.plugin_named(value)}.{option}": each for option, each in next(iter(value.values())).items()
+            }
         elif key != "quantize":
             flat[key] = value
     # A method lists what differs from its present options, so the names are those of its defaults.
@@ -380,24 +348,4 @@ def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[
             (axis.names[axis.values.index(value)] for axis in axes if axis.key == key and axis.names and value in axis.values),
             None,
         )
-        yield listed or _word(recipe, key, value)
-
-
-def _word(recipe: Recipe, key: str, value: Any) -> str:
-    """A short text of a change that no axis names."""
-    last = key.rpartition(".")[2].replace("_", " ")
-    if key == "accuracy":
-        return "some layers float"
-    if key in plugin_families():
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        without = ", ".join(f"no {choice.name}" for choice in getattr(recipe, key)) if not values else ""
-        return " + ".join(_plugin(each) for each in values) or without or f"no {last}"
-    if isinstance(value, bool) or value is None:
-        return last if value else f"no {last}"
-    return f"{last} {' + '.join(map(str, value)) if isinstance(value, list) else value}"
-
-
-def _plugin(value: Any) -> str:
-    """A plugin with its options: `percentile 99.9`."""
-    options = next(iter(value.values())) if isinstance(value, Mapping) else {}
-    return " ".join((_name(value), *map(str, options.values())))
+        yield listed or spelling.word(recipe, key, value)
