@@ -42,6 +42,8 @@ def chain_of(*texts: str) -> list[Step]:
 class Threads:
     """An executor for several stages; each writes its text, after whatever `during` does."""
 
+    note = None
+
     def __init__(self, during: Callable[[str], object], concurrency: int = 3) -> None:
         self.during, self.concurrency = during, concurrency
         self.ran: list[str] = []

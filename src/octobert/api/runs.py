@@ -119,15 +119,17 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     Raises:
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
-    from octobert.pipeline import preflight, runner
+    from octobert.pipeline import executors, preflight, runner
     from octobert.pipeline.choosing import finish
 
     checked = parse_recipe(recipe)
-    with shown(progress) as tell:
+    with shown(progress) as tell, executors.opened(checked.executor) as executor:
+        if isinstance(executor, executors.Several) and executor.note:
+            tell(ProgressEvent(checked.executor, "note", executor.note))
         for target, why in preflight.absent_targets(checked).items():
             tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
         carry_out = finish.run if checked.choose or checked.search else runner.run
-        return carry_out(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")))
+        return carry_out(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")), executor)
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:

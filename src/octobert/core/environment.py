@@ -26,6 +26,16 @@ PACKAGES = (
 )
 # Variable with the number of cores that a process and its children may use.
 CORES = "PYTHON_CPU_COUNT"
+# Variables that make a runtime use fewer instructions than the CPU has.
+SIMULATING = (
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_CPU_ISA_HINTS",
+    "DNNL_CPU_ISA_HINTS",
+    "ATEN_CPU_CAPABILITY",
+    "FBGEMM_ENABLE_INSTRUCTIONS",
+    "MKL_ENABLE_INSTRUCTIONS",
+)
 # Instruction sets that matter for 8-bit and bfloat16 arithmetic, as the kernel names them; later ones are faster.
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import octobert
 from octobert.core import environment
 from octobert.core.errors import OctobertError, RecipeError, StorageError, TargetError
 from octobert.core.files import digests_of
 from octobert.pipeline import keys, stages
-from octobert.pipeline.executors import _remote, opened, ray
+from octobert.pipeline.executors import _remote, ray
 from octobert.pipeline.store import MANIFEST, Artifact
 from tests.support.stages import request_of, step_of, stored
 
@@ -118,13 +119,11 @@ def test_addresses_without_a_cluster(address, message) -> None:
         ray._check_address(address)
 
 
-def test_without_the_package(monkeypatch) -> None:
+def test_without_the_package(monkeypatch, finished, tmp_path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with (
-        pytest.raises(TargetError, match=r"executor: the executor ray needs the package ray; pip install .*\[ray\]"),
-        opened("ray"),
-    ):
-        pass
+    with pytest.raises(TargetError, match=r"executor: the executor ray needs the package ray; pip install .*\[ray\]"):
+        octobert.run(finished[0].model_copy(update={"executor": "ray"}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_stage_uses_no_more_cores_than_it_is_told(monkeypatch) -> None:

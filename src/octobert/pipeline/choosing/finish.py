@@ -12,6 +12,7 @@ from octobert.config import loading
 from octobert.config.choosing import Choose, figure_named
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
+from octobert.core import environment
 from octobert.core.errors import TargetError
 from octobert.core.files import storage_errors
 from octobert.core.results import Report
@@ -34,16 +35,6 @@ BEST = "best"
 RECIPE = f"{BEST}.yaml"
 # File with the trials of `search`, in the hidden folder of the output directory.
 STUDY = "study.log"
-# Environment variables that make a runtime use fewer instructions than the CPU has.
-SIMULATING = (
-    "ONEDNN_MAX_CPU_ISA",
-    "DNNL_MAX_CPU_ISA",
-    "ONEDNN_CPU_ISA_HINTS",
-    "DNNL_CPU_ISA_HINTS",
-    "ATEN_CPU_CAPABILITY",
-    "FBGEMM_ENABLE_INSTRUCTIONS",
-    "MKL_ENABLE_INSTRUCTIONS",
-)
 
 
 def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:
@@ -149,7 +140,7 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
         seconds=trials.seconds,
         ended=ended,
         environment=facts.here,
-        simulated={name: os.environ[name] for name in SIMULATING if name in os.environ},
+        simulated={name: os.environ[name] for name in environment.SIMULATING if name in os.environ},
         recipe=written,
         **words.lines(settings.limits),
     )

@@ -25,9 +25,15 @@ class Executor(Protocol):
 
 @runtime_checkable
 class Several(Executor, Protocol):
-    """Runs several stages at the same time, each called from a thread of its own."""
+    """Runs several stages at the same time, each called from a thread of its own.
+
+    Args:
+        concurrency: how many.
+        note: for the user; None where there is nothing to say.
+    """
 
     concurrency: int
+    note: str | None
 
     def stop(self) -> None:
         """End what runs: every call, also a later one, raises KeyboardInterrupt."""

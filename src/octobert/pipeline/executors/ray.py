@@ -45,7 +45,7 @@ _RETRIES = 3
 # Seconds until a cluster answers, and between looks whether it still has a machine.
 _CONNECTING, _ALONE = 10.0, 60.0
 # Variables that change what runtimes compute, or what is downloaded. Those of this process hold on all machines.
-_VARIABLES = ("OCTOBERT_LOG_LEVEL", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_VARIABLES = ("OCTOBERT_LOG_LEVEL", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", *environment.SIMULATING)
 
 
 @contextmanager
