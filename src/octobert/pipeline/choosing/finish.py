@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from octobert import targets
-from octobert.config import loading
+from octobert.config import loading, paths
 from octobert.config.choosing import Choose, figure_named
-from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core import environment
 from octobert.core.errors import TargetError
@@ -74,7 +73,8 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         report = report.model_copy(update={"choice": selection})
         for step in planner.package_steps(facts, chosen=selection.sentence):
             made[step.name] = work.carry_out(step, made)
-        pages = {RECIPE: as_yaml(facts.recipe)}
+        # The recipe lies in another folder than the one that its paths were given from.
+        pages = {RECIPE: loading.as_file(paths.with_absolute_paths(facts.recipe))}
         with storage_errors(out):
             notes += publish_run(facts.recipe, steps, work.results(made), report, out, work.hold, names=names, pages=pages)
     return report

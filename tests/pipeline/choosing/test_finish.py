@@ -1,0 +1,47 @@
+"""A whole search with the tiny classifier: what is published, and that it comes to the same choice again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import octobert
+from octobert.config import loading
+from octobert.core.results import Report
+from octobert.pipeline.choosing import finish
+from octobert.pipeline.executors import inline
+from tests.support.runs import FAST
+
+
+def test_what_a_search_publishes(finished, out: Path) -> None:
+    recipe = loading.parse(
+        {
+            "model": finished[0].model,
+            "task": "text-classification",
+            "data": {"source": finished[0].data.source, "calibrate": {"samples": 24}, "tune": {"samples": 40}},
+            "quantize": "dynamic",
+            "transforms": [],
+            "targets": ["ort-cpu"],
+            "choose": {"limits": {"max_drop": 1}, "tune": False, "minutes": 0.01},
+            "quick": True,
+            "benchmark": FAST,
+            "baselines": ["ort-f32"],
+        }
+    )
+    report = finish.run(recipe, out, executor=inline.run)
+    assert report.choice is not None
+    assert report.choice.met
+    stored = Report.model_validate_json((out / "report.json").read_text(encoding="utf-8"))
+    assert stored.choice == report.choice
+    # The package says why it was chosen, and its recipe can be run from anywhere.
+    assert octobert.manifest(out / "best").chosen == report.choice.sentence
+    assert octobert.packages(out) == [out / "best"]
+    plain = loading.load(out / "best.yaml")
+    assert (plain.choose, plain.targets) == (None, (report.choice.best.variant.target,))
+    assert Path(plain.model).is_absolute()
+    # What ran once is found again, and the recipe of the search is kept as it was written.
+    assert loading.parse(report.choice.recipe) == loading.parse(loading.as_written(recipe))
+    before = {path.name for path in (out / ".octobert" / "store").iterdir()}
+    again = finish.run(recipe, out, executor=inline.run)
+    assert again.choice is not None
+    assert again.choice.winner == report.choice.winner
+    assert {path.name for path in (out / ".octobert" / "store").iterdir()} - before == set()
