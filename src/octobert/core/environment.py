@@ -37,7 +37,19 @@ SIMULATING = (
     "MKL_ENABLE_INSTRUCTIONS",
 )
 # Instruction sets that matter for 8-bit and bfloat16 arithmetic, as the kernel names them; later ones are faster.
-FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
+FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+    "asimddp",
+    "i8mm",
+)
 
 
 class Environment(FrozenModel):
@@ -95,7 +107,8 @@ def findings(here: Environment) -> list[str]:
         )
     if {"avx512_bf16", "amx_bf16"} & set(here.features):
         sentences.append(
-            "this CPU computes in bfloat16: OpenVINO runs float32 models in bfloat16 by default; octobert asks for float32."
+            "this CPU computes in bfloat16: OpenVINO runs float32 models in bfloat16 by default; octobert asks for float32, "
+            "unless the recipe sets float_parts: bfloat16."
         )
     missing = [package for package in ("torch", "transformers") if package not in here.versions]
     if missing:

@@ -216,6 +216,11 @@ def test_only_the_keys_of_vary_are_varied() -> None:
             "ort-cpu int8 percentile 99.9",
             {"calibrate": {"percentile": {"keep": 99.9}}},
         ),
+        (
+            {"calibrate": {"name": "percentile", "options": {"keep": 99.9}}},
+            "ort-cpu int8 percentile 99.9",
+            {"calibrate": {"name": "percentile", "options": {"keep": 99.9}}},
+        ),
         # What changes nothing.
         ({"calibrate": "minmax", "quantize.static.per_channel": True, "quantize": "static"}, "ort-cpu int8", {}),
         # Options of a method that is not chosen.

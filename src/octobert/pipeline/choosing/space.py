@@ -130,7 +130,8 @@ def nearer(recipe: Recipe, variant: Variant, *, minutes: float = 10) -> list[Var
     # The first value of each axis before all second ones; among equal promises the one that makes least again.
     moves.sort(key=lambda move: (move[0].values.index(move[1]) > 0, -move[0].promise, -_WORK.index(move[0].again)))
     alone = _distinct((_moved(recipe, variant, [move]) for move in moves), [variant])[:_ALONE]
-    pairs = [pair for pair in itertools.combinations(moves, 2) if not _keys(pair[0]) & _keys(pair[1])]
+    firsts = [(axis, value) for axis, value in moves if value == axis.values[0]]
+    pairs = [pair for pair in itertools.combinations(firsts, 2) if not _keys(pair[0]) & _keys(pair[1])]
     pairs.sort(key=lambda pair: -sum(axis.promise for axis, _ in pair))
     last = fallback(recipe, variant, minutes)
     most = _NEARER - len(alone) - (last is not None)
@@ -331,9 +332,8 @@ def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[
     flat: dict[str, Any] = {}
     for key, value in changes.items():
         if key == "quantize" and isinstance(value, Mapping):
-            flat |= {
-                f"quantize.{spelling.plugin_named(value)}.{option}": each for option, each in next(iter(value.values())).items()
-            }
+            method = spelling.plugin_named(value)
+            flat |= {f"quantize.{method}.{option}": each for option, each in spelling.options_in(value).items()}
         elif key != "quantize":
             flat[key] = value
     # A method lists what differs from its present options, so the names are those of its defaults.
