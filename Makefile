@@ -4,12 +4,15 @@ TESTS := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --n
 
 # SIGKILLs of `make soak-kills`, and what is killed.
 KILLS := 1000
-FLOWS := run,publish,search,qat,finetune,embed,predict,tune
+FLOWS := run,publish,search,auto,qat,finetune,embed,predict,tune
+
+# Folder with the data sets and checkpoints of `make bench-auto`.
+SHARED := ../shared
 
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo test test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-olive fuzz soak soak-kills clean
+.PHONY: install demo test test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -82,6 +85,16 @@ bench: install
 bench-olive: install
 	$(BIN)/python benchmarks/olive.py $(OLIVE)/examples/bert --model $(MODEL) --data $(DATA)/mrpc \
 	  --texts $(DATA)/xnli/dev-en.tsv --search "$(SEARCH)" --page docs/reference/olive-configs.md
+
+# What `octobert auto` chooses, compared with an exhaustive grid.
+bench-auto: install
+	for case in mrpc sst2 stsb squad bert-base; do \
+	  for seed in 0 1 2; do $(BIN)/python benchmarks/choosing.py regret --case $$case --seed $$seed --shared $(SHARED) || exit 1; done; \
+	done
+	$(BIN)/python benchmarks/choosing.py simulated --isa AVX2 --shared $(SHARED)
+	$(BIN)/python benchmarks/choosing.py outliers --shared $(SHARED)
+	$(BIN)/python benchmarks/choosing.py kills --shared $(SHARED)
+	$(BIN)/python benchmarks/choosing.py table
 
 # Damaged files of every kind, 10,000 of each at the most in five minutes each.
 fuzz: install

@@ -2,11 +2,11 @@
 
     python benchmarks/soak_kills.py [--kills 1000] [--flows run,search,…] [--seed 0] [--out runs/soak-kills]
 
-Flows: `run`, `publish` (a run replaces the packages of another recipe), `search`, `qat`, `finetune`, `embed` (a run),
-`predict` (embeddings) and `tune`, all on tiny models. A burst kills one command again and again in one output directory: once
-in every step, at a random moment of it, or at a random change of a file by the command itself (an audit hook of Python counts
-them). Then the command runs to its end. Three kinds of kills take turns: of the command's process, of its whole process group,
-and of one of its descendants.
+Flows: `run`, `publish` (a run replaces the packages of another recipe), `search`, `auto` (a model is chosen), `qat`,
+`finetune`, `embed` (a run), `predict` (embeddings) and `tune`, all on tiny models. A burst kills one command again and again in
+one output directory: once in every step, at a random moment of it, or at a random change of a file by the command itself (an
+audit hook of Python counts them). Then the command runs to its end. Three kinds of kills take turns: of the command's process,
+of its whole process group, and of one of its descendants.
 
 After every kill: no process of the command is left, its lock is free, and every package and report is whole, as it was before
 or as it is after. After a burst: exit code 0, the same published files as the undisturbed run, byte for byte, no other name
@@ -14,7 +14,8 @@ than there in the output directory, in the home folder and in the folder for tem
 
 Times are no part of the comparison: `report.json` and `report.html` have to be readable, and `tuned.json`. Which plan a search
 takes depends on measured times. So of its packages the float model, tokenizer and config are compared, the digests in
-`octobert.json` with the files, and the stored trials: those of the killed runs must be among those of the last one.
+`octobert.json` with the files, and the stored trials: those of the killed runs must be among those of the last one. `auto`
+optimizes the size, which does not depend on times: it must choose the same model.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -256,8 +257,9 @@ def check_end(flow: Flow, trials: set[str], results: Results) -> None:
             results.problem(flow, f"litter: {', '.join(found[:5])}")
     if flow.answer and done.stdout != flow.answer:
         results.problem(flow, "the rerun answers differently")
-    if flow.name == "search":
-        for what in _check_search(flow, trials):
+    checks = {"search": _check_search, "auto": _check_choice}
+    if flow.name in checks:
+        for what in checks[flow.name](flow, trials):
             results.problem(flow, what)
     if len(results.problems) > count:
         shutil.copytree(flow.out, flow.folder / f"failure-{results.ends[flow.name]}", symlinks=True, dirs_exist_ok=True)
@@ -265,14 +267,28 @@ def check_end(flow: Flow, trials: set[str], results: Results) -> None:
 
 def _check_search(flow: Flow, trials: set[str]) -> Iterator[str]:
     """The package of a search fits its own manifest, and the trials of killed runs were kept."""
-    package = flow.out / "ort-cpu"
+    manifest = yield from _check_package(flow.out / "ort-cpu")
+    kept = {json.dumps(trial["fallback"]) for trial in manifest["search"]["trials"]}
+    if not trials <= kept:
+        yield f"{len(trials - kept)} trials of killed runs were lost"
+
+
+def _check_choice(flow: Flow, _: set[str]) -> Iterator[str]:
+    """The package fits its manifest, and the choice is that of the undisturbed run."""
+    yield from _check_package(flow.out / "best")
+    chosen, expected = (json.loads((out / "report.json").read_text())["choice"] for out in (flow.out, flow.reference))
+    for key in ("winner", "met"):
+        if chosen[key] != expected[key]:
+            yield f"{key} is {chosen[key]} instead of {expected[key]}"
+
+
+def _check_package(package: Path) -> Generator[str, None, dict[str, Any]]:
+    """The files of a package are those of its manifest, which is returned."""
     manifest: dict[str, Any] = json.loads((package / "octobert.json").read_text(encoding="utf-8"))
     for name, digest in manifest["files"].items():
         if file_digest(package / name) != digest:
             yield f"{name} is not what octobert.json says"
-    kept = {json.dumps(trial["fallback"]) for trial in manifest["search"]["trials"]}
-    if not trials <= kept:
-        yield f"{len(trials - kept)} trials of killed runs were lost"
+    return manifest
 
 
 def stored_trials(flow: Flow) -> set[str]:
@@ -322,7 +338,7 @@ def main() -> None:
     """Kill, count, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1_000)
-    parser.add_argument("--flows", default="run,publish,search,qat,finetune,embed,predict,tune")
+    parser.add_argument("--flows", default="run,publish,search,auto,qat,finetune,embed,predict,tune")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1e9, help="no new burst after so many minutes")
     parser.add_argument("--out", type=Path, default=Path("runs/soak-kills"))

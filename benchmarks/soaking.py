@@ -221,12 +221,18 @@ def flows_in(folder: Path) -> dict[str, Flow]:
         "publish": {"targets": ["ort-cpu", "openvino-cpu"], "measure": False, "calibrate": {"percentile": {"keep": 99}}},
         "search": {"accuracy": {"max_drop": 0.0, "minutes": 1}, "data": {**rows, "tune": {"from": "train", "samples": 40}}},
         "qat": {"qat": {"epochs": 1, "batch": 8}, "training": often},
+        # What is the smallest does not depend on times.
+        "auto": {
+            "choose": {"goal": "size", "limits": {"max_drop": 0.2}, "minutes": 5, "vary": ["calibrate"]},
+            "data": {**rows, "tune": {"from": "train", "samples": 40}},
+        },
         "embed": {"model": str(inputs / "encoder"), "task": {"embedding": {"text": "sentence1"}}},
     }
     paths = {name: str(write_recipe(folder / f"{name}.yaml", inputs, **changes)) for name, changes in recipes.items()}
     found = {name: Flow(name, ("run", path, "--out", "OUT"), folder / name) for name, path in paths.items()}
     found["publish"].start = found["before"].reference
     found["search"].own, found["qat"].own = ("sensitivity/ort-cpu", "search/ort-cpu"), ("qat", "simulate/ort-cpu")
+    found["auto"].unequal = (*REPORTS, "octobert.json")
     found["search"].unequal = (*REPORTS, "octobert.json", "model_quantized.onnx")
     trained = ("--task", "text-classification", "--data", str(data), "--set", "training.checkpoint_minutes=0.001")
     arguments = ("finetune", str(inputs / "classifier"), *trained, "--out", "OUT", "--epochs", "1")
@@ -251,6 +257,8 @@ def prepare(flow: Flow) -> None:
     flow.answer = done.stdout if flow.name == "predict" else ""
     told = [event for event in events(flow.reference) if event["event"] in ("started", "finished")]
     flow.steps = {event["step"]: event["seconds"] for event in told if event["event"] == "finished"}
+    if flow.name == "auto":
+        flow.own = tuple(step for step in flow.steps if step.startswith(("race/", "judge/")))
     flow.expected = flow.comparable(flow.reference)
     flow.names = {name: names_below(place) for name, place in flow.places().items()}
     flow.names["out"] = names_below(flow.reference)

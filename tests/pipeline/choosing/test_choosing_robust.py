@@ -1,0 +1,60 @@
+"""A real search that is interrupted in every stage of its own comes to the choice of one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from octobert.config.loading import parse
+from octobert.config.training import Training
+from octobert.pipeline.choosing import finish
+from octobert.pipeline.contract import Progress, Request, Response
+from octobert.pipeline.executors import inline
+from octobert.pipeline.publishing import HIDDEN
+from tests.support.runs import FAST
+
+
+class Interrupting:
+    """The executor `inline`, stopped by Ctrl-C once in each of some stages."""
+
+    def __init__(self, *stages: str) -> None:
+        self.left, self.ran = list(stages), list[str]()
+
+    def __call__(self, request: Request, work: Path, progress: Progress, launch: Training | None = None) -> Response:
+        if request.stage in self.left:
+            self.left.remove(request.stage)
+            raise KeyboardInterrupt
+        self.ran.append(request.stage)
+        return inline.run(request, work, progress, launch)
+
+
+def test_an_interrupted_search_comes_to_the_same_choice(checkpoint: Callable[..., Path], pairs: Path, out: Path) -> None:
+    recipe = parse(
+        {
+            "model": str(checkpoint("bert")),
+            "task": "text-classification",
+            "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 24}, "tune": {"from": "train"}},
+            "targets": ["ort-cpu"],
+            # What is the smallest does not depend on times.
+            "choose": {"goal": "size", "limits": {"max_drop": 0.5}, "vary": ["calibrate"]},
+            "baselines": ["ort-f32"],
+            "benchmark": FAST,
+        }
+    )
+    executor = Interrupting("quantize", "judge", "package")
+    interruptions = 0
+    while True:
+        try:
+            report = finish.run(recipe, out, executor=executor)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+            assert not (out / "best").exists()
+    assert interruptions == 3
+    assert report.choice is not None
+    assert (report.choice.winner, report.choice.met) == ("ort-cpu int8", True)
+    assert {each.name for each in out.iterdir()} == {HIDDEN, "best", "best.yaml", "report.json", "report.html"}
+    # Nothing that was stored is made again, by the same choice and by a second one.
+    ran = len(executor.ran)
+    assert finish.run(recipe, out, executor=executor).choice.best.drops == report.choice.best.drops
+    assert len(executor.ran) == ran
