@@ -67,6 +67,17 @@ def test_boxes_are_the_intervals() -> None:
         assert values == pytest.approx(expected, abs=ROUNDING)
 
 
+def test_what_was_not_judged_is_a_mark_on_the_axis() -> None:
+    choice = selection()
+    root = drawn(choice)
+    x0, dx = scale(root, "x")
+    groups = [group for group in root.iter(f"{SVG}g") if group.get("class") == "unjudged"]
+    late = [each for each in choice.found if each.state == "slower" and each.time_ms]
+    assert [str(group.findtext(f"{SVG}title")) for group in groups] == [f"{e.variant.name}: {e.reason}" for e in late]
+    marks = [x0 + dx * float(line.attrib["x1"]) for group in groups for line in group.iter(f"{SVG}line")]
+    assert marks == pytest.approx([each.time_ms.value for each in late if each.time_ms], abs=ROUNDING)
+
+
 def test_the_line_joins_the_frontier_and_the_limit_is_a_line() -> None:
     choice = selection()
     root = drawn(choice)

@@ -26,7 +26,7 @@ STATES = {
     "admissible": "meets",
     "excluded": "misses",
     "not made": "not made",
-    "slower": "slow",
+    "slower": "not judged",
     "not tried": "not tried",
 }
 
@@ -72,13 +72,14 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     name, better = _BEST.get(figure_named(choice.goal).name, (f"the one with the highest {words.name(choice.goal)}", "better"))
     ahead = [each for each in known if each.state == "excluded" and _first(words, [each, best]) is each]
     those = f"{len(ahead)} {better} {'one does' if len(ahead) == 1 else 'ones do'}"
-    first = f"of {len(known)} variants it is {name} that {_keeps(words, limits)}{f' ({those} not)' if ahead else ''}"
+    among = f"among {len(known)} variants{f' ({those} not)' if ahead else ''}"
+    first = f"it is {name} that {_keeps(words, limits)}, {among}"
     rival = _first(words, [each for each in known if each.state in ("admissible", "slower") and _kind(each) != _kind(best)])
     return first if rival is None else f"{first}; {rival.variant.name} is {words.behind(rival, best, named=False)}"
 
 
 def state_of(found: Found) -> str:
-    """What tables say of a variant: `meets`, `misses`, `slow`."""
+    """What tables say of a variant: `meets`, `misses`, `not judged`."""
     return STATES["not made" if found.state == "excluded" and found.ratio is None and not found.drops else found.state]
 
 

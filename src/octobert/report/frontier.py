@@ -147,6 +147,7 @@ def svg(choice: Selection) -> str:
     _child(root, "title", id="frontier-title").text = _plain(f"{_cost_title(choice)} and {choices.drop_title(choice)}")
     _child(root, "desc", id="frontier-desc").text = _plain(choice.sentence)
     _draw_axes(root, choice, x, y)
+    _draw_unjudged(root, choice, x)
     for point in reversed(drawn):
         _draw_point(root, choice, point, x, y)
     best = sorted((p for p in drawn if p.found.on_frontier and p.y.value <= y.high), key=lambda p: p.x.value)
@@ -190,8 +191,8 @@ def _draw_point(root: ElementTree.Element, choice: Selection, point: Point, x: A
     _child(group, "title").text = _plain(_details(choice, point))
     left, right, top, bottom = x.place(point.x.low), x.place(point.x.high), y.place(point.y.high), y.place(point.y.low)
     strength = 0.28 if is_best else 0.13 if kept else 0.06
-    # A size has no interval; a box without a width would not be drawn.
-    box = {"x": left, "y": top, "width": max(right - left, 1.0), "height": bottom - top}
+    # A size, or the float model's drop of 0, has no interval; a box without a width or a height would not be drawn.
+    box = {"x": left, "y": top, "width": max(right - left, 1.0), "height": max(bottom - top, 1.0)}
     rectangle = _child(group, "rect", {name: f"{value:.2f}" for name, value in box.items()}, fill=colour, fill_opacity=strength)
     rectangle.attrib |= {"stroke": colour, "stroke-opacity": f"{2 * strength}"}
     at_x, at_y = x.place(point.x.value), y.place(point.y.value)
@@ -202,6 +203,17 @@ def _draw_point(root: ElementTree.Element, choice: Selection, point: Point, x: A
     ring = {} if kept else {"fill": "none", "stroke": colour, "stroke-opacity": "0.6", "stroke-width": "1.3"}
     size = 6 if is_best else 4 if found.on_frontier else 3
     _child(group, "circle", {"cx": f"{at_x:.2f}", "cy": f"{at_y:.2f}", "r": str(size), "fill": colour, **ring})
+
+
+def _draw_unjudged(root: ElementTree.Element, choice: Selection, x: Axis) -> None:
+    """Marks on the axis for variants whose accuracy is not known."""
+    for found in choice.found:
+        cost = _cost(choice, found)
+        if cost is not None and (choice.metric or "") not in found.drops and x.low <= cost.value <= x.high:
+            group, place, bottom = _child(root, "g", {"class": "unjudged"}), x.place(cost.value), HEIGHT - BOTTOM
+            _child(group, "title").text = _plain(f"{found.variant.name}: {found.reason}")
+            ends = {"x1": f"{place:.2f}", "y1": f"{bottom - 9}", "x2": f"{place:.2f}", "y2": f"{bottom}"}
+            _child(group, "line", ends, stroke="currentColor", stroke_opacity=0.5, stroke_width=2)
 
 
 def _draw_labels(root: ElementTree.Element, choice: Selection, drawn: Sequence[Point], x: Axis, y: Axis) -> None:

@@ -163,7 +163,7 @@ class Words:
     def dropped(self, found: Found, best: Found) -> str:
         """Why a variant was dropped before its accuracy was known."""
         rounds = f" after {found.rounds} rounds" if found.rounds else ""
-        return f"{self.behind(found, best)}{rounds}; its accuracy was not judged"
+        return f"{self.behind(found, best, named=False)}{rounds}; its accuracy was not judged"
 
     def accepted_drop(self, limit: Limit) -> float:
         """The largest drop that a limit accepts."""

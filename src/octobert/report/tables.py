@@ -22,13 +22,13 @@ class Column:
         name: its heading.
         number: aligned right.
         is_key: repeated in every part of a table that is too wide.
-        optional: left out where the table would be too wide, the rightmost one first.
+        optional: above 0, it is left out where the table would be too wide, the largest number first.
     """
 
     name: str
     number: bool = False
     is_key: bool = False
-    optional: bool = False
+    optional: int = 0
 
 
 @dataclass
@@ -87,7 +87,8 @@ class FittedTable:
         """(columns, their widths) of each part."""
         sizes = [self._size(index) for index in range(len(self.columns))]
         kept = list(range(len(self.columns)))
-        for index in [index for index in reversed(kept) if self.columns[index].optional]:
+        optional = [index for index in kept if self.columns[index].optional]
+        for index in sorted(optional, key=lambda index: -self.columns[index].optional):
             if _needed(sizes[i].maximum for i in kept) > available:
                 kept.remove(index)
         keys = [index for index in kept if self.columns[index].is_key]

@@ -134,12 +134,14 @@ def chosen(choice: Selection) -> list[RenderableType]:
 def choice_table(choice: Selection) -> FittedTable:
     """Return what a search has found out of each variant, the chosen one first."""
     words = Words.of(choice)
-    title = f"Variants, compared with {choice.reference}; 95 % confidence intervals"
+    drop = f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]" if choice.metric else ""
+    title = f"Compared with {choice.reference}: time{drop}"
     table = table_of(title, ("variant",), ("rows/s" if choice.goal == "throughput" else "ms",))
-    table.columns.append(Column("× f32", number=True, optional=True))
-    table.columns += [Column(choices.drop_title(choice), number=True), Column("limits")]
-    table.columns += [Column(name, number=True, optional=True) for name in ("MB", "peak MB", "rows")]
-    table.columns.append(Column("why", optional=True))
+    table.columns.append(Column("× f32", number=True, optional=1))
+    points = " (points)" if words.in_points(choice.metric or "") else ""
+    table.columns += [Column(f"drop{points}", number=True, optional=0 if choice.metric else 9), Column("limits")]
+    table.columns += [Column(name, number=True, optional=n) for name, n in (("MB", 3), ("peak MB", 5), ("rows", 4))]
+    table.columns.append(Column("why", optional=2))
     listed = choices.in_order(choice, _LISTED)
     for found in listed:
         is_best, figure = found.variant.name == choice.winner, found.drops.get(choice.metric or "")
@@ -156,7 +158,7 @@ def choice_table(choice: Selection) -> FittedTable:
             style="bold" if is_best else "",
         )
     more = len(choice.found) - len(listed)
-    legend = "→ chosen; • no other is both faster and more accurate; slow: too slow to be judged"
+    legend = "→ chosen; • no other is both faster and more accurate"
     table.caption = legend + (f"\nand {more} more: see report.html" if more else "")
     return table
 
