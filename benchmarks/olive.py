@@ -113,6 +113,8 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         changes += [f"cache={json.dumps(str(out / 'cache'))}"] if "cache" in imported.recipe else []
         changes += [change for key, limits in LIMITS.items() if key in imported.recipe for change in limits]
         changes += [] if search in name else ["accuracy=null", "tune=[]"]
+        # The page is about the models that a config names.
+        changes += ["search=null"] if "search" in imported.recipe else []
         recipe = octobert.load_recipe(path, changes)
         result.absent = preflight.absent_targets(recipe)
         present = tuple(target for target in recipe.targets if target not in result.absent)

@@ -9,6 +9,7 @@ from octobert.importers.olive.draft import Draft, Rule, apply, false_is_default,
 from octobert.importers.outcomes import Node
 
 LEVELS = {0: "debug", 1: "info", 2: "warning", 3: "error", 4: "error"}
+_ONE = "no pass has a field or an alternative to vary, so there is one combination"
 _SEARCH = "octobert searches plans: layers go back to float by measured error per saved time until the accuracy is met"
 
 
@@ -71,9 +72,9 @@ _SEARCH_FIELDS: dict[str, Rule] = {
     "sampler": needless(f"{_SEARCH}; nothing is sampled"),
     "search_algorithm": needless(f"{_SEARCH}; nothing is sampled"),
     "seed": lambda draft, node: draft.set("seed", node.value, node),
-    "max_samples": refuse("the search ends when the accuracy is met, or after accuracy.minutes"),
-    "num_samples": refuse("the search ends when the accuracy is met, or after accuracy.minutes"),
-    "max_iter": refuse("the search ends when the accuracy is met, or after accuracy.minutes"),
+    "max_samples": needless(_ONE),
+    "num_samples": needless(_ONE),
+    "max_iter": needless(_ONE),
     "max_time": _minutes,
     "stop_when_goals_met": needless("the search always ends when the accuracy is met"),
     "output_model_num": refuse("a run writes one model for each target"),
