@@ -24,7 +24,8 @@ class Benchmark(FrozenModel):
             in other runtimes one for each core.
         requests: Inferences in flight, for `throughput`; those above the streams wait. `auto`: as many as there are streams.
         warmup: Untimed runs of each model at each shape before its first timed one, beside those that there always are: the
-            same inputs before each timed run, and with `throughput` every batch once in each request.
+            same inputs before each timed run, and with `throughput` every batch once in each request, for as long as a turn at
+            the most.
         pause_ms: Pause before each turn of a model, in milliseconds.
         threads: Threads of one inference. 0: the runtime's default.
     """

@@ -174,7 +174,7 @@ def measure(
         before = CpuTimes.now()
         for workload in workloads:
             for worker in workers if warmup else ():
-                worker.ask("warm", (workload.rounds, warmup, 1))
+                worker.ask("warm", (workload.rounds, warmup, 1, math.inf))
             latencies += _time_workload(workers, workload, repeats, seconds_per_shape, hopeless, seed, on_progress)
         load = before.load_until(CpuTimes.now())
         devices = [worker.ask("device", None) or worker.candidate.device for worker in workers]

@@ -6,6 +6,7 @@ ratios are those of turns of the same round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -27,7 +28,8 @@ def measure(
 ) -> tuple[tuple[Throughput, ...], Load]:
     """Measure the throughput of all candidates on all workloads, in turn.
 
-    Before its first turn, each request of a candidate runs every batch once, untimed, and `settings.warmup` batches more.
+    Before its first turn, each request of a candidate runs every batch once, untimed, for as long as a turn at the most, and
+    then `settings.warmup` batches more.
 
     Args:
         candidates: what to measure.
@@ -101,9 +103,11 @@ def _measure_workload(
     tokens = np.array([int(feeds["attention_mask"].sum()) for feeds in workload.rounds])
     turns: list[list[Turn]] = [[] for _ in workers]
     samples: list[list[float]] = [[] for _ in workers]
-    for worker, in_flight in zip(workers, requests, strict=True):
-        worker.ask("warm", (workload.rounds, len(workload.rounds) + settings.warmup, in_flight))
     total, seconds = settings.turns()
+    for worker, in_flight in zip(workers, requests, strict=True):
+        worker.ask("warm", (workload.rounds, len(workload.rounds), in_flight, seconds))
+        if settings.warmup:
+            worker.ask("warm", (workload.rounds, settings.warmup, in_flight, math.inf))
     for number in range(total):
         for index in order_of(len(workers), number):
             done = workers[index].ask("saturate", (workload.rounds, seconds, requests[index]))

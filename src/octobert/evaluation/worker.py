@@ -58,8 +58,8 @@ class Worker:
 
     Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
     `saturate` ((list of feeds, seconds, inferences in flight) → `Saturated`), `warm` ((list of feeds, runs of each request,
-    inferences in flight) → `Saturated`), `cost` (length limit in tokens → cost model of the session), `device` (None → what
-    really runs the model) and `peak` (None → peak memory in bytes).
+    inferences in flight, seconds at the most) → `Saturated`), `cost` (length limit in tokens → cost model), `device` (None →
+    what really runs the model) and `peak` (None → peak memory in bytes).
 
     Args:
         candidate: what to open.
@@ -170,8 +170,14 @@ def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: 
     if request == "device":
         return session.device
     if request == "warm":
-        batches, runs, requests = argument
-        return _in_flight(session, batches, requests, lambda count: count < runs * requests)
+        batches, runs, requests, seconds = argument
+        total, deadline = runs * requests, time.perf_counter() + seconds
+        return _in_flight(
+            session,
+            batches,
+            requests,
+            lambda count: count < requests or (count < total and time.perf_counter() < deadline),
+        )
     if request == "saturate":
         batches, seconds, requests = argument
         deadline = time.perf_counter() + seconds
