@@ -81,8 +81,7 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
         if not any(other.startswith(f"{key}.") for other in fewer) and _same(_recipe_or_none(recipe, target, fewer), full):
             rest = fewer
     precision = precision_of(full)
-    words = list(_words(recipe, target, rest))
-    name = f"{target} {precision} {', '.join(words)}".strip()
+    name = f"{target} {precision} {', '.join(_words(recipe, full, rest))}".strip()
     return Variant(name=name, target=target, changes=rest, precision=precision)
 
 
@@ -153,7 +152,7 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
         return None
     limits = [each for each in searched.limits if each.figure.name not in UNITS]
     limits = [each for each in limits if each.max_drop is not None or each.at_least is not None]
-    offered = _offer(recipe_of(recipe, variant))
+    offered = _offered_for(recipe, variant)
     if not limits or offered is None or not offered.falls_back:
         return None
     # The search knows one metric. Of several limits it gets the first, and the others are judged afterwards.
@@ -183,7 +182,7 @@ def reach(recipe: Recipe, variant: Variant) -> float:
 
 def axes_of(recipe: Recipe, variant: Variant) -> tuple[Axis, ...]:
     """Return what may be varied about a variant: axes of its method and of the other plugins that change its models."""
-    offered = _offer(recipe_of(recipe, variant))
+    offered = _offered_for(recipe, variant)
     if offered is None:
         return ()
     axes = (*offered.axes, *(axis for key in offered.varies for axis in _FAMILIES[key]()))
@@ -227,17 +226,21 @@ def _methods(recipe: Recipe) -> tuple[str, ...]:
 def _forms(recipe: Recipe, method: str, target: str) -> tuple[Form, ...]:
     """The forms of a method on a target. A method that says nothing of searches has one, where the recipe names it."""
     own = recipe.quantize if recipe.quantize.name == method else Choice(name=method)
-    capabilities = targets.load(target).CAPABILITIES
-    offered = methods.offer(method, options_of(own, "methods"), capabilities, runtimes.float_problems(capabilities))
+    offered = _offered(own, target)
     if offered is not None:
         return offered.forms
     return (Form(precision=method),) if recipe.quantize.name == method else ()
 
 
-def _offer(recipe: Recipe) -> Offer | None:
-    """What the method of a variant's recipe offers."""
-    capabilities, options = targets.load(recipe.targets[0]).CAPABILITIES, options_of(recipe.quantize, "methods")
-    return methods.offer(recipe.quantize.name, options, capabilities, runtimes.float_problems(capabilities))
+def _offered_for(recipe: Recipe, variant: Variant) -> Offer | None:
+    """What the method of a variant offers."""
+    return _offered(recipe_of(recipe, variant).quantize, variant.target)
+
+
+def _offered(method: Choice, target: str) -> Offer | None:
+    """What a method offers for a target."""
+    capabilities = targets.load(target).CAPABILITIES
+    return methods.offer(method.name, options_of(method, "methods"), capabilities, runtimes.float_problems(capabilities))
 
 
 def _saves(recipe: Recipe, form: Form) -> bool:
@@ -327,8 +330,12 @@ def _written_out(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=full)
 
 
-def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[str]:
-    """Short texts of changes, beside the precision."""
+def _words(recipe: Recipe, full: Recipe, changes: Mapping[str, Any]) -> Iterator[str]:
+    """Short texts of changes, beside the precision.
+
+    Args:
+        full: the recipe with the changes.
+    """
     flat: dict[str, Any] = {}
     for key, value in changes.items():
         if key == "quantize" and isinstance(value, Mapping):
@@ -337,8 +344,7 @@ def _words(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Iterator[
         elif key != "quantize":
             flat[key] = value
     # A method lists what differs from its present options, so the names are those of its defaults.
-    before = {"quantize": recipe_of(recipe, _unnamed(target, changes)).quantize.name}
-    offered = _offer(recipe_of(recipe, _unnamed(target, before)))
+    offered = _offered(Choice(name=full.quantize.name), full.targets[0])
     axes = [*(offered.axes if offered else ()), *(axis for family in _FAMILIES.values() for axis in family())]
     # What layers do comes last.
     for key, value in sorted(flat.items(), key=lambda item: (item[0] == "accuracy", item[0])):
