@@ -71,7 +71,7 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
         # The recipe's own method, with its options.
         del rest["quantize"]
     full = recipe_of(recipe, _unnamed(target, rest))
-    if (offered := _offer(full)) is not None:
+    if (offered := _offered(full.quantize, target)) is not None:
         # A method that calibrates nothing is the same with all calibrators.
         idle = _FAMILIES.keys() - set(offered.varies)
         rest = {key: value for key, value in rest.items() if key.partition(".")[0] not in idle}

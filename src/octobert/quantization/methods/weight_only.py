@@ -75,6 +75,6 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
     return Offer(
         forms=(Form(precision="int8 weights", saves=("size", "memory")),),
         axes=_common.weight_axes("weight-only"),
-        varies=("corrections",),
+        varies=("transforms", "corrections"),
         falls_back=True,
     )
