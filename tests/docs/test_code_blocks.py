@@ -175,7 +175,7 @@ def test_python_runs(document: str, workspace: Callable[[str], Path], monkeypatc
     """The blocks of a document run one after another and share their names."""
     monkeypatch.chdir(workspace(document))
     run = runner.run
-    monkeypatch.setattr(runner, "run", lambda recipe, *arguments: run(brief(recipe), *arguments, executor=inline.run))
+    monkeypatch.setattr(runner, "run", lambda recipe, out, listener, _: run(brief(recipe), out, listener, inline.run))
     names: dict[str, Any] = {"__name__": "document"}
     for block in BLOCKS:
         if block.document == document and block.language == "python":

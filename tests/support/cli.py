@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from octobert.cli import _show, main
-from octobert.pipeline import runner
+from octobert.pipeline import executors, runner
 from octobert.pipeline.executors import inline
 
 Done = subprocess.CompletedProcess[str]
@@ -43,7 +43,8 @@ def octobert(*arguments: object, input: str | bytes = "", cwd: Path | None = Non
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
         patch.setattr(_show, "verbosity", _show._Verbosity())
-        for name in ("run", "finetune", "sweep"):
+        patch.setattr(executors, "opened", lambda name: contextlib.nullcontext(inline.run))
+        for name in ("finetune", "sweep"):
             patch.setattr(runner, name, functools.partial(getattr(runner, name), executor=inline.run))
         with _inside(cwd):
             code = _exit_code()
