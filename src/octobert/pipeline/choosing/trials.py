@@ -271,7 +271,7 @@ class Trials:
         if problems:
             return found.model_copy(update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)})
         known = verdict is not None and (timed is not None or variant == self.reference or not self.about_time)
-        return found.model_copy(update={"state": "admissible" if known else "not tried", "reason": NOT_TRIED})
+        return found.model_copy(update={"state": "admissible", "reason": ""} if known else {"reason": NOT_TRIED})
 
     def find(self, variant: Variant, rounds: int = 40) -> Found:
         """Make, time and judge one variant."""
