@@ -8,6 +8,7 @@ from pydantic import Field
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
+from octobert.core.measurements import Load
 from octobert.core.tabular import Row, Tabular
 
 
@@ -95,6 +96,7 @@ class Selection(Tabular):
         minutes: time limit; None where there is none.
         seconds: that the search took, interrupted runs included.
         ended: why the search ended.
+        load: what else the machine did in the race in which it did most; None where nothing was timed.
         environment: the machine and its software; the choice holds for machines of this kind.
         simulated: environment variables that made a runtime use fewer instructions than this CPU has → value.
         recipe: of the search, as `loading.as_written` gives it, to be run again on another machine.
@@ -115,6 +117,7 @@ class Selection(Tabular):
     minutes: float | None
     seconds: float
     ended: str
+    load: Load | None = None
     environment: Environment
     simulated: dict[str, str] = Field(default_factory=dict)
     recipe: dict[str, Any] = Field(default_factory=dict)

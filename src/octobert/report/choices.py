@@ -10,6 +10,7 @@ from octobert.core.results import Report
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report.progress import duration
 from octobert.report.reasons import COSTS, Words, cost_of, points, times_text
+from octobert.report.times import noise
 
 # The best of several variants, and those that would be better still.
 _BEST = {
@@ -118,6 +119,7 @@ def facts(choice: Selection) -> list[str]:
         f"The search ended: {choice.ended}.",
         f"The choice holds for machines such as this one: {', '.join([here.cpu, *here.features, *versions])}.",
     ]
+    sentences += noise([], choice.load)
     if choice.simulated:
         given = ", ".join(f"{name}={value}" for name, value in choice.simulated.items())
         sentences.append(f"Simulated: {given} kept runtimes from instructions that this CPU has.")

@@ -45,6 +45,10 @@ class Search:
         trials: makes, times and judges variants.
         settings: of the recipe.
         tell: called with the best so far, how many variants were tried, and how many there are.
+        variants: that are known.
+        dropped: variant that is too slow → the one that is faster.
+        best: the best one so far that keeps all limits.
+        cut: whether the time limit has ended a part of the search.
     """
 
     trials: Trials
@@ -53,6 +57,7 @@ class Search:
     variants: list[Variant] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
     best: Variant | None = None
+    cut: bool = False
 
     @property
     def goals(self) -> tuple[str, ...]:
@@ -71,7 +76,13 @@ class Search:
 
     def out_of_time(self) -> bool:
         """Whether the time is over; a search without a result goes on to its first one."""
-        return self.minutes_left <= 0
+        return self.less_than(0)
+
+    def less_than(self, share: float) -> bool:
+        """Whether less than a share of the time limit is left, which then ends a part of the search."""
+        over = self.minutes_left <= share * self.settings.minutes
+        self.cut |= over
+        return over
 
     def cost(self, variant: Variant) -> Figure:
         """What is to be small, relative to the reference: time, size or memory."""
@@ -129,7 +140,7 @@ def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, 
     if not search.by_metric:
         _repair(search, queue)
     _last_race(search)
-    ended = "the time limit was reached" if search.out_of_time() else "no model that could be better is left"
+    ended = "the time limit was reached" if search.cut else "no model that could be better is left"
     return _results(search), ended
 
 
@@ -142,15 +153,16 @@ def _in_order_of_cost(search: Search) -> list[Variant]:
         return sorted(running, key=lambda v: search.cost(v).value)
     trials.race(running, ROUNDS[0])
     running = _without_slow(search, running, reach=True)
-    running += search.add([v for each in running for v in space.faster(recipe, each)])
+    # Half of the time is for accuracy.
+    if not search.less_than(0.5):
+        running += search.add([v for each in running for v in space.faster(recipe, each)])
     for number, rounds in enumerate(ROUNDS[1:]):
-        # Half of the time is for accuracy.
-        if len(running) < 2 or search.minutes_left < search.settings.minutes / 2:
+        if len(running) < 2 or search.less_than(0.5):
             break
         trials.race(running, rounds)
         running = _without_slow(search, running, reach=False)
         search.note()
-        if number == 0:
+        if number == 0 and not search.less_than(0.5):
             # Two changes may gain more than one.
             best = min(running, key=lambda v: search.cost(v).value)
             running += search.add(space.faster(recipe, best))

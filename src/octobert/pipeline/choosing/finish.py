@@ -139,6 +139,7 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
         minutes=settings.minutes,
         seconds=trials.seconds,
         ended=ended,
+        load=trials.load,
         environment=facts.here,
         simulated={name: os.environ[name] for name in environment.SIMULATING if name in os.environ},
         recipe=written,

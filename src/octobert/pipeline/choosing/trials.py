@@ -15,6 +15,7 @@ import psutil
 
 from octobert.config.choosing import UNITS, Limit, figure_named
 from octobert.core.errors import OctobertError
+from octobert.core.measurements import Load
 from octobert.core.selection import Figure, Found, Variant
 from octobert.core.settings import Goal
 from octobert.evaluation.criterion import Criterion
@@ -109,6 +110,11 @@ class Trials:
         return sum(bool(state.races or state.verdict or state.problem) for state in states)
 
     @property
+    def load(self) -> Load | None:
+        """What else the machine did in the race in which it did most; None without races."""
+        return max((each.load for each in self._races), key=lambda load: load.others + load.stolen, default=None)
+
+    @property
     def rows_digest(self) -> str:
         """Of the rows that variants are calibrated and judged on."""
         return self._shared["data"].digest
@@ -172,7 +178,7 @@ class Trials:
         fit = [v for v in self.make(variants, draft=True) if v.name != self.reference.name]
         sizes = [self._size(v) for v in (*fit, self.reference)]
         memory = _COPIES * max(sizes) + _RUNTIME_BYTES
-        most = max(_FEWEST, int(_SHARE * psutil.virtual_memory().available / memory)) - 1
+        most = max(_FEWEST, int(_SHARE * psutil.virtual_memory().total / memory)) - 1
         leader = fit[:1]
         groups = [fit[:most], *([*leader, *fit[i : i + most - 1]] for i in range(most, len(fit), most - 1))]
         for group in groups:

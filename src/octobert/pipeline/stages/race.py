@@ -13,7 +13,7 @@ from octobert import targets
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Footprint
+from octobert.core.measurements import Footprint, Load
 from octobert.core.session import SessionEntries
 from octobert.core.settings import Goal
 from octobert.evaluation import latency, throughput
@@ -61,10 +61,12 @@ class Race(FrozenModel):
     Args:
         times: name → times; round by round, all models did the same work.
         problems: name → why it could not be timed.
+        load: what else the machine did meanwhile.
     """
 
     times: dict[str, Timed]
     problems: dict[str, str]
+    load: Load
 
 
 class Inputs(FrozenModel):
@@ -124,21 +126,21 @@ def run(context: Context[Inputs, Options]) -> Summary:
     }
     problems: dict[str, str] = {}
     try:
-        times = _timed(context, list(racing.values()), workload, settings)
+        times, load = _timed(context, list(racing.values()), workload, settings)
     except OctobertError:
         problems = _problems(racing)
         if not problems or len(problems) == len(racing):
             raise
         fit = [candidate for name, candidate in racing.items() if name not in problems]
-        times = _timed(context, fit, workload, settings)
-    context.write(TIMES, Race(times=times, problems=problems))
+        times, load = _timed(context, fit, workload, settings)
+    context.write(TIMES, Race(times=times, problems=problems, load=load))
     return {"medians_ms": {name: float(np.median(each.samples_ms)) for name, each in times.items()}, "problems": problems}
 
 
 def _timed(
     context: Context[Inputs, Options], racing: Sequence[Candidate], workload: Sequence[Workload], settings: Benchmark
-) -> dict[str, Timed]:
-    """Time all of them in turn."""
+) -> tuple[dict[str, Timed], Load]:
+    """Time all of them in turn; what else the machine did meanwhile."""
     options = context.options
     measured = latency.measure(
         racing,
@@ -156,7 +158,7 @@ def _timed(
         rates, _ = throughput.measure(racing, workload, settings, on_progress=context.progress)
         samples = {each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns) for each in rates}
     footprints = {footprint.candidate: footprint for footprint in measured.footprints}
-    return {name: Timed(samples_ms=times, footprint=footprints[name]) for name, times in samples.items()}
+    return {n: Timed(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()}, measured.load
 
 
 def _problems(racing: Mapping[str, Candidate]) -> dict[str, str]:
