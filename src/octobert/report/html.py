@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, select_autoescape
-from markupsafe import Markup
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
@@ -37,8 +36,7 @@ def page(report: Report) -> str:
             "speed_of": choices.speed_of,
             "drop_title": choices.drop_title(choice),
             "search_facts": choices.facts(choice),
-            # Its texts are escaped where it is made.
-            "frontier": Markup(frontier.svg(choice)),
+            "frontier": frontier.svg(choice),
         }
         if choice is not None
         else {}

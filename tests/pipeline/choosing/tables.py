@@ -33,7 +33,7 @@ class Table:
     def __init__(self, truths: dict[str, Truth], wanted: Sequence[Limit], seed: int) -> None:
         self.truths = {REFERENCE.name: Truth(1.0, 0.0), **truths}
         self.reference, self.metric, self.limits, self.rows = REFERENCE, METRIC, tuple(wanted), 500
-        self.about_time = True
+        self.about_time, self.at_once = True, 1
         self.seconds, self._random = 0.0, np.random.default_rng(seed)
         self._races: list[dict[str, np.ndarray]] = []
         self._judged: dict[str, Figure] = {REFERENCE.name: Figure(value=0.0, low=0.0, high=0.0)}

@@ -20,6 +20,7 @@ def search(monkeypatch):
         monkeypatch.setattr(module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())])
         monkeypatch.setattr(module.space, "nearer", lambda _, v, minutes: [variant(n) for n in nearer.get(v.name, ())])
         monkeypatch.setattr(module.space, "reach", lambda _, v: 1.3 if faster.get(v.name) else 1.0)
+        monkeypatch.setattr(module.space, "left_out", lambda _: [(variant("c int8"), "it has no 8-bit units")])
         chosen = Choose(**settings)
         table = Table(truths, chosen.limits, seed)
         found, ended = module.choose(table, chosen, lambda *_: None)

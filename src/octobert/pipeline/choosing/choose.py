@@ -15,6 +15,7 @@ Every result is stored, so that a search that was interrupted goes on, and comes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -112,7 +113,12 @@ class Search:
         """Add variants to those of the search; those that are new, and can be made."""
         new = list({v.name: v for v in variants if v not in self.variants}.values())
         self.variants += new
-        able = self.trials.make(new, draft=True)
+        able = []
+        for index in range(0, len(new), self.trials.at_once):
+            # The reference and one other are always made, so that there is something to compare.
+            if len(able) > 1 and self.out_of_time():
+                break
+            able += self.trials.make(new[index : index + self.trials.at_once], draft=True)
         self.note()
         return able
 
@@ -284,5 +290,9 @@ def _results(search: Search) -> list[Found]:
         elif found.state == "admissible":
             found = found.model_copy(update={"reason": words.behind(found, chosen)})
         rest.append(found)
-    rest.sort(key=lambda each: (each.state in ("slower", "not tried"), each.ratio.value if each.ratio else 1e9))
+    known = {found.variant.name for found in (chosen, *rest)}
+    for variant, why in space.left_out(trials.facts.recipe):
+        if variant.name not in known:
+            rest.append(Found(variant=variant, state="excluded", reason=why))
+    rest.sort(key=lambda each: (each.state in ("slower", "not tried"), each.ratio.value if each.ratio else math.inf))
     return limits.with_frontier([chosen, *rest], trials.metric)

@@ -23,6 +23,7 @@ from octobert.evaluation.statistics import percentile
 from octobert.pipeline import planner
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.contract import Step, StepResult, step
+from octobert.pipeline.executors import Several
 from octobert.pipeline.facts import CAPTURE, DATA, RunFacts
 from octobert.pipeline.stages import judge, race
 from octobert.pipeline.store import Artifact
@@ -108,6 +109,12 @@ class Trials:
         """How many of these variants were timed or judged, or cannot be made."""
         states = [self._states[v.name] for v in variants if v.name in self._states]
         return sum(bool(state.races or state.verdict or state.problem) for state in states)
+
+    @property
+    def at_once(self) -> int:
+        """How many variants are made at the same time."""
+        executor = self._work.executor
+        return executor.concurrency if isinstance(executor, Several) else 1
 
     @property
     def load(self) -> Load | None:
