@@ -30,7 +30,7 @@ class Truth:
 class Table:
     """Trials on a table. Seconds pass as they would: making, timing and judging cost what they cost for a small encoder."""
 
-    def __init__(self, truths: dict[str, Truth], wanted: Sequence[Limit], seed: int) -> None:
+    def __init__(self, truths: dict[str, Truth], wanted: Sequence[Limit], seed: int, targets: set[str] | None = None) -> None:
         self.truths = {REFERENCE.name: Truth(1.0, 0.0), **truths}
         self.reference, self.metric, self.limits, self.rows = REFERENCE, METRIC, tuple(wanted), 500
         self.about_time, self.at_once = True, 1
@@ -38,7 +38,8 @@ class Table:
         self._races: list[dict[str, np.ndarray]] = []
         self._judged: dict[str, Figure] = {REFERENCE.name: Figure(value=0.0, low=0.0, high=0.0)}
         self._made: set[str] = set()
-        self.facts = type("Facts", (), {"recipe": None})
+        named = targets or {name.split()[0] for name in self.truths}
+        self.facts = type("Facts", (), {"recipe": type("Recipe", (), {"targets": named})})
 
     def make(self, variants: Sequence[Variant], *, draft: bool = False) -> list[Variant]:
         self.seconds += 4.0 * len({v.name for v in variants} - self._made)

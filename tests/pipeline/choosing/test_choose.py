@@ -14,7 +14,7 @@ from tests.pipeline.choosing.tables import DROP_NOISE, REFERENCE, Table, Truth, 
 def search(monkeypatch):
     """Run a search over a table: first variants, what is faster than each, what is nearer to float than each."""
 
-    def run(truths, first, faster=None, nearer=None, seed=0, **settings):
+    def run(truths, first, faster=None, nearer=None, seed=0, targets=None, **settings):
         faster, nearer = faster or {}, nearer or {}
         monkeypatch.setattr(module.space, "first", lambda _: [REFERENCE, *map(variant, first)])
         monkeypatch.setattr(module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())])
@@ -22,7 +22,7 @@ def search(monkeypatch):
         monkeypatch.setattr(module.space, "reach", lambda _, v: 1.3 if faster.get(v.name) else 1.0)
         monkeypatch.setattr(module.space, "left_out", lambda _: [(variant("c int8"), "it has no 8-bit units")])
         chosen = Choose(**settings)
-        table = Table(truths, chosen.limits, seed)
+        table = Table(truths, chosen.limits, seed, targets)
         found, ended = module.choose(table, chosen, lambda *_: None)
         return found, ended, table
 
@@ -103,3 +103,9 @@ def test_a_metric_is_a_goal_within_a_limit_on_time(search) -> None:
     truths = {"a int8": Truth(0.3, 0.02), "b int8": Truth(0.42, 0.004), "a f32": Truth(0.9, 0.0)}
     found, _, _ = search(truths, list(truths), goal="metric", limits=wanted)
     assert found[0].variant.name == "b int8"
+
+
+def test_the_float_reference_is_not_chosen_for_a_target_that_nobody_named(search) -> None:
+    truths = {"a int8": Truth(1.4, 0.0), "a f32": Truth(1.2, 0.0)}
+    found, _, _ = search(truths, list(truths), targets={"a"})
+    assert (found[0].variant.name, found[0].state) == ("a f32", "chosen")

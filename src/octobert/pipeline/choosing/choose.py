@@ -105,15 +105,19 @@ class Search:
         found = [self.trials.found(each) for each in (one, other)]
         return limits.order(found, self.goals, self.trials.metric, self.trials.ratio)[0].variant
 
+    def wanted(self, variant: Variant) -> bool:
+        """Whether a model is for a target of the recipe; the float reference may be for another one."""
+        return variant.target in self.trials.facts.recipe.targets
+
     def keeps(self, variant: Variant) -> bool:
-        """Whether a model that was timed and judged keeps all limits."""
-        return self.trials.found(variant).state == "admissible"
+        """Whether a model that was timed and judged may be chosen: it keeps all limits."""
+        return self.wanted(variant) and self.trials.found(variant).state == "admissible"
 
     def add(self, variants: Sequence[Variant]) -> list[Variant]:
         """Add variants to those of the search; those that are new, and can be made."""
         new = list({v.name: v for v in variants if v not in self.variants}.values())
         self.variants += new
-        able = []
+        able: list[Variant] = []
         for index in range(0, len(new), self.trials.at_once):
             # The reference and one other are always made, so that there is something to compare.
             if len(able) > 1 and self.out_of_time():
@@ -277,6 +281,7 @@ def _results(search: Search) -> list[Found]:
     everything = [trials.found(v) for v in {v.name: v for v in (*search.variants, trials.reference)}.values()]
     if search.best is None:
         judged = [found for found in everything if found.drops and (found.time_ms is not None or not trials.about_time)]
+        judged = [found for found in judged if search.wanted(found.variant)]
         chosen = limits.nearest(judged, search.settings.limits, reference, trials.metric)
     else:
         best = trials.found(search.best)
