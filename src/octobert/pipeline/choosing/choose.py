@@ -186,7 +186,8 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
     Args:
         reach: consider what other values of their axes can gain.
     """
-    recipe, able = search.trials.facts.recipe, [v for v in variants if search.trials.found(v).state != "excluded"]
+    recipe = search.trials.facts.recipe
+    able = [v for v in variants if search.wanted(v) and search.trials.found(v).state != "excluded"]
     # A metric is known later; and what misses a limit on time in a short race may keep it in a longer one.
     if not able or search.by_metric:
         return list(variants)
