@@ -64,7 +64,13 @@ RULES = study.Rules(values_of, best_of)
 
 
 def searched(
-    place: Path, find: Callable[[Variant], Found] = found_of, *, inputs: Mapping[str, str] | None = None, **search: Any
+    place: Path,
+    find: Callable[[Variant], Found] = found_of,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    prepare: Callable[[Sequence[Variant]], None] | None = None,
+    at_once: int = 1,
+    **search: Any,
 ) -> study.Searched:
     """Search with the settings in `search`."""
     return study.search(
@@ -75,6 +81,8 @@ def searched(
         inputs=inputs or {"model": "m"},
         machine=MACHINE,
         place=place,
+        prepare=prepare,
+        at_once=at_once,
     )
 
 

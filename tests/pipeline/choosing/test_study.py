@@ -44,6 +44,18 @@ def test_small_spaces_are_tried_whole_and_each_combination_once(tmp_path: Path, 
     assert len(result.found) == ALL
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_several_trials_are_prepared_at_the_same_time(tmp_path: Path, sampler: str) -> None:
+    prepared: list[list[str]] = []
+    result = searched(
+        tmp_path / "t", sampler=sampler, trials=50, at_once=3, prepare=lambda each: prepared.append([v.name for v in each])
+    )
+    every = [name for batch in prepared for name in batch]
+    assert (len(every), set(every), len(result.found)) == (ALL, set(names(result)), ALL)
+    # TPE may change its mind after each trial.
+    assert sampler == "tpe" or [len(batch) for batch in prepared] == [3, 3, 3, 3]
+
+
 def test_tpe_comes_to_good_combinations_that_keep_the_limit(tmp_path: Path) -> None:
     values = [None, *range(1, 20)]
 

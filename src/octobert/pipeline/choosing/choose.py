@@ -205,12 +205,13 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
 def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
     """Judge variants from the cheapest on, until one keeps the limits; of the goals that are metrics, all of them."""
     trials = search.trials
-    for variant in queue:
+    for index, variant in enumerate(queue):
         if search.best is not None and not search.by_metric and not limits.as_good(search.ratio(variant, search.best)):
             continue
         if search.best is not None and search.out_of_time():
             break
-        trials.judge([variant])
+        # Where several are judged at the same time, those that may be next are among them.
+        trials.judge(queue[index : index + trials.at_once])
         if search.keeps(variant):
             search.best = variant if search.best is None else search.better(search.best, variant)
         search.note()
@@ -224,9 +225,11 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
             continue
         if trials.found(variant).state != "excluded" or not _misses_accuracy(search, variant):
             continue
-        for other in space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE):
+        others = space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE)
+        for index, other in enumerate(others):
             if search.out_of_time():
                 return
+            trials.judge(others[index : index + trials.at_once])
             if other not in search.variants:
                 search.variants.append(other)
             if _try(search, other):
@@ -241,9 +244,8 @@ def _misses_accuracy(search: Search, variant: Variant) -> bool:
 
 
 def _try(search: Search, variant: Variant) -> bool:
-    """Judge a variant, and time it if it keeps the limits on accuracy; whether it is the best so far."""
+    """Time a variant that was judged if it keeps the limits on accuracy; whether it is the best so far."""
     trials = search.trials
-    trials.judge([variant])
     if not _keeps_so_far(search, variant):
         search.note()
         return False

@@ -84,6 +84,8 @@ def search(
         place=place,
         seconds=lambda: trials.seconds,
         tell=told,
+        prepare=trials.judge,
+        at_once=trials.at_once,
     )
     made = [found for found in result.found if judge.values(found).goals is not None]
     if not made:

@@ -9,9 +9,10 @@ as if it had not been. Several processes may work on one study (`claims`); all o
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ def search(
     place: Path,
     seconds: Callable[[], float] | None = None,
     tell: Callable[[Found, int, int], None] | None = None,
+    prepare: Callable[[Sequence[Variant]], None] | None = None,
+    at_once: int = 1,
 ) -> Searched:
     """Try combinations of the values in `search.space`.
 
@@ -87,6 +90,8 @@ def search(
         place: file for the trials, unless the recipe has a storage.
         seconds: that the search has taken so far, in earlier runs as well. Default: since this call.
         tell: called after each trial with what was found, its number from 1 on, and the number of all.
+        prepare: does at the same time what several of the next trials need, so that `find` has less to do.
+        at_once: how many of them.
 
     Raises:
         RecipeError: the space is wrong, or the study was started with other inputs.
@@ -115,6 +120,8 @@ def search(
         rules,
         seconds or (lambda: time.monotonic() - started),
         tell or (lambda found, number, total: None),
+        prepare or (lambda variants: None),
+        at_once,
     )
     with claims.alive():
         ended = rounds.all(space)
@@ -148,6 +155,9 @@ class _Rounds:
     rules: Rules
     seconds: Callable[[], float]
     tell: Callable[[Found, int, int], None]
+    prepare: Callable[[Sequence[Variant]], None]
+    at_once: int
+    prepared: set[str] = field(default_factory=set)
 
     def all(self, space: Mapping[str, tuple[str, ...]]) -> str:
         """Carry out all rounds; return why the search ended."""
@@ -185,11 +195,23 @@ class _Rounds:
             enough = len(tried) >= most
             index = None if enough else self._next(combinations, tried)
             if index is not None:
+                if self.at_once > 1:
+                    self._prepare(combinations, tried)
                 self._try(combinations, index, space, most)
             elif not running:
                 return f"after {most} trials" if enough and self._next(combinations, tried) is not None else None
             else:
                 time.sleep(POLL_S)
+
+    def _prepare(self, combinations: Combinations, tried: Sequence[Tried]) -> None:
+        """Prepare the next trials, unless the next one is prepared."""
+        taken = {each.key for each in tried}
+        waiting = map(combinations.at, self._order(combinations, tried))
+        coming = ((key, variant) for _, variant, key in waiting if key not in taken)
+        new = dict(itertools.islice(coming, self.at_once))
+        if new and next(iter(new)) not in self.prepared:
+            self.prepare([variant for key, variant in new.items() if key not in self.prepared])
+            self.prepared |= set(new)
 
     def _try(self, combinations: Combinations, index: int, space: Mapping[str, tuple[str, ...]], most: int) -> None:
         combination, variant, key = combinations.at(index)
