@@ -15,7 +15,8 @@ than there in the output directory, in the home folder and in the folder for tem
 Times are no part of the comparison: `report.json` and `report.html` have to be readable, and `tuned.json`. Which plan a search
 takes depends on measured times. So of its packages the float model, tokenizer and config are compared, the digests in
 `octobert.json` with the files, and the stored trials: those of the killed runs must be among those of the last one. `auto`
-optimizes the size, which does not depend on times: it must choose the same model.
+optimizes the size, which does not depend on times: it must choose the same model. None of its descendants is killed by itself,
+because a search leaves out a variant whose stage dies, says so, and chooses among the others.
 """
 
 from __future__ import annotations
@@ -317,7 +318,9 @@ def burst(flow: Flow, number: int, left: int, generator: random.Random, results:
     flow.changes = 12 * len(flow.steps) + 40 if flow.steps else 6
     trials: set[str] = set()
     until = sum(results.kills.values()) + left
-    kinds = [KINDS[(number + index) % len(KINDS)] for index in range(20)]
+    # A search goes on without a variant whose stage was killed.
+    able = [kind for kind in KINDS if not (flow.name == "auto" and kind == "descendant")]
+    kinds = [able[(number + index) % len(able)] for index in range(20)]
     if number % FROM_NOTHING:
         long = {step for step, seconds in flow.steps.items() if seconds > LONG_STEP_S}
         warm(flow, set(flow.steps) if flow.name == "publish" else (set(flow.steps) if flow.own else long) - set(flow.own))
