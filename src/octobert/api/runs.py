@@ -109,8 +109,8 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
 
     Args:
         recipe: The recipe.
-        out: Output directory, for the report, one package per target, and stored results. Stored results are reused, so the
-            same call resumes an interrupted run.
+        out: Output directory, for the report, one package per target (with `choose` or `search`, the package `best`), and stored
+            results. Stored results are reused, so the same call resumes an interrupted run.
         progress: Called at each step.
 
     Returns:
@@ -126,10 +126,12 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     with shown(progress) as tell, executors.opened(checked.executor) as executor:
         if isinstance(executor, executors.Several) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
+        listener = _Listener(tell, path_of(out, "out"))
+        if checked.choose or checked.search:
+            return finish.run(checked, path_of(out, "out"), listener, executor)
         for target, why in preflight.absent_targets(checked).items():
             tell(ProgressEvent(target, "note", f"{target} is written, but cannot run here: {why}"))
-        carry_out = finish.run if checked.choose or checked.search else runner.run
-        return carry_out(checked, path_of(out, "out"), _Listener(tell, path_of(out, "out")), executor)
+        return runner.run(checked, path_of(out, "out"), listener, executor)
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:

@@ -142,7 +142,7 @@ class AccuracyJudge:
         seed: int,
     ) -> None:
         if not len(parts[-1].gold):
-            fix = "give labelled rows, or leave out accuracy"
+            fix = "give labelled rows: models are judged on them"
             raise DataError("the rows to search on have no gold", where="data.tune", fix=fix)
         self.criteria, self._task, self._parts, self._seed = tuple(criteria), task, parts, seed
         for criterion in criteria:

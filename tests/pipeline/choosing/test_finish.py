@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import octobert
 from octobert.config import loading
+from octobert.core.errors import RecipeError
 from octobert.core.results import Report
 from octobert.pipeline.choosing import finish
 from octobert.pipeline.executors import inline
@@ -45,3 +48,17 @@ def test_what_a_search_publishes(finished, out: Path) -> None:
     assert again.choice is not None
     assert again.choice.winner == report.choice.winner
     assert {path.name for path in (out / ".octobert" / "store").iterdir()} - before == set()
+
+
+def test_figures_are_checked_before_anything_runs(finished, out: Path) -> None:
+    recipe = loading.parse(
+        {
+            "model": finished[0].model,
+            "task": "text-classification",
+            "data": finished[0].data.source,
+            "choose": {"limits": [{"of": "throughputs", "at_least": 2}]},
+        }
+    )
+    with pytest.raises(RecipeError, match=r'choose.limits: there is no figure "throughputs"; did you mean "throughput"'):
+        finish.run(recipe, out, executor=inline.run)
+    assert not out.exists() or not any(out.iterdir())

@@ -9,10 +9,10 @@ from typing import Any
 
 from octobert import targets
 from octobert.config import loading, paths
-from octobert.config.choosing import Choose, figure_named
+from octobert.config.choosing import UNITS, Choose, Search, figure_named
 from octobert.config.recipe import Recipe
 from octobert.core import environment
-from octobert.core.errors import TargetError
+from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.files import storage_errors
 from octobert.core.results import Report
 from octobert.core.selection import Found, Selection, Variant
@@ -53,6 +53,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     if recipe.search is not None:
         listed.check(recipe)
     facts = facts_of(recipe, tune=True)
+    _check_figures(facts, settings)
     names = dict.fromkeys(recipe.targets, BEST)
     check_output(planner.steps_for(facts), out, names=names)
     with at_work(recipe, out, listener, executor) as (work, notes):
@@ -102,6 +103,26 @@ def _with_targets(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"targets": able})
 
 
+def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
+    """Check that there are all figures that goals and limits name.
+
+    Raises:
+        RecipeError: there is no such figure.
+    """
+    key = "choose" if isinstance(settings, Choose) else "search"
+    known = ("metric", *facts.scored.build().metrics, *UNITS)
+    named = {"goal" if key == "choose" else "goals": _goals(settings), "limits": [limit.of for limit in settings.limits]}
+    for place, names in named.items():
+        for name in names:
+            if figure_named(name).name not in known:
+                raise RecipeError(f'there is no figure "{name}"', where=f"{key}.{place}", fix=did_you_mean(name, known))
+
+
+def _goals(settings: Choose | Search) -> tuple[str, ...]:
+    """What is optimized, and what decides between equals."""
+    return (settings.goal, *settings.ties) if isinstance(settings, Choose) else settings.goals
+
+
 def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener) -> tuple[Selection, Trials]:
     """Search.
 
@@ -112,7 +133,7 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
     settings = recipe.choose or recipe.search
     assert settings is not None
     reference = space.first(recipe)[0]
-    goals = (settings.goal, *settings.ties) if isinstance(settings, Choose) else settings.goals
+    goals = _goals(settings)
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
 
     def tell(best: Found | None, done: int, total: int) -> None:
