@@ -109,8 +109,8 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
 
     Args:
         recipe: The recipe.
-        out: Output directory, for the report, one package per target (with `choose` or `search`, the package `best`), and stored
-            results. Stored results are reused, so the same call resumes an interrupted run.
+        out: Output directory, for the report, one package per target (with `choose` or `search`, one package `best`), and
+            stored results. Stored results are reused, so the same call resumes an interrupted run.
         progress: Called at each step.
 
     Returns:

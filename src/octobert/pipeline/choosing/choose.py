@@ -33,6 +33,8 @@ FINALISTS = 4
 # A model that is slower than the best by more than this, whatever its axes can gain, is dropped: medians of few rounds are
 # uncertain.
 SLACK = 1.1
+# Attempts to repair the accuracy of a variant, after which it is given up if none of them helps.
+HOPELESS = 3
 # Share of the time limit for a search that lets layers fall back to float. (A share of the time that is left would make another
 # step of it each time a search is resumed.)
 FALLBACK_SHARE = 0.25
@@ -112,6 +114,12 @@ class Search:
     def keeps(self, variant: Variant) -> bool:
         """Whether a model that was timed and judged may be chosen: it keeps all limits."""
         return self.wanted(variant) and self.trials.found(variant).state == "admissible"
+
+    def excess(self, variant: Variant) -> float:
+        """By how much a variant misses limits."""
+        trials = self.trials
+        missed = limits.missed(self.settings.limits, trials.found(variant), trials.found(trials.reference), trials.metric)
+        return sum(excess for _, excess in missed)
 
     def add(self, variants: Sequence[Variant]) -> list[Variant]:
         """Add variants to those of the search; those that are new, and can be made."""
@@ -221,17 +229,23 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
     """Try to make variants keep the limits that cost less than the best one so far, the cheapest first."""
     trials, recipe = search.trials, search.trials.facts.recipe
     for variant in queue:
-        if search.best is not None and search.ratio(variant, search.best).value > 1 - limits.SAME:
+        # What is faster within the noise only is not worth it.
+        if search.best is not None and search.ratio(variant, search.best).high > 1 - limits.SAME:
             continue
         if trials.found(variant).state != "excluded" or not _misses_accuracy(search, variant):
             continue
         others = space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE)
+        excess = [search.excess(variant)]
         for index, other in enumerate(others):
             if search.out_of_time():
                 return
+            # Where nothing helps by half, the rest of the values will not do; layers in float may.
+            if len(excess) > HOPELESS and min(excess) > excess[0] / 2 and "accuracy" not in other.changes:
+                continue
             trials.judge(others[index : index + trials.at_once])
             if other not in search.variants:
                 search.variants.append(other)
+            excess.append(search.excess(other))
             if _try(search, other):
                 break
 
