@@ -46,7 +46,10 @@ class Found(FrozenModel):
             ended first.
         reason: one sentence: what ruled it out, or why it was chosen.
         ratio: time divided by the time of the float reference, measured in turn; below 1 is faster. Of throughputs the inverse.
-        time_ms: of the goal's statistic, in milliseconds for one text; None where it was not timed.
+            Of a variant that left the search before the last race, its time relative to the chosen one, in the last race of
+            both, times the ratio of the chosen one.
+        time_ms: of the goal's statistic, in milliseconds for one text; None where it was not timed. Relative to the chosen
+            one as `ratio`.
         rows_per_second: where the goal is throughput.
         figures: goal, limit or tie, such as `latency@p90` → value in the units of `config.choosing.UNITS`; metrics of the task
             are in `values`.

@@ -290,6 +290,19 @@ def _last_race(search: Search) -> None:
     search.best = ranked[0].variant
 
 
+def _beside(search: Search, found: Found, chosen: Found) -> Found:
+    """A variant with its times relative to the chosen one, from the last race of both. Times of other races do not compare."""
+    timed = found.ratio is not None and found.variant != search.trials.reference
+    if not timed or chosen.ratio is None or chosen.time_ms is None:
+        return found
+    ratio, own, ms = search.trials.ratio(found.variant, chosen.variant), chosen.ratio.value, chosen.time_ms.value
+    return found.model_copy(update={"ratio": _scaled(ratio, own), "time_ms": _scaled(ratio, ms)})
+
+
+def _scaled(figure: Figure, factor: float) -> Figure:
+    return Figure(value=factor * figure.value, low=factor * figure.low, high=factor * figure.high)
+
+
 def _results(search: Search) -> list[Found]:
     """What was found out of all variants, the chosen one first."""
     trials = search.trials
@@ -307,6 +320,7 @@ def _results(search: Search) -> list[Found]:
     for found in everything:
         if found.variant == chosen.variant:
             continue
+        found = _beside(search, found, chosen)
         if found.state == "not tried" and found.ratio is not None:
             found = found.model_copy(update={"state": "slower", "reason": words.dropped(found, chosen)})
         elif found.state == "admissible":
