@@ -41,6 +41,8 @@ def test_what_a_search_publishes(finished, out: Path) -> None:
     plain = loading.load(out / "best.yaml")
     assert (plain.choose, plain.targets) == (None, (report.choice.best.variant.target,))
     assert Path(plain.model).is_absolute()
+    # The best so far was at hand all the time.
+    assert loading.load(out / ".octobert" / "best.yaml").targets == plain.targets
     # What ran once is found again, and the recipe of the search is kept as it was written.
     assert loading.parse(report.choice.recipe) == loading.parse(loading.as_written(recipe))
     before = {path.name for path in (out / ".octobert" / "store").iterdir()}

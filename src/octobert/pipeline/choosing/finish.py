@@ -13,7 +13,7 @@ from octobert.config.choosing import UNITS, Choose, Search, figure_named
 from octobert.config.recipe import Recipe
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
-from octobert.core.files import storage_errors
+from octobert.core.files import atomic_write, storage_errors
 from octobert.core.results import Report
 from octobert.core.selection import Found, Selection, Variant
 from octobert.core.settings import GOALS
@@ -137,6 +137,10 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
 
     def tell(best: Found | None, done: int, total: int) -> None:
+        if best is not None:
+            text = loading.as_file(paths.with_absolute_paths(space.recipe_of(recipe, best.variant)))
+            with storage_errors(out), atomic_write(out / HIDDEN / RECIPE) as partial:
+                partial.write_text(text, encoding="utf-8")
         listener.searched(best, done, total, trials.seconds, settings.minutes)
 
     tell(None, 0, 0)
