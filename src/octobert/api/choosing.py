@@ -105,8 +105,8 @@ def settings(
         RecipeError: The latency has another form, there are two goals, or a limit means nothing.
 
     Example:
-        >>> settings(latency="20ms@p90", minutes=5)["limits"][-1]
-        {'of': 'latency@p90', 'at_most': 20.0}
+        >>> settings(latency="20ms@p90", minutes=5)["goal"]
+        'latency@p90'
     """
     goals = [name for name, given in (("throughput", throughput), ("size", size), ("memory", memory)) if given]
     figure, most = _latency(latency)
