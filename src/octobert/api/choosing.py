@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 PathLike: TypeAlias = "str | Path"
 # Of the main metric, where the user names no limit.
 MAX_DROP, MINUTES = 0.01, 20.0
-# The package in an output directory.
-BEST = "best"
 _PERCENTILE = r"p\d{1,2}(?:\.\d)?"
 _LATENCY = re.compile(rf"(?P<ms>\d+(?:\.\d+)?)ms(?:@(?P<at>{_PERCENTILE}))?|(?P<goal>{_PERCENTILE})")
 
@@ -166,6 +164,7 @@ def auto_again(
     from octobert.config import loading
     from octobert.config.recipe import PERMISSIONS
     from octobert.core import environment, machines
+    from octobert.core.selection import BEST
 
     place = path_of(out, "out")
     report, choice = _report_of(place)

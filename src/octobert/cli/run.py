@@ -132,11 +132,12 @@ def print_report(report: Report, out: Path, *, as_json: bool) -> None:
 def _print_models(report: Report, out: Path) -> None:
     """Print where the packages are, and for those that can run here a command that predicts a row of the data."""
     from octobert.api.runs import example
+    from octobert.core.selection import BEST
 
     row = example(out, report)
     for target in report.plans:
         # What was chosen has one name, whatever its target is.
-        package = out / (target if report.choice is None else "best")
+        package = out / (target if report.choice is None else BEST)
         if target in report.absent:
             _show.line(f"Model    {package}   cannot run here: {report.absent[target]}")
         else:

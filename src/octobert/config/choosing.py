@@ -133,6 +133,11 @@ class Choose(_Judged):
     vary: tuple[str, ...] | None = None
     tune: bool = True
 
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The goal, and the figures that decide between equals."""
+        return (self.goal, *(tie for tie in self.ties if tie != self.goal))
+
     @field_validator("goal")
     @classmethod
     def _is_figure(cls, value: str) -> str:

@@ -11,6 +11,9 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Load
 from octobert.core.tabular import Row, Tabular
 
+# Name of the chosen package in an output directory.
+BEST = "best"
+
 
 class Variant(FrozenModel):
     """One way to make the model: a target, and keys of the recipe.
@@ -34,6 +37,14 @@ class Figure(FrozenModel):
     value: float
     low: float
     high: float
+
+    def over(self, other: Figure) -> Figure:
+        """The ratio to another figure. The interval reaches from the smallest to the largest quotient."""
+        return Figure(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
+
+    def times(self, factor: float) -> Figure:
+        """The figure in another unit, or relative to another one."""
+        return Figure(value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
 
 class Found(FrozenModel):

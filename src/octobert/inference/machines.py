@@ -21,11 +21,12 @@ from octobert.core.frozen import first_problem
 from octobert.core.machines import INDEX, ForMachine, Machines
 from octobert.core.plain import printable
 from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.selection import BEST
 from octobert.inference import package_files, tuned_file
 from octobert.targets import runtimes
 
-# What a search publishes in its output directory.
-BEST, REPORT = "best", "report.json"
+# What a search publishes beside the package.
+REPORT = "report.json"
 # An index has a line of text for each kind of machine.
 _LARGEST_INDEX = 1 << 20
 

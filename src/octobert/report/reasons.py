@@ -205,7 +205,7 @@ def relative(found: Found, best: Found) -> Figure | None:
     if found.ratio is None or best.ratio is None:
         return None
     ours, theirs = found.ratio, best.ratio
-    return Figure(value=ours.value / theirs.value, low=ours.low / theirs.high, high=ours.high / theirs.low)
+    return ours.over(theirs)
 
 
 def cost_of(found: Found, goal: str) -> float | None:

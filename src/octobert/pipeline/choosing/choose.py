@@ -23,7 +23,7 @@ from octobert.config.choosing import UNITS, Choose, figure_named
 from octobert.core.selection import Figure, Found, Variant
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.trials import Trials
-from octobert.report.reasons import Words
+from octobert.report.reasons import COSTS, Words
 
 # Rounds of the races, from the first with all models to the last with a few.
 ROUNDS = (12, 30, 60)
@@ -49,7 +49,7 @@ class Search:
         settings: of the recipe.
         tell: called with the best so far, how many variants were tried, and how many there are.
         variants: that are known.
-        dropped: variant that is too slow → the one that is faster.
+        dropped: names of those that are too slow.
         best: the best one so far that keeps all limits.
         cut: whether the time limit has ended a part of the search.
     """
@@ -58,14 +58,9 @@ class Search:
     settings: Choose
     tell: Callable[[Found | None, int, int], None]
     variants: list[Variant] = field(default_factory=list)
-    dropped: dict[str, str] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
     best: Variant | None = None
     cut: bool = False
-
-    @property
-    def goals(self) -> tuple[str, ...]:
-        """The goal, and what decides between equals."""
-        return (self.settings.goal, *(tie for tie in self.settings.ties if tie != self.settings.goal))
 
     @property
     def by_metric(self) -> bool:
@@ -90,22 +85,21 @@ class Search:
     def cost(self, variant: Variant) -> Figure:
         """What is to be small, relative to the reference: time, size or memory."""
         goal = figure_named(self.settings.goal)
-        if goal.name in ("size", "memory", "load"):
+        if goal.name in COSTS:
             own, theirs = (self.trials.found(each).figures[str(goal)] for each in (variant, self.trials.reference))
-            return Figure(value=own.value / theirs.value, low=own.low / theirs.value, high=own.high / theirs.value)
+            return own.over(theirs)
         return self.trials.ratio(variant, self.trials.reference)
 
     def ratio(self, variant: Variant, other: Variant) -> Figure:
         """Cost of one variant divided by that of another."""
-        if figure_named(self.settings.goal).name in ("size", "memory", "load"):
-            own, theirs = self.cost(variant), self.cost(other)
-            return Figure(value=own.value / theirs.value, low=own.low / theirs.value, high=own.high / theirs.value)
+        if figure_named(self.settings.goal).name in COSTS:
+            return self.cost(variant).over(self.cost(other))
         return self.trials.ratio(variant, other)
 
     def better(self, one: Variant, other: Variant) -> Variant:
         """The better one of two that keep the limits."""
         found = [self.trials.found(each) for each in (one, other)]
-        return limits.order(found, self.goals, self.trials.metric, self.trials.ratio)[0].variant
+        return limits.order(found, self.settings.goals, self.trials.metric, self.trials.ratio)[0].variant
 
     def wanted(self, variant: Variant) -> bool:
         """Whether a model is for a target of the recipe; the float reference may be for another one."""
@@ -206,7 +200,7 @@ def _without_slow(search: Search, variants: Sequence[Variant], *, reach: bool) -
         if variant == search.trials.reference or search.cost(variant).low <= SLACK * gain * search.cost(best).value:
             kept.append(variant)
         else:
-            search.dropped[variant.name] = best.name
+            search.dropped.add(variant.name)
     return kept
 
 
@@ -260,7 +254,7 @@ def _misses_accuracy(search: Search, variant: Variant) -> bool:
 def _try(search: Search, variant: Variant) -> bool:
     """Time a variant that was judged if it keeps the limits on accuracy; whether it is the best so far."""
     trials = search.trials
-    if not _keeps_so_far(search, variant):
+    if trials.found(variant).state == "excluded":
         search.note()
         return False
     if trials.about_time:
@@ -271,22 +265,18 @@ def _try(search: Search, variant: Variant) -> bool:
     return search.best == variant
 
 
-def _keeps_so_far(search: Search, variant: Variant) -> bool:
-    return search.trials.found(variant).state != "excluded"
-
-
 def _last_race(search: Search) -> None:
     """Time the best variants once more, and take the best of them."""
     trials = search.trials
     able = [v for v in search.variants if search.keeps(v)]
     if not able:
         return
-    ranked = limits.order([trials.found(v) for v in able], search.goals, trials.metric, trials.ratio)
+    ranked = limits.order([trials.found(v) for v in able], search.settings.goals, trials.metric, trials.ratio)
     finalists = [found.variant for found in ranked[:FINALISTS]]
     if not search.out_of_time() and (len(finalists) > 1 or not trials.about_time):
         trials.race(finalists, LAST_ROUNDS)
         kept = [trials.found(v) for v in finalists if search.keeps(v)]
-        ranked = limits.order(kept, search.goals, trials.metric, trials.ratio) if kept else ranked
+        ranked = limits.order(kept, search.settings.goals, trials.metric, trials.ratio) if kept else ranked
     search.best = ranked[0].variant
 
 
@@ -296,11 +286,7 @@ def _beside(search: Search, found: Found, chosen: Found) -> Found:
     if not timed or chosen.ratio is None or chosen.time_ms is None:
         return found
     ratio, own, ms = search.trials.ratio(found.variant, chosen.variant), chosen.ratio.value, chosen.time_ms.value
-    return found.model_copy(update={"ratio": _scaled(ratio, own), "time_ms": _scaled(ratio, ms)})
-
-
-def _scaled(figure: Figure, factor: float) -> Figure:
-    return Figure(value=factor * figure.value, low=factor * figure.low, high=factor * figure.high)
+    return found.model_copy(update={"ratio": ratio.times(own), "time_ms": ratio.times(ms)})
 
 
 def _results(search: Search) -> list[Found]:

@@ -15,7 +15,7 @@ from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.results import Report
-from octobert.core.selection import Found, Selection, Variant
+from octobert.core.selection import BEST, Found, Selection, Variant
 from octobert.core.settings import GOALS
 from octobert.pipeline import planner
 from octobert.pipeline.choosing import choose, listed, space
@@ -30,7 +30,6 @@ from octobert.pipeline.work import Listener, Silent, Work, at_work
 from octobert.report import choices
 from octobert.report.reasons import Words
 
-BEST = "best"
 RECIPE = f"{BEST}.yaml"
 # File with the trials of `search`, in the hidden folder of the output directory.
 STUDY = "study.log"
@@ -111,16 +110,11 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
     """
     key = "choose" if isinstance(settings, Choose) else "search"
     known = ("metric", *facts.scored.build().metrics, *UNITS)
-    named = {"goal" if key == "choose" else "goals": _goals(settings), "limits": [limit.of for limit in settings.limits]}
+    named = {"goal" if key == "choose" else "goals": settings.goals, "limits": [limit.of for limit in settings.limits]}
     for place, names in named.items():
         for name in names:
             if figure_named(name).name not in known:
                 raise RecipeError(f'there is no figure "{name}"', where=f"{key}.{place}", fix=did_you_mean(name, known))
-
-
-def _goals(settings: Choose | Search) -> tuple[str, ...]:
-    """What is optimized, and what decides between equals."""
-    return (settings.goal, *settings.ties) if isinstance(settings, Choose) else settings.goals
 
 
 def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener) -> tuple[Selection, Trials]:
@@ -133,7 +127,7 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
     settings = recipe.choose or recipe.search
     assert settings is not None
     reference = space.first(recipe)[0]
-    goals = _goals(settings)
+    goals = settings.goals
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
 
     def tell(best: Found | None, done: int, total: int) -> None:

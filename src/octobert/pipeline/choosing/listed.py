@@ -131,7 +131,7 @@ class _Judge:
         for name, own in found.figures.items():
             factor = {"latency": 1 / ratio, "throughput": ratio}.get(figure_named(name).name)
             if factor is not None:
-                figures[name] = Figure(value=own.value * factor, low=own.low * factor, high=own.high * factor)
+                figures[name] = own.times(factor)
         return self.reference.model_copy(update={"figures": figures})
 
     def keeps(self, found: Found) -> bool:
@@ -151,7 +151,7 @@ class _Judge:
         own, theirs = (self._found[each.name].ratio for each in (variant, other))
         if own is None or theirs is None or variant == other:
             return Figure(value=1.0, low=1.0, high=1.0)
-        return Figure(value=own.value / theirs.value, low=own.low / theirs.high, high=own.high / theirs.low)
+        return own.over(theirs)
 
     def _goal(self, found: Found, name: str) -> float | None:
         wanted = figure_named(name)

@@ -298,8 +298,7 @@ class Trials:
             return Figure(value=1.0, low=1.0, high=1.0)
         both = [n for n in self._states[variant.name].races if n in self._states[other.name].races]
         if not both:
-            own, theirs = (self.ratio(each, self.reference) for each in (variant, other))
-            return Figure(value=own.value / theirs.value, low=own.low / theirs.high, high=own.high / theirs.low)
+            return self.ratio(variant, self.reference).over(self.ratio(other, self.reference))
         key = (variant.name, other.name, both[-1])
         if key not in self._ratios:
             times = self._races[both[-1]].times
