@@ -21,7 +21,7 @@ from octobert.pipeline.carrying import MARK
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = ".octobert"
-REPORTS = ("report.json", "report.html")
+REPORTS = ("report.json", "evidence.json", "report.html")
 # Longest time that a command may take.
 LIMIT_S = 600
 # Keys of results, process ids and random parts of names differ from run to run.

@@ -19,10 +19,11 @@ from octobert.evaluation import candidates, latency
 from octobert.evaluation.candidates import CHECKPOINT, REFERENCE, Candidate, FloatBaseline
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from octobert.report import html, terminal
+from octobert.report import terminal
 from octobert.targets import runtimes
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.packages import forget_plugins
+from tests.support.pages import page_of
 from tests.support.runs import warmed
 
 RUNTIME = '''
@@ -202,6 +203,6 @@ def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -
     Console(file=shown, width=200).print(terminal.render(report))
     sentence = "The float baseline of mirror-npu ran on another device: mirror-f32 ran on the CPU."
     assert sentence in shown.getvalue()
-    assert sentence in html.page(report)
+    assert sentence in page_of(report)
     assert "baseline of mirror-gpu ran" not in shown.getvalue()
-    assert re.search(r"mirror-npu: speed [\d. to]+ × mirror-f32 \(mirror-f32 ran on the CPU\)", html.page(report))
+    assert re.search(r"mirror-npu: speed [\d. to]+ × mirror-f32 \(mirror-f32 ran on the CPU\)", page_of(report))

@@ -17,11 +17,11 @@ from octobert.core.errors import ModelError
 from octobert.core.plain import printable, printable_json
 from octobert.core.results import Report
 from octobert.graph import operators
-from octobert.report import html
 from octobert.report.console import PlainConsole
 from octobert.report.progress import ProgressBar, ProgressEvent
 from octobert.report.terminal import table_of
 from tests.support.cli import octobert
+from tests.support.pages import markup_of, page_of
 from tests.support.selections import selection
 
 # Markup that closes what was never opened, a colour, a new title of the window, a C1 sequence, an override of the direction.
@@ -136,7 +136,7 @@ def test_no_text_becomes_a_part_of_the_html_report(finished) -> None:
         except ValidationError as error:
             # Names of types, of which there are a few.
             kept |= {mistake["loc"] for mistake in error.errors()}
-    page = html.page(changed)
+    page = markup_of(page_of(changed))
     assert page.count("&lt;script&gt;") > 20
     assert "<script" not in page
     assert "<img" not in page

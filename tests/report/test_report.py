@@ -15,7 +15,8 @@ from octobert.core.plan import Decision
 from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.sweep import Sweep, Swept, recommendation
-from octobert.report import html, plans, summary, terminal, times
+from octobert.report import plans, summary, terminal, times
+from tests.support.pages import markup_of, page_of
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0)
@@ -177,7 +178,7 @@ def test_every_speedup_has_an_interval(report) -> None:
     assert {(s.candidate, s.reference) for s in report.speedups} >= {(t, f"{r}-f32") for t, r in BASELINES if t in report.plans}
     assert all(s.low <= s.ratio <= s.high for s in report.speedups)
     one = report.speedups[0]
-    text, page = shown(terminal.render(report)), html.page(report)
+    text, page = shown(terminal.render(report)), page_of(report)
     assert times.speedup_text(one) in text
     assert times.speedup_text(one) in page
 
@@ -324,11 +325,11 @@ def test_the_terminal_shows_every_model_and_every_sentence(report) -> None:
 def test_a_report_without_measurements_says_so(report) -> None:
     empty = report.model_copy(update={"footprints": (), "latencies": (), "comparisons": (), "scores": {}})
     assert "Nothing was measured (measure: false)." in shown(terminal.render(empty))
-    assert "<h2>Speed</h2>" not in html.page(empty)
+    assert "<h2>Speed</h2>" not in page_of(empty)
 
 
 def test_the_page_has_every_sentence_and_loads_nothing(report) -> None:
-    page = html.page(report.model_copy(update={"searches": {"ort-cpu": SEARCH}}))
+    page = markup_of(page_of(report.model_copy(update={"searches": {"ort-cpu": SEARCH}})))
     text = escaping.unescape(page)
     for sentence in summary.verdicts(report):
         assert sentence in text

@@ -113,6 +113,7 @@ class Latency(FrozenModel):
         samples_ms: raw samples in the order of measurement.
         rows: rows of all samples together.
         tokens: tokens of all samples together, without padding.
+        sample_tokens: tokens of each sample, without padding; empty where all are alike.
     """
 
     candidate: str
@@ -121,6 +122,7 @@ class Latency(FrozenModel):
     samples_ms: tuple[float, ...]
     rows: int
     tokens: int
+    sample_tokens: tuple[int, ...] = ()
 
     _stored = model_validator(mode="before")(_without_computed)
 

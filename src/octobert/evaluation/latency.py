@@ -273,14 +273,15 @@ def _time_workload(
 ) -> list[Latency]:
     generator = np.random.default_rng(seed)
     samples: dict[str, list[float]] = {w.candidate.title: [] for w in workers}
-    rows, tokens, running = 0, 0, workers
+    rows, lengths, running = 0, list[int](), workers
     label = f"timing {workload.batch} × {workload.sequence}"
     started, total, done = time.perf_counter(), repeats, 0
     while done < total:
         feeds = workload.rounds[done % len(workload.rounds)]
         for index in generator.permutation(len(running)):
             samples[running[index].candidate.title].append(running[index].ask("time", feeds))
-        rows, tokens = rows + len(feeds["input_ids"]), tokens + int(feeds["attention_mask"].sum())
+        rows += len(feeds["input_ids"])
+        lengths.append(int(feeds["attention_mask"].sum()))
         done += 1
         if done == _FIRST_ROUNDS:
             fastest = np.min(list(samples.values()), axis=0)
@@ -290,6 +291,15 @@ def _time_workload(
         if on_progress:
             on_progress(label, done, total)
     return [
-        Latency(candidate=n, batch=workload.batch, sequence=workload.sequence, samples_ms=tuple(s), rows=rows, tokens=tokens)
-        for n, s in samples.items()
+        Latency(
+            candidate=name,
+            batch=workload.batch,
+            sequence=workload.sequence,
+            samples_ms=tuple(own),
+            rows=rows,
+            tokens=sum(lengths),
+            # One that was hopelessly slow has the samples of the first rounds.
+            sample_tokens=tuple(lengths[: len(own)]) if len(workload.rounds) > 1 else (),
+        )
+        for name, own in samples.items()
     ]

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from octobert.config.recipe import Recipe
 from octobert.core import archives
 from octobert.core.errors import ModelError
+from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.files import digest_or_none
 from octobert.core.results import Report
 from octobert.inference import tuned_file
@@ -43,7 +44,7 @@ def publish_run(
     Returns:
         What the user should know of files that were kept, left alone or removed, as sentences.
     """
-    from octobert.report import html
+    from octobert.report.page import Run, page
 
     places = {target: (names or {}).get(target, target) for target in recipe.targets}
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
@@ -53,7 +54,9 @@ def publish_run(
     trained = next((name for name in ("qat", "finetune") if name in results), None)
     if trained is not None:
         folders[CHECKPOINT] = folder_of(results[trained], CHECKPOINT)
-    texts = dict(zip(PAGES, (report.model_dump_json(indent=1), html.page(report)), strict=True))
+    evidence = results["report"].read(EVIDENCE, Evidence)
+    shown = page([Run(str(report.recipe["model"]), report, evidence, str(out))])
+    texts = dict(zip(PAGES, (report.model_dump_json(indent=1), evidence.model_dump_json(), shown), strict=True))
     # Settings that the user has tuned since then are for the same model: they stay.
     kept = {target: _is_there(out / places[target], folders[places[target]]) for target in report.tuned}
     notes = publish(out, folders, {**(pages or {}), **texts}, hold, needed=read_in(out, steps))

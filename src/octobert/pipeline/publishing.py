@@ -24,6 +24,7 @@ from pydantic import Field, field_validator
 
 from octobert.core import archives
 from octobert.core.errors import StorageError
+from octobert.core.evidence import EVIDENCE
 from octobert.core.files import (
     atomic_write,
     copy,
@@ -46,7 +47,7 @@ from octobert.pipeline.lock import Hold
 from octobert.pipeline.stages._artifacts import CHECKPOINT
 
 HIDDEN = ".octobert"
-PAGES = ("report.json", "report.html")
+PAGES = ("report.json", EVIDENCE, "report.html")
 _STAGE, _RECORD, _NEW, _OLD = "publishing", "published.json", "new", "old"
 
 

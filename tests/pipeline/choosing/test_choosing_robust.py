@@ -53,7 +53,7 @@ def test_an_interrupted_search_comes_to_the_same_choice(checkpoint: Callable[...
     assert interruptions == 3
     assert report.choice is not None
     assert (report.choice.winner, report.choice.met) == ("ort-cpu int8", True)
-    assert {each.name for each in out.iterdir()} == {HIDDEN, "best", "best.yaml", "report.json", "report.html"}
+    assert {each.name for each in out.iterdir()} == {HIDDEN, "best", "best.yaml", "report.json", "evidence.json", "report.html"}
     # Nothing that was stored is made again, by the same choice and by a second one.
     ran = len(executor.ran)
     assert finish.run(recipe, out, executor=executor).choice.best.drops == report.choice.best.drops

@@ -1,4 +1,5 @@
-"""Everything that was measured → `report.json`: scores, paired comparisons, latencies, the plans, and their sources."""
+"""Everything that was measured → `report.json`: scores, paired comparisons, latencies, the plans, and their sources; and
+`evidence.json`: what the page shows beyond that."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octobert.core import environment
+from octobert.core.evidence import EVIDENCE
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, SpeedGoal, Speedup
 from octobert.core.plan import QuantPlan
@@ -29,6 +31,7 @@ from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.models.heads import head_of
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform, tune
+from octobert.pipeline.stages._evidence import Evaluated, gather
 from octobert.pipeline.store import manifest_of
 from octobert.tasks import Task
 
@@ -69,6 +72,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     inputs, options = context.inputs, context.options
     task = options.task.build()
     ranges = inputs.ranges.read(_artifacts.RANGES, Ranges)
+    evaluated = _evaluated(inputs, task)
     timings = inputs.benchmark.read(benchmark.TIMINGS, BenchmarkResult) if inputs.benchmark is not None else None
     searched = {target: plan for target, plan in inputs.plans.items() if plan.path(search.FACTS).is_file()}
     report = Report(
@@ -85,7 +89,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         simulations={t: result.read(simulate.FACTS, Simulated) for t, result in inputs.simulations.items()},
         tuned={t: result.read(tune.TUNED, tune.Results).results for t, result in inputs.tuned.items()},
         scores={n: result.read(evaluate.SCORES, evaluate.Scores).scores for n, result in inputs.evaluations.items()},
-        comparisons=tuple(_compared(context)),
+        comparisons=tuple(_compared(task, evaluated, options.seed)),
         latencies=timings.latencies if timings else (),
         footprints=timings.footprints if timings else (),
         speedups=timings.speedups if timings else (),
@@ -98,6 +102,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         stages={name: _facts(result) for name, result in inputs.steps.items()},
     )
     context.write(REPORT, report)
+    context.write(EVIDENCE, gather(report, inputs.steps, task, evaluated))
     return {"comparisons": len(report.comparisons)}
 
 
@@ -127,21 +132,26 @@ def _facts(result: StepResult) -> StageFacts:
     return StageFacts(summary=made.summary, seconds=made.seconds, peak_memory_bytes=made.peak_memory_bytes, key=made.key)
 
 
-def _compared(context: Context[Inputs, Options]) -> list[Comparison]:
-    """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
-    inputs, options = context.inputs, context.options
+def _evaluated(inputs: Inputs, task: Task) -> Evaluated | None:
+    """What was evaluated; None where nothing was."""
     if not inputs.evaluations:
-        return []
-    task = options.task.build()
+        return None
     encoded, gold = _rows.evaluation_rows(inputs.data, task, _rows.tokenizer_of(inputs.capture, task))
     outputs = {}
     for name, result in inputs.evaluations.items():
         with np.load(result.path(evaluate.OUTPUTS)) as arrays:
             outputs[name] = {k: arrays[k] for k in arrays.files}
-    compared = []
-    for name in outputs:
-        reference = candidates.reference_of(name, tuple(outputs))
+    return Evaluated(encoded, gold, outputs)
+
+
+def _compared(task: Task, found: Evaluated | None, seed: int) -> list[Comparison]:
+    """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
+    compared: list[Comparison] = []
+    if found is None:
+        return compared
+    for name in found.outputs:
+        reference = candidates.reference_of(name, tuple(found.outputs))
         if reference is not None:
-            pair = (outputs[name], outputs[reference])
-            compared.append(scoring.compare(task, (name, reference), pair, encoded, gold, seed=options.seed))
+            pair = (found.outputs[name], found.outputs[reference])
+            compared.append(scoring.compare(task, (name, reference), pair, found.encoded, found.gold, seed=seed))
     return compared

@@ -1,0 +1,229 @@
+"""`evidence.json`: what the page of a report shows beyond the figures of `report.json`: rows, activations, operators, training.
+
+Rows have the texts of the user's data. The file lies beside `report.json`, and `octobert report` makes the page from both.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from octobert.core.frozen import FrozenModel
+
+EVIDENCE = "evidence.json"
+
+
+class Mark(FrozenModel):
+    """A marked part of a text of a row, such as the span of an answer or an entity.
+
+    Args:
+        text: index of the text in the row.
+        start, end: of the part, in characters of the text as it is stored here.
+        label: such as `PER`; empty for answers.
+    """
+
+    text: int
+    start: int
+    end: int
+    label: str = ""
+
+
+class Answer(FrozenModel):
+    """What one model answers to a row.
+
+    Args:
+        text: the answer: a class, a span, the labels of an entity; as `Comparison.changed` has it.
+        score: probability of the answer, or the score that ranks it; None where the task has none.
+        scores: class → probability, the highest first, at most five; empty where there are no classes.
+        marks: where the answer is in the texts.
+        neighbours: of embeddings: (text, cosine similarity), the nearest first, at most five.
+    """
+
+    text: str
+    score: float | None = None
+    scores: dict[str, float] = Field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()
+    neighbours: tuple[tuple[str, float], ...] = ()
+
+
+class ChangedRow(FrozenModel):
+    """A row with another answer than the float model's.
+
+    Args:
+        row: index of the evaluation row, from 0.
+        texts: of the row. Long ones are cut around the marks, with an ellipsis.
+        expected: the expected answer; empty without labels.
+        before: answer of the float model.
+        after: answer of the quantized model.
+        outcome: `lost`: the float model was right, and the quantized one is not; `gained`: the reverse; `other`.
+        marks: where the expected answer is in the texts.
+        change: how much changed, to sort by: the loss of the row's own metric, or of the score; larger is worse.
+    """
+
+    row: int
+    texts: tuple[str, ...]
+    expected: str
+    before: Answer
+    after: Answer
+    outcome: Literal["lost", "gained", "other"]
+    marks: tuple[Mark, ...] = ()
+    change: float = 0.0
+
+
+class ChangedRows(FrozenModel):
+    """The rows that a quantized model answers otherwise than its float baseline.
+
+    Args:
+        candidate: name of the quantized model.
+        reference: name of the float baseline.
+        total: how many rows changed; `rows` has at most 5,000 of them, those that changed most.
+        rows: the rows.
+        sentence: what they have in common, where something stands out, such as "all 8 went from equivalent to not equivalent";
+            empty where nothing does.
+    """
+
+    candidate: str
+    reference: str
+    total: int
+    rows: tuple[ChangedRow, ...]
+    sentence: str = ""
+
+
+class Histogram(FrozenModel):
+    """A histogram with equal bins.
+
+    Args:
+        low: where the first bin begins.
+        high: where the last bin ends.
+        counts: of the bins.
+    """
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+
+class Activation(FrozenModel):
+    """The calibrated values of one activation.
+
+    Args:
+        value: name in the graph.
+        module, role, part, layer: of the first site that reads it, as in plans.
+        minimum, maximum: of all observed values.
+        histogram: of the observed values.
+        intervals: target → ends of the interval that 8 bits cover in its plan; float activations have none.
+        clipped: target → share of the observed values outside of the interval.
+    """
+
+    value: str
+    module: str
+    role: str
+    part: str
+    layer: int | None
+    minimum: float
+    maximum: float
+    histogram: Histogram
+    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    clipped: dict[str, float] = Field(default_factory=dict)
+
+
+class Smoothed(FrozenModel):
+    """What a graph transform did to the channels of one activation.
+
+    Args:
+        transform: its name, such as `smoothquant`.
+        module: of the group of layers.
+        kind: of the group.
+        before: largest magnitude of each channel before, the largest first, at most 128 of equal distance in rank.
+        after: of the same channels after.
+    """
+
+    transform: str
+    module: str
+    kind: str
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+
+class Curve(FrozenModel):
+    """How a training went.
+
+    Args:
+        name: `finetune` or `qat`.
+        steps: numbers of the steps.
+        values: name, such as `loss` or `learning rate` → value at each step.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    values: dict[str, tuple[float, ...]]
+
+
+class Executed(FrozenModel):
+    """One part of a model as the runtime executed it.
+
+    Args:
+        layer: index of the encoder layer; None outside the layers.
+        part: of the layer, as in plans; outside the layers, the module.
+        ms: smallest time over the profiled runs.
+        integer: share of this time in operators that compute in integers.
+        types: the runtime's types of operators, such as `FullyConnected int8`, with their numbers: `2 × …`.
+        why: why a product that is 8-bit in the file was computed in float; empty where none was.
+    """
+
+    layer: int | None
+    part: str
+    ms: float
+    integer: float
+    types: tuple[str, ...]
+    why: str = ""
+
+
+class Execution(FrozenModel):
+    """What a runtime executed of one model, by its profiler.
+
+    Args:
+        candidate: name of the model.
+        runtime: name and version.
+        batch, sequence: of the profiled inputs.
+        total_ms: of all operators.
+        products: matrix products of the file that are 8-bit there.
+        integer_products: of these, how many were computed in integers.
+        sentences: what stands out, as `octobert inspect --runtime` says it.
+        parts: by layer and part.
+    """
+
+    candidate: str
+    runtime: str
+    batch: int
+    sequence: int
+    total_ms: float
+    products: int
+    integer_products: int
+    sentences: tuple[str, ...]
+    parts: tuple[Executed, ...]
+
+
+class Evidence(FrozenModel):
+    """`evidence.json`.
+
+    Args:
+        changed: of each quantized model, the rows with another answer.
+        lengths: tokens of each evaluation row.
+        activations: the calibrated activations, in the order of the graph.
+        smoothed: what graph transforms did.
+        curves: of trainings.
+        executions: of models that ran under a profiler.
+    """
+
+    changed: tuple[ChangedRows, ...] = ()
+    lengths: tuple[int, ...] = ()
+    activations: tuple[Activation, ...] = ()
+    smoothed: tuple[Smoothed, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    executions: tuple[Execution, ...] = ()
+
+    def without_texts(self) -> Evidence:
+        """The same without texts of the user's data."""
+        return self.model_copy(update={"changed": ()})

@@ -1,0 +1,41 @@
+"""What the page of a report shows beyond the figures, from the results of a run's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octobert.core.evidence import Evidence
+from octobert.core.results import Report
+from octobert.data.tokenization import EncodedTexts
+from octobert.pipeline.contract import StepResult
+from octobert.tasks import Outputs, Task
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The evaluation rows, and what all candidates answered.
+
+    Args:
+        encoded: the texts, and what models read of them.
+        gold: expected value of each item; empty without labels.
+        outputs: candidate → outputs by name.
+    """
+
+    encoded: EncodedTexts
+    gold: list[Any]
+    outputs: Mapping[str, Outputs]
+
+
+def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluated: Evaluated | None) -> Evidence:
+    """Gather the evidence of a run.
+
+    Args:
+        report: of the run.
+        steps: results of all steps.
+        task: of the run.
+        evaluated: None where nothing was evaluated.
+    """
+    lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows] if evaluated is not None else []
+    return Evidence(lengths=tuple(lengths))

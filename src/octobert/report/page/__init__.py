@@ -1,0 +1,108 @@
+"""The page of a report: one HTML file without network access, from one run or several.
+
+`page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is `sections/<name>.py`: its title,
+the values of `<name>.html`, and the data of `<name>.js`, if it has a script. Text and tables are in the HTML, so that the page
+reads and prints without scripts; charts, and long lists of rows, are drawn from data, embedded as compressed JSON.
+
+Nothing that comes from a model, a data set or a recipe becomes markup (Jinja escapes it) or script (the scripts are static, and
+the page's content security policy allows only them, by their digests).
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup
+
+from octobert.report import choices, summary, times, vendor
+from octobert.report.page.runs import Run
+from octobert.report.page.sections import ORDER, Section, load
+from octobert.report.plans import quantizer_text
+
+__all__ = ["Run", "page"]
+
+
+def page(runs: Sequence[Run]) -> str:
+    """Return the page of one or several runs.
+
+    Args:
+        runs: with different names.
+    """
+    environment = _environment()
+    parts = [{name: section for name in ORDER if (section := load(name).section(run)) is not None} for run in runs]
+    scripts = [*vendor.scripts(), _script([name for name in ORDER if any(name in found for found in parts)])]
+    return environment.get_template("page.html").render(
+        runs=[
+            {
+                "run": run,
+                "sections": [
+                    {"name": name, "title": part.title, "open": part.open, "body": _body(environment, name, run, part)}
+                    for name, part in found.items()
+                ],
+            }
+            for run, found in zip(runs, parts, strict=True)
+        ],
+        style=Markup(_file("page.css")),
+        scripts=[Markup(script) for script in scripts],
+        digests=[_digest(script) for script in scripts],
+        data=_packed({"runs": [{name: part.data for name, part in found.items() if part.data is not None} for found in parts]}),
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("octobert", "report/page"),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["quantizer"] = quantizer_text
+    environment.filters["score"] = summary.score_text
+    environment.filters["ms"] = times.ms
+    environment.filters["speedup"] = times.speedup_text
+    environment.filters["strongest"] = times.strongest
+    environment.filters["search"] = summary.search_text
+    environment.filters["state"] = choices.state_of
+    return environment
+
+
+def _body(environment: Environment, name: str, run: Run, section: Section) -> Markup:
+    return Markup(environment.get_template(f"sections/{name}.html").render(run=run, report=run.report, **section.values))
+
+
+def _script(sections: Sequence[str]) -> str:
+    """The page's own script: what all sections use, and those of the sections that it has."""
+    own = [_file(f"sections/{name}.js") for name in sections if files(__name__).joinpath(f"sections/{name}.js").is_file()]
+    return "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"])
+
+
+def _file(name: str) -> str:
+    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    """A script as the content security policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _packed(data: Any) -> str:
+    """Data for the scripts: JSON, compressed, in base64, which has no character that HTML reads."""
+    text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def _finite(data: Any) -> Any:
+    """Data without what JSON cannot say: infinities and NaN become null."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(each) for each in data] if isinstance(data, (list, tuple)) else data

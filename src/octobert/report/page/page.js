@@ -1,0 +1,114 @@
+// What all sections use: the data, charts that fit their width, tables that sort, and CSV files.
+const page = (() => {
+  const drawers = new Map();
+
+  // Register how a section is drawn: draw(root, data), with the section's element and its data.
+  function draw(name, drawer) {
+    drawers.set(name, drawer);
+  }
+
+  // An element with properties and children; texts stay texts.
+  function element(tag, properties = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (name in made && name !== "list") made[name] = value;
+      else made.setAttribute(name, value);
+    }
+    made.append(...children.filter((child) => child !== null && child !== undefined));
+    return made;
+  }
+
+  // A chart in a figure, drawn again where its width changes. options(width) are Plot's; label says what a screen reader reads.
+  // The height is kept while it is drawn, so that nothing below moves.
+  function chart(figure, label, options) {
+    const holder = element("div", { className: "chart" });
+    figure.prepend(holder);
+    let drawn = 0;
+    const redraw = () => {
+      const width = Math.floor(holder.clientWidth);
+      if (!width || width === drawn) return;
+      drawn = width;
+      const plot = Plot.plot({ width, style: { background: "transparent", color: "currentColor" }, ...options(width) });
+      const svg = plot.tagName === "svg" ? plot : plot.querySelector("svg:last-of-type");
+      (svg ?? plot).setAttribute("role", "img");
+      (svg ?? plot).setAttribute("aria-label", label);
+      holder.style.minHeight = `${plot.getBoundingClientRect().height || holder.clientHeight}px`;
+      holder.replaceChildren(plot);
+      holder.style.minHeight = "";
+    };
+    new ResizeObserver(redraw).observe(holder);
+    redraw();
+    return { redraw: () => { drawn = 0; redraw(); } };
+  }
+
+  // A button that saves rows (arrays, or objects with the keys of header) as a CSV file.
+  function csv(name, header, rows) {
+    const save = () => {
+      const lines = [header, ...rows().map((row) => (Array.isArray(row) ? row : header.map((key) => row[key])))];
+      const text = lines.map((line) => line.map(quoted).join(",")).join("\r\n");
+      const url = URL.createObjectURL(new Blob(["\ufeff", text, "\r\n"], { type: "text/csv;charset=utf-8" }));
+      element("a", { href: url, download: name }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 1000);
+    };
+    return element("button", { type: "button", className: "csv", onclick: save }, "CSV");
+  }
+
+  // A value of a CSV file. A leading sign that a spreadsheet would read as a formula gets an apostrophe, unless it is a number.
+  function quoted(value) {
+    let text = value === null || value === undefined ? "" : String(value);
+    if (/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text))) text = `'${text}`;
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  // Tables with the class sortable sort by a click on a heading; numbers by their first number, or by data-value of a cell.
+  function sortable(table) {
+    const headings = [...table.tHead.rows[0].cells];
+    headings.forEach((heading, index) => {
+      const button = element("button", { type: "button", className: "sort" }, ...heading.childNodes);
+      heading.replaceChildren(button);
+      button.addEventListener("click", () => {
+        const descending = heading.getAttribute("aria-sort") === "ascending";
+        headings.forEach((each) => each.removeAttribute("aria-sort"));
+        heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+        const body = table.tBodies[0];
+        const keyed = [...body.rows].map((row) => [sortKey(row.cells[index]), row]);
+        keyed.sort(([a], [b]) => compare(a, b) * (descending ? -1 : 1));
+        body.append(...keyed.map(([, row]) => row));
+      });
+    });
+  }
+
+  function sortKey(cell) {
+    const text = cell?.dataset.value ?? cell?.textContent.trim() ?? "";
+    const number = Number.parseFloat(text.replaceAll(",", "").replace("−", "-"));
+    return Number.isNaN(number) ? text.toLowerCase() : number;
+  }
+
+  // Empty cells come last among texts; numbers come before texts.
+  function compare(a, b) {
+    if (typeof a === typeof b) return typeof a === "number" ? a - b : a.localeCompare(b);
+    return typeof a === "number" ? -1 : 1;
+  }
+
+  async function unpacked() {
+    const bytes = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  }
+
+  async function start() {
+    document.querySelectorAll("table.sortable").forEach(sortable);
+    const { runs } = await unpacked();
+    for (const run of document.querySelectorAll(".run")) {
+      const data = runs[Number(run.dataset.run)];
+      for (const section of run.querySelectorAll("[data-section]")) {
+        const own = data[section.dataset.section];
+        if (own && drawers.has(section.dataset.section)) drawers.get(section.dataset.section)(section, own);
+      }
+    }
+    document.documentElement.dataset.drawn = "true";
+  }
+
+  return { draw, element, chart, csv, sortable, start };
+})();
