@@ -16,7 +16,7 @@ Times are no part of the comparison: `report.json` and `report.html` have to be 
 takes depends on measured times. So of its packages the float model, tokenizer and config are compared, the digests in
 `octobert.json` with the files, and the stored trials: those of the killed runs must be among those of the last one. `auto`
 optimizes the size, which does not depend on times: it must choose the same model. None of its descendants is killed by itself,
-because a search leaves out a variant whose stage dies, says so, and chooses among the others.
+because a search leaves out a variant whose stage dies twice, or a process that times it, says so, and chooses among the others.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def burst(flow: Flow, number: int, left: int, generator: random.Random, results:
     flow.changes = 12 * len(flow.steps) + 40 if flow.steps else 6
     trials: set[str] = set()
     until = sum(results.kills.values()) + left
-    # A search goes on without a variant whose stage was killed.
+    # A search goes on without a variant of which a process that times it was killed.
     able = [kind for kind in KINDS if not (flow.name == "auto" and kind == "descendant")]
     kinds = [able[(number + index) % len(able)] for index in range(20)]
     if number % FROM_NOTHING:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from octobert.core.errors import ModelError, OctobertError
+from octobert.core.errors import KilledError, ModelError, OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.pipeline import events
 from octobert.pipeline.contract import Request, Response, Step, StepResult
@@ -117,6 +117,24 @@ def test_a_step_that_two_chains_need_at_the_same_time_is_made_once(tmp_path) -> 
     with at_work(tmp_path, executor) as work:
         work.carry_out_chains({name: chain_of("shared", name) for name in "abcd"}, {})
     assert sorted(executor.ran) == ["a", "b", "c", "d", "shared"]
+
+
+@pytest.mark.parametrize(("kills", "made"), [(1, {"step/a", "step/b"}), (2, None)])
+def test_a_stage_that_was_killed_is_tried_once_more(kills: int, made: set[str] | None, tmp_path) -> None:
+    executor = Threads(lambda text: None, 1)
+
+    def die(text: str) -> None:
+        if executor.ran.count("b") <= kills and text == "b":
+            raise KilledError("the stage was killed by signal 9", where=text)
+
+    executor.during = die
+    with at_work(tmp_path, executor) as work:
+        done = work.carry_out_chains({"a": chain_of("a", "b")}, {})["a"]
+    assert executor.ran == ["a", "b", "b"]
+    assert (set(done) if made else type(done)) == (made or KilledError)
+    failures = [event for event in events.read(tmp_path / events.FILE) if event["event"] == "failure"]
+    assert failures[0]["again"] == "step/b"
+    assert len(failures) == kills
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

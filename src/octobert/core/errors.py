@@ -115,6 +115,10 @@ class TargetError(OctobertError):
     exit_code = 6
 
 
+class KilledError(OctobertError):
+    """A stage's process was killed by a signal."""
+
+
 class BusyError(OctobertError):
     """Another run uses the output directory."""
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core import environment, logs
-from octobert.core.errors import OctobertError, PublishedFileWarning, StorageError
+from octobert.core.errors import KilledError, OctobertError, PublishedFileWarning, StorageError
 from octobert.core.files import atomic_write, canonical_digest, digests_of, disk_error, remove, storage_errors
 from octobert.core.inputs import unchanged
 from octobert.core.selection import Found
@@ -157,13 +157,22 @@ class Work:
         own = dict(made)
         try:
             for step in steps:
-                own[step.name] = self.carry_out(step, own)
+                own[step.name] = self._carry_out_twice(step, own)
         except OctobertError as error:
             # Without its folder a chain fails in many ways; the folder is the cause, and of all chains.
             self.hold.check()
             self.log.failed(error, chain=name)
             return error
         return own
+
+    def _carry_out_twice(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
+        """Carry out a step, once more where its process was killed: memory that was short at that moment rules out nothing."""
+        try:
+            return self.carry_out(step, made)
+        except KilledError as error:
+            self.hold.check()
+            self.log.failed(error, again=step.name)
+            return self.carry_out(step, made)
 
     def _tell(self, told: Callable[..., None], *facts: Any) -> None:
         with self.telling:

@@ -14,7 +14,7 @@ from typing import Any
 
 from octobert.config.training import Training
 from octobert.core import processes
-from octobert.core.errors import OctobertError
+from octobert.core.errors import KilledError, OctobertError
 from octobert.pipeline.contract import Progress, Request, Response
 
 REQUEST, LOG = "request.json", "stage.log"
@@ -89,7 +89,7 @@ def _died(stage: str, work: Path, code: int) -> OctobertError:
     """The error for a child that ended without an answer."""
     log = (work / LOG).read_text(errors="replace").strip().splitlines()
     if code < 0:
-        return OctobertError(
+        return KilledError(
             f"the stage was killed by signal {-code}",
             where=stage,
             got=log[-1][:200] if log else "no message",
