@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import hatch_build
+
 pytestmark = pytest.mark.needs_network
 ROOT = Path(__file__).parents[2]
 ABSENT = ("torch", "transformers", "openvino", "optuna")
@@ -39,8 +42,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_what_is_no_module(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "octobert/py.typed" in names
-    assert "octobert/report/page.html" in names
+    assert "octobert/report/page/page.html" in names
+    vendored = {name.removeprefix("octobert/report/vendor/") for name in names if "/vendor/" in name and ".py" not in name}
+    assert vendored == {f"{library.name}{end}" for library in hatch_build.LIBRARIES for end in (".js", ".LICENSE")}
     assert [name for name in names if not name.startswith("octobert")] == []
+
+
+@pytest.mark.parametrize("has_npm", [True, False])
+def test_libraries_are_fetched_with_their_digests(has_npm: bool, tmp_path: Path) -> None:
+    """From a clean clone; without npm, the build takes it from the package index."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], check=True)
+    path = os.environ["PATH"] if has_npm else str(Path(sys.executable).parent)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(tmp_path / "clone")]
+    subprocess.run(command, check=True, env=os.environ | {"PATH": path})
+    (wheel,) = tmp_path.glob("octobert-*.whl")
+    assert "octobert/report/vendor/plot.js" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_a_library_with_another_digest_is_refused() -> None:
+    changed = hatch_build.LIBRARIES[0]._replace(integrity="sha512-AAAA")
+    with pytest.raises(RuntimeError, match=r"d3@7\.9\.0 has another digest \(got sha512-.*, expected sha512-AAAA\)"):
+        hatch_build._fetch(changed)
 
 
 def test_a_finished_package_predicts_without_torch(wheel: Path, workspace: Callable[[str], Path], tmp_path: Path) -> None:
