@@ -12,7 +12,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo test test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo test test-web test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -29,6 +29,11 @@ demo: install
 
 test: install
 	$(TESTS)
+
+# The pages in a real browser: the system's Chromium or Chrome, or what OCTOBERT_BROWSER names; skipped where there is none.
+test-web: install
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
+	$(BIN)/python -m pytest -rs -m needs_browser tests/browser
 
 # Accuracy on real data sets and checkpoints, which lie beside the repository; skipped where they are absent.
 test-shared: install

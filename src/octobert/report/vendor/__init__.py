@@ -31,4 +31,4 @@ def scripts() -> list[str]:
         where, fix = error.filename, "install octobert again: pip install -e . in its folder, or make install"
         raise StorageError("a library of the page is missing", where=where, fix=fix) from error
     # The end of a script in a text of a script would end it.
-    return [f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script") for licence, script in found]
+    return [f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script") for script, licence in found]
