@@ -1,7 +1,7 @@
 """The page of a report: one HTML file without network access, from one run or several.
 
 `page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is `sections/<name>.py`: its title,
-the values of `<name>.html`, and the data of `<name>.js`, if it has a script. Text and tables are in the HTML, so that the page
+the values of `<name>.html`, and the data of `<name>.js`, if it has a script; `<name>.css` has its style. Text and tables are in the HTML, so that the page
 reads and prints without scripts; charts, and long lists of rows, are drawn from data, embedded as compressed JSON.
 
 Nothing that comes from a model, a data set or a recipe becomes markup (Jinja escapes it) or script (the scripts are static, and
@@ -38,7 +38,8 @@ def page(runs: Sequence[Run]) -> str:
     """
     environment = _environment()
     parts = [{name: section for name in ORDER if (section := load(name).section(run)) is not None} for run in runs]
-    scripts = [*vendor.scripts(), _script([name for name in ORDER if any(name in found for found in parts)])]
+    shown = [name for name in ORDER if any(name in found for found in parts)]
+    scripts = [*vendor.scripts(), "\n".join(['"use strict";', _file("page.js"), *_own(shown, "js"), "page.start();"])]
     return environment.get_template("page.html").render(
         runs=[
             {
@@ -50,7 +51,7 @@ def page(runs: Sequence[Run]) -> str:
             }
             for run, found in zip(runs, parts, strict=True)
         ],
-        style=Markup(_file("page.css")),
+        style=Markup("\n".join([_file("page.css"), *_own(shown, "css")])),
         scripts=[Markup(script) for script in scripts],
         digests=[_digest(script) for script in scripts],
         data=_packed({"runs": [{name: part.data for name, part in found.items() if part.data is not None} for found in parts]}),
@@ -78,10 +79,9 @@ def _body(environment: Environment, name: str, run: Run, section: Section) -> Ma
     return Markup(environment.get_template(f"sections/{name}.html").render(run=run, report=run.report, **section.values))
 
 
-def _script(sections: Sequence[str]) -> str:
-    """The page's own script: what all sections use, and those of the sections that it has."""
-    own = [_file(f"sections/{name}.js") for name in sections if files(__name__).joinpath(f"sections/{name}.js").is_file()]
-    return "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"])
+def _own(sections: Sequence[str], kind: str) -> list[str]:
+    """The scripts or the styles of sections, of those that have one."""
+    return [_file(name) for section in sections if files(__name__).joinpath(name := f"sections/{section}.{kind}").is_file()]
 
 
 def _file(name: str) -> str:

@@ -54,6 +54,24 @@ const page = (() => {
     return element("button", { type: "button", className: "csv", onclick: save }, "CSV");
   }
 
+  // A button beside a command (pre.command) that copies it.
+  function copyable(command) {
+    const text = element("code", {}, ...command.childNodes);
+    const copy = async () => {
+      try {
+        await navigator.clipboard.writeText(text.textContent);
+        button.textContent = "Copied";
+      } catch {
+        // Without the permission, the text is selected for the keyboard.
+        getSelection().selectAllChildren(text);
+        button.textContent = "Selected";
+      }
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    };
+    const button = element("button", { type: "button", onclick: copy, "aria-label": "Copy the command" }, "Copy");
+    command.replaceChildren(text, button);
+  }
+
   // A value of a CSV file. A leading sign that a spreadsheet would read as a formula gets an apostrophe, unless it is a number.
   function quoted(value) {
     let text = value === null || value === undefined ? "" : String(value);
@@ -99,6 +117,7 @@ const page = (() => {
 
   async function start() {
     document.querySelectorAll("table.sortable").forEach(sortable);
+    document.querySelectorAll("pre.command").forEach(copyable);
     const { runs } = await unpacked();
     for (const run of document.querySelectorAll(".run")) {
       const data = runs[Number(run.dataset.run)];

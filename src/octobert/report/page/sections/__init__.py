@@ -2,7 +2,8 @@
 
 A section's module has `section(run)`, which returns a `Section`, or None where the run has nothing to show. `<name>.html` next
 to it is a Jinja template of the values (also `run` and `report`). `<name>.js`, where there is one, registers how to draw the
-data: `page.draw("<name>", (root, data) => …)`, with the section's element in the document.
+data: `page.draw("<name>", (root, data) => …)`, with the section's element in the document. `<name>.css` is its style, where it
+has one of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Section:
         title: heading; empty for a section without one.
         values: of the template.
         data: for the script, as JSON can say it; None where nothing is drawn.
-        open: shown unfolded.
+        open: shown unfolded. A section that is folded needs a title.
     """
 
     title: str
