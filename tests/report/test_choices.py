@@ -45,7 +45,7 @@ def won_by(precision: str, *others: Found) -> Selection:
 
 def test_8_bits_win() -> None:
     expected = (
-        "Use openvino-cpu int8: 2.4 × faster than openvino-f32 (2.3–2.5), −0.1 points of F1 (−0.6 to +0.3, within the noise) "
+        "Use openvino-cpu int8: 2.4 × faster than openvino-f32 (2.3–2.5), F1 −0.1 points (−0.6 to +0.3, within the noise) "
         f"on your 408 rows, {BECAUSE}"
     )
     assert said() == expected
@@ -55,19 +55,19 @@ def test_a_faster_float_form_is_named_and_rows_of_the_data_come_first() -> None:
     faster = speedup(1.31, 1.28, 1.36, "openvino-bf16")
     fixed = speedup(3.0, 2.9, 3.1, sequence=128)
     text = said(speedups=(fixed, speedup(2.4, 2.31, 2.52), faster))
-    assert ": 2.4 × faster than openvino-f32 (2.3–2.5), 1.3 × faster than openvino-bf16 (1.3–1.4), −0.1 points" in text
+    assert ": 2.4 × faster than openvino-f32 (2.3–2.5), 1.3 × faster than openvino-bf16 (1.3–1.4), F1 −0.1 points" in text
     assert "as fast as openvino-f32 within the noise (0.97–1.04 ×)" in said(speedups=(speedup(1.01, 0.97, 1.04),))
     assert "1.2 × slower than openvino-f32 (1.1–1.3)" in said(speedups=(speedup(1 / 1.2, 1 / 1.3, 1 / 1.1),))
-    assert said(speedups=()).startswith("Use openvino-cpu int8: −0.1 points of F1")
+    assert said(speedups=()).startswith("Use openvino-cpu int8: F1 −0.1 points")
 
 
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
-        ((-0.014, -0.019, -0.0075), "−1.4 points of F1 (−1.9 to −0.8) on"),
-        ((0.002, -0.001, 0.004), "+0.2 points of F1 (−0.1 to +0.4, within the noise) on"),
-        ((0.0, -0.004, 0.004), "0.0 points of F1 (−0.4 to +0.4, within the noise) on"),
-        ((-0.0003, -0.0004, -0.0001), "−0.03 points of F1 (−0.04 to −0.01) on"),
+        ((-0.014, -0.019, -0.0075), "F1 −1.4 points (−1.9 to −0.8) on"),
+        ((0.002, -0.001, 0.004), "F1 +0.2 points (−0.1 to +0.4, within the noise) on"),
+        ((0.0, -0.004, 0.004), "F1 0.0 points (−0.4 to +0.4, within the noise) on"),
+        ((-0.0003, -0.0004, -0.0001), "F1 −0.03 points (−0.04 to −0.01) on"),
         ((0.0, 0.0, 0.0), "the same F1 on"),
         (None, "cosine 0.99912 with openvino-f32 on"),
     ],
@@ -119,8 +119,8 @@ def test_nothing_keeps_the_limits() -> None:
     choice = selection(nearest, REFERENCE, met=False)
     assert said(choice, difference=(-0.013, -0.019, -0.007)) == (
         "No model of 2 keeps F1 within 1 point. The nearest is openvino-cpu int8, which is packaged: F1 drops by 1.4 points "
-        "(0.8 to 2.0), 0.4 points more than the limit. The final measurement: 2.4 × faster than openvino-f32 (2.3–2.5), −1.3 "
-        "points of F1 (−1.9 to −0.7) on your 408 rows."
+        "(0.8 to 2.0), 0.4 points more than the limit. The final measurement: 2.4 × faster than openvino-f32 (2.3–2.5), F1 −1.3 "
+        "points (−1.9 to −0.7) on your 408 rows."
     )
     limits = (WITHIN_A_POINT, Limit(of="latency@p90", at_most=5))
     assert "keeps the limits (F1 drops by at most 1 point; p90 latency is at most 5 ms)." in said(choice, limits)
@@ -135,7 +135,7 @@ def test_a_search_that_ran_out_of_time() -> None:
 def test_other_goals() -> None:
     rates = (speedup(2.0, 1.94, 2.06),)
     assert said(selection(goal="throughput"), ratios=rates).startswith(
-        "Use openvino-cpu int8: 2.0 × the throughput of openvino-f32 (1.9–2.1), −0.1 points"
+        "Use openvino-cpu int8: 2.0 × the throughput of openvino-f32 (1.9–2.1), F1 −0.1 points"
     )
     small = said(without(selection(goal="size"), "not tried"))
     assert small.startswith("Use openvino-cpu int8: 3.8 × smaller than ort-cpu f32 (110, not 418 MB), 2.4 × faster")

@@ -9,7 +9,7 @@ from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import Report
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report.progress import duration
-from octobert.report.reasons import COSTS, Words, cost_of, points, times_text
+from octobert.report.reasons import COSTS, Words, cost_of, loss, speed_text, times_text
 from octobert.report.times import noise
 
 # The best of several variants, and those that would be better still.
@@ -42,7 +42,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
     """
     words, best = Words.of(choice), choice.best
     compared = next((each for each in report.comparisons if each.candidate == best.variant.target), None)
-    figures = [*_gains(choice, words, report), *_losses(words, compared, report.data.evaluation_rows)]
+    figures = [*gains(choice, report), *loss(words, compared, report.data.evaluation_rows)]
     if choice.met:
         measured = f": {', '.join(figures)}" if figures else ""
         first = f"Use {best.variant.name}{measured}, because {because(choice, limits)}."
@@ -144,26 +144,26 @@ def best_so_far(best: Found | None, done: int, total: int, seconds: float, minut
     return f"best so far: {name}{gain} ({done} of {total} variants, {duration(seconds)}{limit})"
 
 
-def _gains(choice: Selection, words: Words, report: Report) -> list[str]:
+def gains(choice: Selection, report: Report) -> list[str]:
     """What the winner gains: over the float models of the final run, or of the search where the winner is a float model."""
-    best, goal = choice.best, figure_named(choice.goal).name
-    gains = []
+    words, best, goal = Words.of(choice), choice.best, figure_named(choice.goal).name
+    found = []
     if goal in COSTS:
         ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)
         if ours and theirs and best.variant.name != choice.reference:
             less = {"size": "smaller", "memory": "less memory", "load": "quicker to load"}[goal]
             than = f"than {choice.reference} ({ours:.0f}, not {theirs:.0f} {UNITS[goal]})"
-            gains.append(f"{times_text(theirs / ours)} × {less} {than}")
+            found.append(f"{times_text(theirs / ours)} × {less} {than}")
     if best.variant.precision == "f32":
-        found = best.ratio
-        over = [] if found is None else [(choice.reference, 1 / found.value, 1 / found.high, 1 / found.low)]
+        ratio = best.ratio
+        over = [] if ratio is None else [(choice.reference, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low)]
     else:
         measured = [each for each in report.ratios if goal == "throughput"] or list(report.speedups)
-        over = [(each.reference, each.ratio, each.low, each.high) for each in _on_rows(measured, best.variant.target)]
-    return gains + [_speed(name, ratio, low, high, throughput=goal == "throughput") for name, ratio, low, high in over]
+        over = [(each.reference, each.ratio, each.low, each.high) for each in on_rows(measured, best.variant.target)]
+    return found + [speed_text(name, ratio, low, high, throughput=goal == "throughput") for name, ratio, low, high in over]
 
 
-def _on_rows(speedups: Sequence[Speedup], candidate: str) -> list[Speedup]:
+def on_rows(speedups: Sequence[Speedup], candidate: str) -> list[Speedup]:
     """The speedups of a model on rows of the data, or at the first shape: over its float baseline, and over a faster form."""
     own = [each for each in speedups if each.candidate == candidate]
     shapes = sorted({(each.sequence != "data", each.batch) for each in own})
@@ -171,32 +171,6 @@ def _on_rows(speedups: Sequence[Speedup], candidate: str) -> list[Speedup]:
     own = list({each.reference: each for each in reversed(own)}.values())[::-1]
     fastest = min(own, key=lambda each: each.ratio, default=None)
     return own[:1] + ([fastest] if fastest is not None and fastest is not own[0] else [])
-
-
-def _speed(reference: str, ratio: float, low: float, high: float, *, throughput: bool) -> str:
-    if low <= 1 <= high:
-        return f"as fast as {reference} within the noise ({low:.2f}–{high:.2f} ×)"
-    if ratio < 1:
-        return f"{times_text(1 / ratio)} × slower than {reference} ({_range(1 / high, 1 / low)})"
-    what = "the throughput of" if throughput else "faster than"
-    return f"{times_text(ratio)} × {what} {reference} ({_range(low, high)})"
-
-
-def _losses(words: Words, compared: Comparison | None, rows: int) -> list[str]:
-    """What the winner loses on the evaluation rows."""
-    if compared is None:
-        return []
-    on = f"on your {rows:,} rows"
-    if compared.difference is None or compared.low is None or compared.high is None or compared.metric is None:
-        share = f"{compared.fidelity:.2%}" if compared.fidelity_name == "agreement" else f"{compared.fidelity:.5f}"
-        return [f"{compared.fidelity_name} {share} with {compared.reference} {on}"]
-    name, in_points = words.name(compared.metric), words.in_points(compared.metric)
-    if compared.low == compared.high == 0:
-        return [f"the same {name} {on}"]
-    figures = (compared.difference, compared.low, compared.high)
-    value, low, high = (_signed(points(each) if in_points else f"{each:.3g}") for each in figures)
-    noise = ", within the noise" if compared.low <= 0 <= compared.high else ""
-    return [f"{value}{' points' if in_points else ''} of {name} ({low} to {high}{noise}) {on}"]
 
 
 def _contradicted(choice: Selection, words: Words, limits: Sequence[Limit], compared: Comparison | None) -> list[str]:
@@ -255,19 +229,3 @@ def _first(words: Words, found: Sequence[Found]) -> Found | None:
         judged = [each for each in found if words.key(words.goal) in each.drops]
         return min(judged, key=lambda each: each.drops[words.key(words.goal)].value, default=None)
     return min((each for each in found if each.ratio), key=lambda each: each.ratio.value if each.ratio else 0.0, default=None)
-
-
-def _range(low: float, high: float) -> str:
-    """The ends of an interval, with the digits that tell them apart.
-
-    Example:
-        >>> _range(2.31, 2.52), _range(2.41, 2.43)
-        ('2.3–2.5', '2.41–2.43')
-    """
-    digits = next((n for n in (1, 2, 3) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
-    return f"{low:.{digits}f}–{high:.{digits}f}"
-
-
-def _signed(text: str) -> str:
-    """A number as text with its sign."""
-    return text.replace("-", "−") if text.startswith("-") else f"+{text}" if text.strip("0.") else text

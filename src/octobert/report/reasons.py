@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.core.measurements import Comparison
 from octobert.core.selection import Figure, Found, Selection
 
 NOT_TRIED = "the search ended before it was tried"
@@ -53,6 +54,14 @@ class Words:
     def in_points(self, metric: str) -> bool:
         """Whether differences of a metric are percentage points."""
         return 0 <= self.reference.values.get(metric, 0.0) <= 1
+
+    def signed(self, metric: str, difference: float) -> str:
+        """A difference of a metric with its sign, without its unit: `−1.4`."""
+        return signed(points(difference) if self.in_points(metric) else f"{difference:.3g}")
+
+    def unit(self, metric: str) -> str:
+        """The unit of differences of a metric, after a space; empty where they have none."""
+        return " points" if self.in_points(metric) else ""
 
     def amount(self, metric: str, value: float) -> str:
         """A difference of a metric without its sign: `1.4 points`."""
@@ -214,6 +223,65 @@ def cost_of(found: Found, goal: str) -> float | None:
         return found.figures[goal].value if goal in found.figures else None
     size = found.size_bytes if goal == "size" else found.peak_memory_bytes
     return None if size is None else size / 1e6
+
+
+def speed_text(reference: str, ratio: float, low: float, high: float, *, throughput: bool = False) -> str:
+    """How fast a model is, compared with a float model: `2.4 × faster than openvino-f32 (2.3–2.5)`.
+
+    Args:
+        reference: name of the float model.
+        ratio: of their speeds; above 1 is faster.
+        low, high: of its interval.
+        throughput: the ratio is that of throughputs.
+    """
+    if low <= 1 <= high:
+        return f"as fast as {reference} within the noise ({low:.2f}–{high:.2f} ×)"
+    if ratio < 1:
+        return f"{times_text(1 / ratio)} × slower than {reference} ({span(1 / high, 1 / low)})"
+    what = "the throughput of" if throughput else "faster than"
+    return f"{times_text(ratio)} × {what} {reference} ({span(low, high)})"
+
+
+def loss(words: Words, compared: Comparison | None, rows: int) -> list[str]:
+    """What a model loses on the evaluation rows: `F1 −0.1 points (−0.6 to +0.3, within the noise) on your 408 rows`.
+
+    Args:
+        compared: with the float model; None where it was not.
+        rows: evaluation rows.
+    """
+    if compared is None:
+        return []
+    on = f"on your {rows:,} rows"
+    if compared.difference is None or compared.low is None or compared.high is None or compared.metric is None:
+        share = f"{compared.fidelity:.2%}" if compared.fidelity_name == "agreement" else f"{compared.fidelity:.5f}"
+        return [f"{compared.fidelity_name} {share} with {compared.reference} {on}"]
+    name = words.name(compared.metric)
+    if compared.low == compared.high == 0:
+        return [f"the same {name} {on}"]
+    value, low, high = (words.signed(compared.metric, each) for each in (compared.difference, compared.low, compared.high))
+    noise = ", within the noise" if compared.low <= 0 <= compared.high else ""
+    return [f"{name} {value}{words.unit(compared.metric)} ({low} to {high}{noise}) {on}"]
+
+
+def span(low: float, high: float) -> str:
+    """The ends of an interval, with the digits that tell them apart.
+
+    Example:
+        >>> span(2.31, 2.52), span(2.41, 2.43)
+        ('2.3–2.5', '2.41–2.43')
+    """
+    digits = next((n for n in (1, 2, 3) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
+    return f"{low:.{digits}f}–{high:.{digits}f}"
+
+
+def signed(text: str) -> str:
+    """A number as text with its sign.
+
+    Example:
+        >>> signed("-0.1"), signed("0.3"), signed("0.0")
+        ('−0.1', '+0.3', '0.0')
+    """
+    return text.replace("-", "−") if text.startswith("-") else f"+{text}" if text.strip("0.") else text
 
 
 def _unit(figure: str) -> str:
