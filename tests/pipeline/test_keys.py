@@ -34,6 +34,7 @@ def steps(checkpoint, pairs):
         "data": {"source": str(pairs), "calibrate": {"from": "train", "samples": 24}},
         "targets": ["ort-cpu"],
         "benchmark": FAST,
+        "profile": False,
     }
     return lambda **changes: {step.name: step for step in steps_of(parse({**recipe, **changes}))}
 

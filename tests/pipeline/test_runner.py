@@ -48,6 +48,7 @@ def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: obj
         "data": {"source": str(source), "calibrate": {"from": "train", "samples": 24}},
         "targets": TARGETS,
         "benchmark": FAST,
+        "profile": False,
     }
     return parse({**plain, **changes})
 

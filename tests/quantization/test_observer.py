@@ -709,6 +709,24 @@ def test_magnitudes_are_close_to_numpy(shape: str, bins: int) -> None:
     assert (below <= np.searchsorted(ordered, edges * (1 + 1.01 * BIN)) + fuzz).all()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_counts_below_a_number_are_those_of_numpy_to_one_bin(shape: str) -> None:
+    values = SHAPES[shape].astype(np.float64)
+    ends = np.linspace(values.min(), values.max(), 65)
+    below = seen(*np.array_split(SHAPES[shape], 9)).cumulated(ends)
+    assert below[-1] == pytest.approx(values.size)
+    assert (np.diff(below) >= 0).all()
+    ordered = np.sort(values)
+    shift = 1.01 * BIN * np.abs(ends[1:-1])
+    fuzz = 1e-6 * values.size
+    assert (np.searchsorted(ordered, ends[1:-1] - shift) <= below[1:-1] + fuzz).all()
+    assert (below[1:-1] <= np.searchsorted(ordered, ends[1:-1] + shift, side="right") + fuzz).all()
+
+
+def test_values_that_are_all_alike_are_counted() -> None:
+    assert seen(np.full(7, 2.5, dtype=np.float32)).cumulated(np.array([2.0, 3.0])).tolist() == [0, 7]
+
+
 def test_a_point_is_in_the_middle_of_its_bin() -> None:
     # Between 1 and 2 all bins are 1/128 wide.
     values = np.linspace(1, 2, 10_000, endpoint=False, dtype=np.float32)

@@ -132,6 +132,17 @@ def test_the_search_takes_the_least_error_of_those_tried(bert, tmp_path) -> None
                 assert ours["error"] <= theirs["error"] * (1 + 1e-9)
 
 
+def test_channels_before_and_after_are_as_far_apart_as_the_factors(bert, tmp_path) -> None:
+    """The magnitudes that are kept for the report equal those of the smoothed graph."""
+    model, records = smoothed(bert, tmp_path, alpha=0.5)
+    operators.save(model, tmp_path / "smooth.onnx")
+    before, after = next(each["channels"] for each in records if each["kind"] == "value")
+    value = "encoder.layer.0.attention.self.context"
+    for file, expected in (("float.onnx", before), ("smooth.onnx", after)):
+        seen = observer.sample(tmp_path / file, ROWS, 0, [value], tokens=64, seed=0)[value].largest
+        np.testing.assert_allclose(seen, expected, rtol=1e-4)
+
+
 def test_planted_outliers_are_found_and_taken_back(bert, checkpoint, tmp_path) -> None:
     """The helper plants what per-tensor ranges cannot hold; the float function stays; smoothing brings the ranges back."""
     folder = plant_outliers(checkpoint("bert"), tmp_path / "planted", factor=100.0, channels=2)

@@ -17,6 +17,7 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.config.training import Training
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
+from octobert.core.evidence import Curve, Evidence
 from octobert.models.heads import has_head
 from octobert.models.source import resolve
 from octobert.pipeline import runner, work
@@ -115,6 +116,10 @@ def test_a_base_encoder_learns_and_its_8_bits_answer_as_it_does(finished) -> Non
     summary = report.stages["finetune"].summary
     assert (summary["steps"], summary["texts"]) == (steps, 160)
     assert summary["loss"] < 0.5, "ln(12) is what guessing costs"
+    (curve,) = Evidence.model_validate_json((out / "evidence.json").read_text()).curves
+    assert (curve.name, curve.steps) == ("finetune", tuple(range(1, steps + 1)))
+    assert np.mean(curve.values["loss"][-steps // 10 :]) == pytest.approx(summary["loss"])
+    assert curve.values["learning rate"][0] > curve.values["learning rate"][-1] > 0
     scores = {name: {s.metric: s.value for s in of} for name, of in report.scores.items()}
     # What was trained is what the float baselines and the package are made of.
     assert scores["torch-f32"] == scores["ort-f32"]
@@ -165,6 +170,12 @@ def test_training_that_is_killed_and_resumed_ends_with_the_same_weights(finished
     assert seen[0] == saved + 1 > 19
     for fact in ("steps", "loss"):
         assert result.summary[fact] == pytest.approx(report.stages["finetune"].summary[fact], abs=1e-5), fact
+    curve, whole = (
+        Curve.model_validate_json((f / "curve.json").read_text()) for f in (tmp_path / "second", stored(out, "finetune"))
+    )
+    assert curve.steps == whole.steps == tuple(range(1, len(whole.steps) + 1)), "steps before the interruption are kept"
+    for name in ("loss", "learning rate"):
+        assert curve.values[name] == pytest.approx(whole.values[name], abs=1e-5), name
     config = (tmp_path / "second" / "checkpoint" / "config.json").read_text()
     assert config == (stored(out, "finetune") / "checkpoint" / "config.json").read_text()
     expected = load_file(stored(out, "finetune") / "checkpoint" / "model.safetensors")

@@ -205,6 +205,8 @@ class Recipe(FrozenModel):
             Without it a model that reads the first token only computes only that in its last layer.
         zip: Also write each package as one zip file, OUT/TARGET.zip.
         measure: Evaluate and time every model. Otherwise models are only written.
+        profile: Run each model that was measured under its runtime's profiler, where that has one (ONNX Runtime and OpenVINO on
+            the CPU): the report shows what was executed in 8 bits, and the time of each part.
         quick: Measure less, in less than half of the time: at most 128 evaluation rows, few rounds of timing at the smallest
             batch size, and only the float models on the runtimes of the targets. The written models are the same.
         tune: Goals, `latency` and `throughput`, for which packages that can run here are tuned: the fastest settings on this
@@ -250,6 +252,7 @@ class Recipe(FrozenModel):
     token_states: bool = True
     zip: bool = False
     measure: bool = True
+    profile: bool = True
     quick: bool = False
     tune: tuple[Goal, ...] = ()
     log_level: Level | None = None

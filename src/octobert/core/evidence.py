@@ -112,7 +112,8 @@ class Activation(FrozenModel):
         module, role, part, layer: of the first site that reads it, as in plans.
         minimum, maximum: of all observed values.
         histogram: of the observed values.
-        intervals: target → ends of the interval that 8 bits cover in its plan; float activations have none.
+        intervals: target → ends of the interval that the quantizer of its plan covers, 0 included; float and dynamic
+            activations have none.
         clipped: target → share of the observed values outside of the interval.
     """
 
@@ -180,6 +181,24 @@ class Executed(FrozenModel):
     why: str = ""
 
 
+class OperatorType(FrozenModel):
+    """The operators of one type and precision that a runtime executed.
+
+    Args:
+        type: the runtime's, such as `FullyConnected`.
+        precision: `int8`, `f32`, `mixed`, or the runtime's name.
+        count: of the operators.
+        ms: of all of them.
+        integer: they compute in integers.
+    """
+
+    type: str
+    precision: str
+    count: int
+    ms: float
+    integer: bool
+
+
 class Execution(FrozenModel):
     """What a runtime executed of one model, by its profiler.
 
@@ -191,7 +210,8 @@ class Execution(FrozenModel):
         products: matrix products of the file that are 8-bit there.
         integer_products: of these, how many were computed in integers.
         sentences: what stands out, as `octobert inspect --runtime` says it.
-        parts: by layer and part.
+        parts: by layer and part. Empty where the profiler failed; a sentence says how.
+        types: by type of operator, the slowest first.
     """
 
     candidate: str
@@ -203,6 +223,7 @@ class Execution(FrozenModel):
     integer_products: int
     sentences: tuple[str, ...]
     parts: tuple[Executed, ...]
+    types: tuple[OperatorType, ...] = ()
 
 
 class Evidence(FrozenModel):
@@ -211,7 +232,8 @@ class Evidence(FrozenModel):
     Args:
         changed: of each quantized model, the rows with another answer.
         lengths: tokens of each evaluation row.
-        activations: the calibrated activations, in the order of the graph.
+        activations: the calibrated activations, in the order of the graph; at most 200 of them.
+        observed: how many activations were calibrated.
         smoothed: what graph transforms did.
         curves: of trainings.
         executions: of models that ran under a profiler.
@@ -220,6 +242,7 @@ class Evidence(FrozenModel):
     changed: tuple[ChangedRows, ...] = ()
     lengths: tuple[int, ...] = ()
     activations: tuple[Activation, ...] = ()
+    observed: int = 0
     smoothed: tuple[Smoothed, ...] = ()
     curves: tuple[Curve, ...] = ()
     executions: tuple[Execution, ...] = ()

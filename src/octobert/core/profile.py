@@ -83,12 +83,15 @@ class Fallback(FrozenModel):
 
     Args:
         name: of the node in the file.
-        operator: name of the operator that computed it.
+        operator: type of the operator that computed it.
+        layer, part: of this operator.
         why: the reason, as a clause after "because"; None if it is unknown.
     """
 
     name: str
     operator: str
+    layer: int | None = None
+    part: str = ""
     why: str | None
 
 

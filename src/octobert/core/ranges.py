@@ -88,6 +88,23 @@ class TensorStatistics:
         values = starts[owner] + (ends - starts)[owner] * place
         return np.histogram(values, bins=bins, range=(0.0, largest), weights=(counts[used] / points)[owner])[0]
 
+    def cumulated(self, ends: np.ndarray) -> np.ndarray:
+        """Return how many values are below each of some numbers. The values of a bin are spread evenly over its width.
+
+        Args:
+            ends: [N] finite numbers.
+
+        Returns:
+            [N] counts, with fractions.
+        """
+        numbers, _ = _bin_values()
+        used = numbers[self.histogram[numbers] > 0]
+        pairs = np.sort(np.stack(_edges(used), axis=1), axis=1)
+        knots = np.clip(pairs, self.minimum, self.maximum).reshape(-1)
+        sums = np.concatenate([[0], np.cumsum(self.histogram[used])])
+        counts: np.ndarray = np.interp(ends, knots, np.repeat(sums, 2)[1:-1], left=0.0, right=float(self.count))
+        return counts
+
     def quantiles(self, low: float, high: float) -> tuple[float, float]:
         """Return two quantiles, exact to within one bin.
 

@@ -45,6 +45,20 @@ def answers(inspection: Inspection, *, fast_with: Collection[str]) -> tuple[str,
     )
 
 
+def on_execution(inspection: Inspection, *, fast_with: Collection[str]) -> tuple[str, ...]:
+    """Return the findings about what was executed, without those that compare it with the float model."""
+    return (
+        *_integers(inspection),
+        *_fallbacks(inspection),
+        *_products(inspection, fast_with),
+        *_conversions(inspection),
+        *_dynamic(inspection),
+        *_kernels(inspection),
+        *_limit(inspection),
+        *_short(inspection),
+    )
+
+
 def ratio(inspection: Inspection) -> float | None:
     """Return how many times as fast as its float model the model is, by the medians of the interleaved timing."""
     if len(inspection.latencies) != 2:

@@ -9,18 +9,17 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.measurements import Latency
-from octobert.core.profile import Fallback, Inspection, Operator, Product, Profile
+from octobert.core.profile import Fallback, Inspection, Operator, Product
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.inference.opened import Opened
 from octobert.inspection import answers, profilers
-from octobert.targets import runtimes
 
 # Runs before the profiled ones: runtimes pack weights and choose kernels in them.
 WARMUP = 2
 # Token ids stay below this where the vocabulary is not known.
 _FEW_IDS = 100
-_DEFAULT_TOKENS = 128
+DEFAULT_TOKENS = 128
 
 
 def inspect(
@@ -46,61 +45,89 @@ def inspect(
         TargetError: the target cannot run on this machine, or its runtime has no profiler.
         ModelError: the model does not take rows of this length.
     """
-    target = targets.load(model.target)
-    profiler = _profiler(model)
+    _check_profiled(model)
     if model.longest is not None and sequence is not None and sequence > model.longest:
         expected = f"at most {model.longest}"
         raise ModelError(
             "the sequence is longer than the model allows", where="--sequence", got=str(sequence), expected=expected
         )
-    tokens = sequence or min(_DEFAULT_TOKENS, model.longest or _DEFAULT_TOKENS)
+    tokens = sequence or min(DEFAULT_TOKENS, model.longest or DEFAULT_TOKENS)
     # The profilers run the file itself, without the session that pads to its fixed axes.
     batch, tokens = (fixed if fixed > 0 else asked for fixed, asked in zip(model.shape, (batch, tokens), strict=True))
     workload = latency.random_workload(batch, tokens, model.vocabulary or _FEW_IDS, seed=0)
     family = model.manifest.model.family if model.manifest is not None else None
 
-    def profile(path: Path, entries: SessionEntries) -> Profile:
+    def run(path: Path, entries: SessionEntries) -> Inspection:
         options = SessionOptions(threads=threads, entries=entries)
-        return profiler.profile(path, workload.rounds[0], options, warmup=WARMUP, runs=repeats, family=family)
+        return executed(model.target, path, options, workload, runs=repeats, family=family)
 
-    ours = profile(model.file, model.entries_on())
-    theirs = profile(model.floating.path, model.entries) if model.floating else None
-    here = environment.current()
-    products = profiler.products(model.file)
-    matched, fallbacks = fallen_back(products, ours.operators, lambda product: profiler.why(product, frozenset(here.features)))
+    ours = run(model.file, model.entries_on())
+    theirs = run(model.floating.path, model.entries).profile if model.floating else None
     latencies, used = _timed(model, workload, threads, repeats, on_progress)
+    inspection = ours.model_copy(update={"threads": used, "floating": theirs, "latencies": latencies})
+    return inspection.model_copy(update={"answers": answers.answers(inspection, fast_with=_fast_with(model.target))})
+
+
+def executed(
+    target: str, file: Path, options: SessionOptions, workload: latency.Workload, *, runs: int, family: str | None
+) -> Inspection:
+    """Run a model file under its runtime's profiler, and find its products among the operators that ran.
+
+    Args:
+        target: one of `profilers.targets()`.
+        file: the model file.
+        options: how to open it.
+        workload: its first batch is run.
+        runs: profiled runs.
+        family: plugin name of the encoder family, or None if it is not known.
+
+    Returns:
+        The inspection, with no float model and no timing; its `answers` say what was executed.
+
+    Raises:
+        TargetError: the runtime cannot open or run the model.
+    """
+    runtime = targets.load(target).CAPABILITIES.runtime
+    profiler, here = profilers.load(runtime), environment.current()
+    profile = profiler.profile(file, workload.rounds[0], options, warmup=WARMUP, runs=runs, family=family)
+    products = profiler.products(file)
+    matched, fallbacks = fallen_back(
+        products, profile.operators, lambda product: profiler.why(product, frozenset(here.features))
+    )
+    batch, sequence = workload.rounds[0]["input_ids"].shape
     inspection = Inspection(
-        model=str(model.file),
-        target=model.target,
-        runtime=target.CAPABILITIES.runtime,
-        version=target.probe().version or "unknown",
+        model=str(file),
+        target=target,
+        runtime=runtime,
+        version=targets.load(target).probe().version or "unknown",
         batch=batch,
-        sequence=tokens,
-        threads=used,
+        sequence=sequence,
+        threads=options.threads,
         environment=here,
-        profile=ours,
-        floating=theirs,
+        profile=profile,
         products=products,
         matched=matched,
         fallbacks=fallbacks,
-        latencies=latencies,
     )
-    return inspection.model_copy(
-        update={"answers": answers.answers(inspection, fast_with=target.CAPABILITIES.saturates_without)}
-    )
+    return inspection.model_copy(update={"answers": answers.on_execution(inspection, fast_with=_fast_with(target))})
 
 
-def _profiler(model: Opened) -> profilers.Profiler:
-    """The profiler of a target's runtime."""
+def _fast_with(target: str) -> tuple[str, ...]:
+    """CPU features, one of which an x86 CPU needs for fast 8-bit products."""
+    return targets.load(target).CAPABILITIES.saturates_without
+
+
+def _check_profiled(model: Opened) -> None:
+    """Check that a model runs here, on a target whose operators can be timed.
+
+    Raises:
+        TargetError: it does not.
+    """
     model.check_runs()
-    runtime = targets.load(model.target).CAPABILITIES.runtime
-    # Kernels of other devices end after their operators, so their times would be missing.
-    profiled = [name for name in profilers.names() if model.target == runtimes.load(name).CPU_TARGET]
-    if not profiled:
-        expected = " or ".join(runtimes.load(name).CPU_TARGET for name in profilers.names())
+    if model.target not in profilers.targets():
+        expected = " or ".join(profilers.targets())
         problem = f"operators of the target {model.target} cannot be timed"
         raise TargetError(problem, where=str(model.path), expected=expected, fix="inspect the model with such a target")
-    return profilers.load(runtime)
 
 
 def fallen_back(
@@ -124,7 +151,8 @@ def fallen_back(
         if operator is not None:
             matched += 1
             if operator.precision not in ("int8", "mixed"):
-                fallbacks.append(Fallback(name=product.name, operator=operator.type, why=why(product)))
+                ran = {"operator": operator.type, "layer": operator.layer, "part": operator.part}
+                fallbacks.append(Fallback.model_validate({"name": product.name, **ran, "why": why(product)}))
     return matched, tuple(fallbacks)
 
 

@@ -3,7 +3,7 @@
     data ─┬────────────────────────┐
           └─ [finetune] ─ capture ─┴─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
                                                                        └ [qat ─ capture/trained] ┘             │
-             package/T ─ report ─ evaluate/C, benchmark, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
+  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
 
 T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps that
 measure run only with `measure: true`. With `zip: true` each package is followed by archive/T.
@@ -24,15 +24,14 @@ from octobert.core.user_code import UserCode
 from octobert.evaluation import candidates
 from octobert.models import source
 from octobert.models.source import ModelSource
+from octobert.pipeline import measuring
 from octobert.pipeline.contract import Step, StepResult, step
 from octobert.pipeline.facts import CAPTURE, DATA, OBSERVE, RunFacts, facts_of
 from octobert.pipeline.stages import (
     archive,
-    benchmark,
     calibrate,
     capture,
     data,
-    evaluate,
     export,
     finetune,
     observe,
@@ -42,10 +41,8 @@ from octobert.pipeline.stages import (
     report,
     search,
     sensitivity,
-    simulate,
     sweep,
     transform,
-    tune,
 )
 from octobert.quantization import methods
 
@@ -61,7 +58,8 @@ def steps_of(recipe: Recipe) -> list[Step]:
 
 def steps_for(facts: RunFacts) -> list[Step]:
     """The steps of a run, in order."""
-    steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts), *_measure(facts), *_tune(facts)]
+    steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts)]
+    steps += [*measuring.measure_steps(facts), *measuring.profile_steps(facts), *measuring.tune_steps(facts)]
     steps.append(_report(facts, steps))
     return _checked([*steps, *_packages(facts)])
 
@@ -137,7 +135,9 @@ def finetune_steps(recipe: Recipe) -> list[Step]:
     if recipe.finetune is None:
         raise RecipeError("the recipe trains nothing", where="finetune", fix="give it settings, such as finetune: {epochs: 3}")
     facts = replace(facts_of(recipe, tune=False), allow_pickle=False)
-    return _checked([_data(facts), *_finetune(facts), _capture(facts), _evaluate(facts, candidates.CHECKPOINT.name)])
+    return _checked(
+        [_data(facts), *_finetune(facts), _capture(facts), measuring.evaluate_step(facts, candidates.CHECKPOINT.name)]
+    )
 
 
 def _data(facts: RunFacts) -> Step:
@@ -319,77 +319,6 @@ def _targets(facts: RunFacts) -> list[Step]:
         )
         steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=facts.chosen(target)), form))
     return steps
-
-
-def _measure(facts: RunFacts) -> list[Step]:
-    """Evaluation of every candidate, and one benchmark of all."""
-    recipe = facts.recipe
-    if not recipe.measure:
-        return []
-    steps = [_evaluate(facts, name) for name in facts.candidates]
-    for target in recipe.targets if recipe.qat is not None else ():
-        if target in facts.candidates:
-            inputs = simulate.Inputs(
-                capture=CAPTURE,
-                data=DATA,
-                qat=facts.ranges,
-                quantize=facts.chosen(target),
-                evaluate=StepResult(step=f"evaluate/{target}"),
-            )
-            options = simulate.Options(task=facts.scored, seed=recipe.seed)
-            steps.append(step(f"simulate/{target}", simulate.run, inputs, options))
-    exports = {target: StepResult(step=f"export/{target}") for target in recipe.targets}
-    timed = benchmark.Options(
-        candidates=facts.candidates,
-        session={name: facts.entries(name) for name in facts.candidates},
-        benchmark=facts.benchmark,
-        model=facts.model,
-        allow_pickle=facts.allow_pickle,
-        machine=facts.machine,
-        task=facts.task,
-        seed=recipe.seed,
-    )
-    rows = benchmark.Inputs(capture=CAPTURE, data=DATA, trained=facts.trained, exports=exports)
-    return [*steps, step("benchmark", benchmark.run, rows, timed)]
-
-
-def _tune(facts: RunFacts) -> list[Step]:
-    """The search for the fastest settings of every target that can run here, where the recipe asks for it."""
-    recipe = facts.recipe
-    return [
-        step(
-            f"tune/{target}",
-            tune.run,
-            tune.Inputs(capture=CAPTURE, data=DATA, export=StepResult(step=f"export/{target}")),
-            tune.Options(
-                target=target,
-                goals=tuple(sorted(recipe.tune)),
-                entries=facts.entries(target),
-                quick=recipe.quick,
-                machine=facts.machine,
-                task=facts.task,
-                seed=recipe.seed,
-            ),
-        )
-        for target in recipe.targets
-        if recipe.tune and target in facts.candidates
-    ]
-
-
-def _evaluate(facts: RunFacts, candidate: str) -> Step:
-    exported = StepResult(step=f"export/{candidate}") if candidate in facts.recipe.targets else None
-    # Figures belong to a machine and its runtimes; on another one they are measured again.
-    options = evaluate.Options(
-        candidate=candidate,
-        entries=facts.entries(candidate),
-        model=facts.model,
-        allow_pickle=facts.allow_pickle,
-        machine=facts.machine,
-        task=facts.scored,
-        seed=facts.recipe.seed,
-    )
-    inputs = evaluate.Inputs(capture=CAPTURE, data=DATA, trained=facts.trained, export=exported)
-    return step(f"evaluate/{candidate}", evaluate.run, inputs, options)
 
 
 def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:

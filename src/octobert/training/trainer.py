@@ -7,6 +7,7 @@ training, every process runs the same function.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from octobert.core import environment, user_code
 from octobert.core.errors import DataError, ModelError
+from octobert.core.evidence import Curve
 from octobert.models.checkpoint import inputs_of
 from octobert.training.checkpoints import check_same_training, last_checkpoint, non_finite_weight
 from octobert.training.distributed import is_first, world_size
@@ -23,12 +25,22 @@ if TYPE_CHECKING:
     import transformers
 
 
-def train(job: Job) -> dict[str, float]:
-    """Train the model of a job in place.
+@dataclass(frozen=True)
+class Trained:
+    """How a training went.
 
-    Returns:
-        Number of steps, mean loss of the last tenth of them, and median seconds of a step in this process. Empty for code of
-        the user.
+    Args:
+        facts: number of steps, mean loss of the last tenth of them, and median seconds of a step in this process; empty for
+            code of the user.
+        curve: loss and learning rate of every step, those before an interruption too; None where no step is known.
+    """
+
+    facts: dict[str, float]
+    curve: Curve | None = None
+
+
+def train(job: Job) -> Trained:
+    """Train the model of a job in place.
 
     Raises:
         DataError: there are fewer rows than processes.
@@ -39,18 +51,21 @@ def train(job: Job) -> dict[str, float]:
     if rows < world_size():
         raise DataError("there are fewer training rows than processes", where="training.processes", got=f"{rows} rows")
     if job.settings.epochs == 0:
-        return {"steps": 0, "loss": 0.0, "step_seconds": 0.0}
+        return Trained({"steps": 0, "loss": 0.0, "step_seconds": 0.0})
     check_same_training(job)
     # By default, transformers saves in the first process of all. Machines share no disk, so the first of each machine saves.
     job.model.should_save_on_this_rank = _saves_here
-    return _train_with_trainer(job) if job.settings.code is None else _train_with_code(job)
+    if job.settings.code is None:
+        return _train_with_trainer(job)
+    _train_with_code(job)
+    return Trained({})
 
 
 def _saves_here(wanted: bool) -> bool:
     return wanted and is_first()
 
 
-def _train_with_trainer(job: Job) -> dict[str, float]:
+def _train_with_trainer(job: Job) -> Trained:
     import transformers
 
     from octobert.training.hf_trainer import JobCallback, JobTrainer, tensorboard_callbacks
@@ -78,10 +93,14 @@ def _train_with_trainer(job: Job) -> dict[str, float]:
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train(resume_from_checkpoint=last_checkpoint(output))
     # The history is part of the checkpoints, so it has the steps before an interruption too.
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    losses = tuple(float(entry["loss"]) for entry in logged)
+    values = {"loss": losses, "learning rate": tuple(float(entry["learning_rate"]) for entry in logged)}
+    steps = tuple(int(entry["step"]) for entry in logged)
     last_losses = losses[-max(1, len(losses) // 10) :]
     seconds = float(np.median(callback.seconds)) if callback.seconds else 0.0
-    return {"steps": trainer.state.global_step, "loss": float(np.mean(last_losses)), "step_seconds": seconds}
+    facts = {"steps": trainer.state.global_step, "loss": float(np.mean(last_losses)), "step_seconds": seconds}
+    return Trained(facts, Curve(name="finetune" if job.simulation is None else "qat", steps=steps, values=values))
 
 
 def _arguments(job: Job, output: Path) -> transformers.TrainingArguments:
@@ -114,7 +133,7 @@ def _arguments(job: Job, output: Path) -> transformers.TrainingArguments:
     )
 
 
-def _train_with_code(job: Job) -> dict[str, float]:
+def _train_with_code(job: Job) -> None:
     """Train with a function of the user, which the recipe has allowed."""
     import torch
 
@@ -127,4 +146,3 @@ def _train_with_code(job: Job) -> dict[str, float]:
         raise ModelError(
             "after training by code, weights are not numbers", where=weight, fix="lower the learning rate of the code"
         )
-    return {}

@@ -39,6 +39,7 @@ def test_an_interrupted_search_comes_to_the_same_choice(checkpoint: Callable[...
             "choose": {"goal": "size", "limits": {"max_drop": 0.5}, "vary": ["calibrate"]},
             "baselines": ["ort-f32"],
             "benchmark": FAST,
+            "profile": False,
         }
     )
     executor = Interrupting("quantize", "judge", "package")

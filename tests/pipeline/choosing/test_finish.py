@@ -27,6 +27,7 @@ def test_what_a_search_publishes(finished, out: Path) -> None:
             "choose": {"limits": {"max_drop": 1}, "tune": False, "minutes": 0.01},
             "quick": True,
             "benchmark": FAST,
+            "profile": False,
             "baselines": ["ort-f32"],
         }
     )

@@ -8,6 +8,7 @@ from typing import Protocol
 from octobert.core import plugins
 from octobert.core.profile import Product, Profile
 from octobert.core.session import Feeds, SessionOptions
+from octobert.targets import runtimes
 
 
 class Profiler(Protocol):
@@ -48,6 +49,11 @@ class Profiler(Protocol):
 
 _PLUGINS = plugins.Family[Profiler]("profilers")
 names, load = _PLUGINS.names, _PLUGINS.load
+
+
+def targets() -> tuple[str, ...]:
+    """Return the targets whose operators can be timed: kernels of other devices end after their operators."""
+    return tuple(runtimes.load(name).CPU_TARGET for name in names())
 
 
 def reason_in_file(product: Product) -> str | None:

@@ -10,6 +10,7 @@ from octobert.core.evidence import Evidence
 from octobert.core.results import Report
 from octobert.data.tokenization import EncodedTexts
 from octobert.pipeline.contract import StepResult
+from octobert.pipeline.stages import _inside
 from octobert.tasks import Outputs, Task
 
 
@@ -38,4 +39,12 @@ def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluate
         evaluated: None where nothing was evaluated.
     """
     lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows] if evaluated is not None else []
-    return Evidence(lengths=tuple(lengths))
+    observed = _inside.statistics(steps)
+    return Evidence(
+        lengths=tuple(lengths),
+        activations=_inside.activations(observed, report.plans),
+        observed=len(observed),
+        smoothed=_inside.smoothed(steps),
+        curves=_inside.curves(steps),
+        executions=_inside.executions(steps),
+    )

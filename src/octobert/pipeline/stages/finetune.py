@@ -1,6 +1,7 @@
 """A base checkpoint and training rows → a checkpoint that does the task.
 
-Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them, and `trained.json`, how training went.
+Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them, and `trained.json`, how training went; and
+`curve.json`, the loss and the learning rate of each step.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from octobert.training.job import Job, TrainingRows
 if TYPE_CHECKING:
     from octobert.training.distillation import Teacher
     from octobert.training.simulation import Simulation
+
+CURVE = "curve.json"
 
 
 class Inputs(FrozenModel):
@@ -111,7 +114,10 @@ def train_(
         identity=canonical_digest([key_data(options), stored]),
         on_step=lambda step, of: context.progress("training", step, of),
     )
-    return {**trainer.train(job), "texts": len(encoded.texts), "rows": len(encoded.flat)}
+    trained = trainer.train(job)
+    if trained.curve is not None and is_first():
+        context.write(CURVE, trained.curve)
+    return {**trained.facts, "texts": len(encoded.texts), "rows": len(encoded.flat)}
 
 
 def _teacher(options: TrainingOptions, base: ModelSource, settings: Finetune) -> Teacher | None:

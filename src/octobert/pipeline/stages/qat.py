@@ -2,7 +2,8 @@
 
 Every value that the plan of any target quantizes is fake-quantized in training, as the first such target has it.
 
-Writes `checkpoint/`, `ranges.json`, `plan.json` (what was fake-quantized), and `scales.npz` (scales of weights).
+Writes `checkpoint/`, `curve.json` (loss and learning rate of each step), `ranges.json`, `plan.json` (what was fake-quantized),
+and `scales.npz` (scales of weights).
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """The captured graph → one that computes the same and loses less in 8 bits, by graph transforms in turn; and the parity check.
 
-Writes `model.onnx` and `transforms.json`.
+Writes `model.onnx`, `transforms.json`, and `channels.json`, the magnitudes of channels before and after.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
 
 from octobert.config.recipe import Choice
+from octobert.core.evidence import Smoothed
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import AppliedTransform, TransformFacts
 from octobert.graph import operators, parity
@@ -16,9 +20,11 @@ from octobert.pipeline.stages import _artifacts, _rows
 from octobert.pipeline.stages.capture import parity_batches
 from octobert.quantization import observer, transforms
 
-FACTS = "transforms.json"
+FACTS, CHANNELS = "transforms.json", "channels.json"
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 512
+# Channels of a group whose magnitudes are kept.
+KEPT_CHANNELS = 128
 
 
 class Inputs(FrozenModel):
@@ -26,6 +32,12 @@ class Inputs(FrozenModel):
 
     capture: StepResult
     data: StepResult
+
+
+class Channels(FrozenModel):
+    """`channels.json`: of every group whose channels were scaled, their magnitudes."""
+
+    smoothed: tuple[Smoothed, ...]
 
 
 class Options(FrozenModel):
@@ -46,6 +58,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     path = context.work / _artifacts.FLOAT
     model, before = ir.load(source), source
     applied: list[AppliedTransform] = []
+    smoothed: list[Smoothed] = []
     for choice in context.options.transforms:
         transform = transforms.load(choice.name)
         options = transform.Options.model_validate(choice.options)
@@ -60,6 +73,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
         )
         progress = lambda done, of, name=choice.name: context.progress(name, done, of)  # noqa: E731
         groups = transform.transform_(model, family, samples, options, progress)
+        smoothed += [_smoothed(choice.name, group) for group in groups if "channels" in group]
+        groups = [{name: fact for name, fact in group.items() if name != "channels"} for group in groups]
         applied.append(AppliedTransform(name=choice.name, options=options.model_dump(), groups=tuple(groups)))
         operators.save(model, path)
         before = path
@@ -67,4 +82,14 @@ def run(context: Context[Inputs, Options]) -> Summary:
     reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
     proof = parity.compare(model, batches, reference, "the captured graph")
     context.write(FACTS, TransformFacts(transforms=tuple(applied), parity=proof))
+    context.write(CHANNELS, Channels(smoothed=tuple(smoothed)))
     return {"transforms": [each.name for each in applied], "largest_difference": proof.largest_difference}
+
+
+def _smoothed(name: str, group: dict[str, Any]) -> Smoothed:
+    """The channels of a group by their magnitude before, those of equal distance in rank where there are many."""
+    before, after = group["channels"]
+    order = np.argsort(-before, kind="stable")
+    kept = order[np.unique(np.linspace(0, len(order) - 1, KEPT_CHANNELS).round().astype(int))]
+    module, kind = group["module"], group["kind"]
+    return Smoothed(transform=name, module=module, kind=kind, before=before[kept].tolist(), after=after[kept].tolist())

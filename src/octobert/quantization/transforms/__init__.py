@@ -50,7 +50,8 @@ class Transform(Protocol):
             progress: called with (groups done, groups in all).
 
         Returns:
-            One record per group of layers for the report, with the change or the reason for none.
+            One record per group of layers for the report, with the change or the reason for none. Where channels were scaled,
+            `channels` has the largest magnitude of each before and after, [2, C]; `pipeline/stages/transform.py` takes it out.
         """
         ...
 

@@ -93,8 +93,8 @@ def transform_(
     """Smooth a float graph in place.
 
     Returns:
-        One record per group: kind, module, α and the error of its 8-bit product; `left` has the reason where a place cannot
-        be smoothed.
+        One record per group: kind, module, α and the error of its 8-bit product; `channels`, the largest magnitudes before and
+        after, where it was smoothed; `left` has the reason where a place cannot be smoothed.
     """
     groups, left = smoothing.find(model.graph, family)
     groups = _enabled(groups, options)
@@ -111,14 +111,18 @@ def transform_(
     records: list[dict[str, Any]] = []
     for group in linear:
         alpha = chosen[group]
+        records.append({"kind": group.kind, "module": group.source, "alpha": alpha, "error": errors[group][alpha]})
         if alpha is not None:
             largest = _sampled(samples, group.values)[1]
-            smoothing.scale_(model, group, _scales(largest, _weight(model.graph, group), alpha))
-        records.append({"kind": group.kind, "module": group.source, "alpha": alpha, "error": errors[group][alpha]})
+            scales = _scales(largest, _weight(model.graph, group), alpha)
+            smoothing.scale_(model, group, scales)
+            records[-1]["channels"] = np.stack([largest, largest / scales])
     for group in balanced:
         query, key = (_sampled(samples, of)[1] for of in (group.values, [place.readers[0] for place in group.places]))
-        smoothing.scale_(model, group, np.sqrt(np.maximum(query, _TINY) / np.maximum(key, _TINY)))
-        records.append({"kind": group.kind, "module": group.source, "alpha": 0.5, "error": None})
+        scales = np.sqrt(np.maximum(query, _TINY) / np.maximum(key, _TINY))
+        smoothing.scale_(model, group, scales)
+        channels = np.stack([query, query / scales])
+        records.append({"kind": group.kind, "module": group.source, "alpha": 0.5, "error": None, "channels": channels})
     records += [{"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason} for p in left]
     return records
 

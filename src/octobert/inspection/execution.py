@@ -1,0 +1,69 @@
+"""What a runtime executed of a model, as a report keeps it: times by layer and part, and by type of operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from octobert.core.evidence import Executed, Execution, OperatorType
+from octobert.core.profile import Inspection, Operator
+
+K = TypeVar("K")
+
+
+def execution(inspection: Inspection) -> Execution:
+    """Return what was executed, from an inspection of a target's model."""
+    operators = inspection.profile.operators
+    why: dict[tuple[int | None, str], list[str]] = {}
+    for each in inspection.fallbacks:
+        why.setdefault((each.layer, each.part), []).append(each.why or "neither the file nor the runtime shows why")
+    places = _grouped(operators, lambda each: (each.layer, each.part))
+    types = _grouped(operators, lambda each: (each.type, each.precision, each.integer))
+    return Execution(
+        candidate=inspection.target,
+        runtime=f"{inspection.runtime} {inspection.version}",
+        batch=inspection.batch,
+        sequence=inspection.sequence,
+        total_ms=inspection.profile.split.total_ms,
+        products=len(inspection.products),
+        integer_products=inspection.matched - len(inspection.fallbacks),
+        sentences=inspection.answers,
+        parts=tuple(
+            Executed(
+                layer=layer,
+                part=part,
+                ms=_ms(own),
+                integer=_ms(o for o in own if o.integer) / (_ms(own) or 1.0),
+                types=_counted(own),
+                why="; ".join(dict.fromkeys(why.get((layer, part), ()))),
+            )
+            for (layer, part), own in places.items()
+        ),
+        types=tuple(
+            sorted(
+                (
+                    OperatorType(type=name, precision=precision, count=len(own), ms=_ms(own), integer=integer)
+                    for (name, precision, integer), own in types.items()
+                ),
+                key=lambda each: -each.ms,
+            )
+        ),
+    )
+
+
+def _grouped(operators: Iterable[Operator], key: Callable[[Operator], K]) -> dict[K, list[Operator]]:
+    groups: dict[K, list[Operator]] = {}
+    for each in operators:
+        groups.setdefault(key(each), []).append(each)
+    return groups
+
+
+def _counted(operators: Iterable[Operator]) -> tuple[str, ...]:
+    """`2 × MatMulIntegerToFloat int8`, `Softmax`."""
+    names = Counter(f"{each.type} {each.precision}" if each.kind == "product" else each.type for each in operators)
+    return tuple(f"{count} × {name}" if count > 1 else name for name, count in names.items())
+
+
+def _ms(operators: Iterable[Operator]) -> float:
+    return sum(each.ms for each in operators)
