@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         tune,
         verify,
     )
+    from octobert.api.pages import page
     from octobert.api.runs import (
         calibrate,
         clean,
@@ -69,6 +70,7 @@ _PUBLIC = {
     "octobert.api.clients": "export",
     "octobert.api.graphs": "calibration_tables check fuse read_calibration_table",
     "octobert.api.models": "benchmark evaluate inspect load manifest packages predict_rows tune verify",
+    "octobert.api.pages": "page",
     "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run setup stored",
     "octobert.api.training": "attach",
     "octobert.config.recipe": "Recipe",
@@ -123,6 +125,7 @@ __all__ = [
     "manifest",
     "merge",
     "packages",
+    "page",
     "parse_recipe",
     "predict_rows",
     "quantize",

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from octobert.core.errors import TargetError
+from octobert.report import printing
 from octobert.report.page import Run, page
-from tests.support.browsers import executable
 from tests.support.reports import rich_run
 
 Open = Callable[..., Any]
@@ -27,9 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Any]:
     """The system's Chromium; the tests are skipped where there is none."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (pip install octobert[browser])")
-    found = executable()
-    if found is None:
-        pytest.skip("no Chromium or Chrome on PATH, nor in OCTOBERT_BROWSER")
+    try:
+        found = printing.browser()
+    except TargetError as error:
+        pytest.skip(str(error))
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield started

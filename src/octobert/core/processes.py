@@ -1,4 +1,6 @@
-"""The one place that starts processes. A child runs `main()` of a module, and can import nothing from the working directory.
+"""The one place that starts processes.
+
+A child of octobert runs `main()` of a module, and can import nothing from the working directory.
 
 Python puts the folder of a script, or for `-m` and `-c` the working directory, in front of `sys.path`. Stages run in the folder
 where a user keeps a downloaded model, and a file `numpy.py` beside it would run. Therefore every child begins in
@@ -14,6 +16,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +41,24 @@ def start(
     """
     command = [sys.executable, *script(module), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=_environment(temporary))
+
+
+def output_of(command: Sequence[str], *, seconds: float) -> str | None:
+    """Run another program, and return what it writes on stdout and stderr; None where it was killed because it did not end.
+
+    Args:
+        command: the program and its arguments.
+        seconds: that it has.
+    """
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as error:
+        return str(error)
+    return done.stdout.decode(errors="replace")
 
 
 def _environment(temporary: Path | None) -> dict[str, str]:

@@ -182,6 +182,12 @@ def publish(
     return notes
 
 
+def is_as_published(file: Path) -> bool:
+    """Whether a file in an output directory is as a run published it there."""
+    last = _read(file.parent / HIDDEN / _RECORD)
+    return last is not None and file.name in last.files and carrying.is_untouched(file, last.files[file.name])
+
+
 def recover(out: Path) -> list[str]:
     """Finish or discard what an interrupted publication left, to be called under the lock.
 

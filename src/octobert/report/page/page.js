@@ -1,6 +1,7 @@
-// What all sections use: the data, charts that fit their width, tables that sort, and CSV files.
+// What all sections use: the data, charts that fit their width, tables that sort, and CSV files; tabs and the theme.
 const page = (() => {
   const drawers = new Map();
+  const charts = [];
 
   // Register how a section is drawn: draw(root, data), with the section's element and its data.
   function draw(name, drawer) {
@@ -29,7 +30,7 @@ const page = (() => {
       const width = Math.floor(holder.clientWidth);
       if (!width || width === drawn) return;
       drawn = width;
-      const plot = Plot.plot({ width, style: { background: "transparent", color: "currentColor" }, ...options(width) });
+      const plot = Plot.plot({ width, style: { background: "transparent", color: "currentColor", fontSize: "12px" }, ...options(width) });
       const svg = plot.tagName === "svg" ? plot : plot.querySelector("svg:last-of-type");
       (svg ?? plot).setAttribute("role", "img");
       (svg ?? plot).setAttribute("aria-label", label);
@@ -38,6 +39,7 @@ const page = (() => {
       holder.style.minHeight = "";
     };
     new ResizeObserver(redraw).observe(holder);
+    charts.push(redraw);
     redraw();
     return { redraw: () => { drawn = 0; redraw(); } };
   }
@@ -115,17 +117,81 @@ const page = (() => {
     return JSON.parse(await new Response(stream).text());
   }
 
+  // One run is shown at a time; all are printed. Arrow keys move between the tabs, as everywhere.
+  function tabs(list) {
+    const all = [...list.children];
+    const panels = all.map((tab) => document.getElementById(tab.getAttribute("aria-controls")));
+    const select = (chosen) => all.forEach((tab, index) => {
+      tab.setAttribute("aria-selected", String(index === chosen));
+      tab.tabIndex = index === chosen ? 0 : -1;
+      panels[index].hidden = index !== chosen;
+    });
+    const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
+    all.forEach((tab, index) => {
+      tab.addEventListener("click", () => select(index));
+      tab.addEventListener("keydown", ({ key }) => {
+        if (!(key in steps)) return;
+        const step = steps[key];
+        const next = Number.isFinite(step) ? (index + step + all.length) % all.length : step < 0 ? 0 : all.length - 1;
+        select(next);
+        all[next].focus();
+      });
+    });
+    // A link to a section of a run that is not shown.
+    const follow = () => {
+      const target = location.hash && document.getElementById(location.hash.slice(1));
+      const run = target ? panels.findIndex((panel) => panel.contains(target)) : -1;
+      if (run >= 0) select(run);
+      if (run >= 0) target.scrollIntoView();
+    };
+    addEventListener("hashchange", follow);
+    addEventListener("beforeprint", () => {
+      panels.forEach((panel) => { panel.hidden = false; });
+      charts.forEach((redraw) => redraw());
+    });
+    addEventListener("afterprint", () => select(all.findIndex((tab) => tab.getAttribute("aria-selected") === "true")));
+    select(0);
+    follow();
+  }
+
+  // The button says which theme it changes to.
+  function theme(button) {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+    const name = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; };
+    button.addEventListener("click", () => {
+      document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+      name();
+    });
+    system.addEventListener("change", name);
+    name();
+  }
+
+  // What scrolls sideways can be reached and scrolled by the keyboard.
+  function scrollable() {
+    for (const each of document.querySelectorAll(".scroll, pre")) {
+      if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+      else each.removeAttribute("tabindex");
+    }
+  }
+
   async function start() {
+    theme(document.querySelector("button.theme"));
     document.querySelectorAll("table.sortable").forEach(sortable);
     document.querySelectorAll("pre.command").forEach(copyable);
-    const { runs } = await unpacked();
+    document.querySelectorAll("[role=tablist].tabs").forEach(tabs);
+    const { runs, comparison } = await unpacked();
+    const own = (section, data) => {
+      const name = section.dataset.section;
+      if (data && drawers.has(name)) drawers.get(name)(section, data);
+    };
+    document.querySelectorAll(".comparison").forEach((section) => own(section, comparison));
     for (const run of document.querySelectorAll(".run")) {
       const data = runs[Number(run.dataset.run)];
-      for (const section of run.querySelectorAll("[data-section]")) {
-        const own = data[section.dataset.section];
-        if (own && drawers.has(section.dataset.section)) drawers.get(section.dataset.section)(section, own);
-      }
+      run.querySelectorAll("[data-section]").forEach((section) => own(section, data[section.dataset.section]));
     }
+    scrollable();
+    addEventListener("resize", scrollable);
     document.documentElement.dataset.drawn = "true";
   }
 

@@ -1,0 +1,186 @@
+"""The page of a report, made again from the files of a run, or one page of several runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from octobert.api._arguments import path_of
+from octobert.core.errors import RecipeError, StorageError
+
+if TYPE_CHECKING:
+    from octobert.core.frozen import FrozenModel
+    from octobert.core.results import Report
+    from octobert.report.page import Run
+
+    Record = TypeVar("Record", bound=FrozenModel)
+
+PathLike: TypeAlias = "str | Path"
+# What is written without `out`: in the folder of a run, and for several runs in the working directory.
+PAGE, COMPARISON = "report.html", "comparison.html"
+
+
+def page(*folders: PathLike, out: PathLike | None = None, pdf: PathLike | None = None, texts: bool = True) -> Path:
+    """Make the page of a run again, or one page of several runs, such as those of one model on three machines.
+
+    Args:
+        folders: Output directories of `run`, `quantize` or `auto`; each needs only `report.json`, and `evidence.json` where
+            there is one.
+        out: File of the page. Default: `report.html` in the folder of one run; `comparison.html` in the working directory for
+            several. A file that is not a page of octobert, or that was edited, is not replaced.
+        pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
+        texts: Show the rows that changed, with their texts. Without them the page has no texts of the data.
+
+    Returns:
+        The file of the page.
+
+    Raises:
+        RecipeError: A folder is no output directory, or is given twice.
+        StorageError: A file of a run is damaged, or comes from a newer octobert; or the page cannot be written.
+        TargetError: There is no browser to print with, or it failed.
+    """
+    from octobert.core.files import storage_errors
+    from octobert.report import printing
+
+    given = [path_of(folder, "folder") for folder in folders]
+    file = path_of(out, "out") if out is not None else given[0] / PAGE if len(given) == 1 else Path(COMPARISON)
+    printed = path_of(pdf, "pdf") if pdf is not None else None
+    runs = _runs(given, texts=texts)
+    for target in (file, printed):
+        if target is not None:
+            _check_place(target)
+    browser = printing.browser() if printed is not None else None
+    with storage_errors(file):
+        _write(file, runs)
+    if printed is not None and browser is not None:
+        with storage_errors(printed):
+            printing.print_page(file, printed, browser)
+    return file
+
+
+def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
+    """The runs, with names that tell them apart."""
+    from octobert.core.evidence import EVIDENCE, Evidence
+    from octobert.core.results import Report
+    from octobert.report.page import Run
+
+    if not folders:
+        raise RecipeError("no output directory is given", expected="one folder with a report.json, or several")
+    whole = [folder.resolve() for folder in folders]
+    for number, folder in enumerate(whole):
+        if folder in whole[:number]:
+            raise RecipeError("the folder is given twice", where=str(folders[number]), fix="give each run once")
+    runs = []
+    for folder, name in zip(folders, _names(whole), strict=True):
+        _check_folder(folder)
+        report = _read(folder / "report.json", Report)
+        _check_recipe(folder / "report.json", report)
+        evidence = _read(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
+        # One run has the name that its own page has.
+        shown = name if len(folders) > 1 else str(report.recipe["model"])
+        runs.append(Run(shown, report, evidence if texts else evidence.without_texts(), str(folder)))
+    return runs
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The names of folders, with as many of their parents as tell them apart."""
+    depth = 1
+    while len(names := {Path(*folder.parts[-depth:]).as_posix() for folder in folders}) < len(folders):
+        depth += 1
+    del names
+    return [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise RecipeError where a folder is no output directory."""
+    from octobert.core.results import PACKAGE_FILE
+
+    if (folder / "report.json").is_file():
+        return
+    where = str(folder)
+    if not folder.exists():
+        raise RecipeError("the folder does not exist", where=where, fix="give the --out of a run")
+    if not folder.is_dir():
+        raise RecipeError("not a folder", where=where, fix=f"give the folder: octobert report {folder.parent}")
+    if (folder / PACKAGE_FILE).is_file():
+        fix = f"give its output directory: octobert report {folder.parent}"
+        raise RecipeError("the folder is a package, which has no report", where=where, fix=fix)
+    fix = "give the --out of a run that is complete"
+    raise RecipeError("the folder has no report", where=where, expected="report.json", fix=fix)
+
+
+def _read(path: Path, kind: type[Record]) -> Record:
+    """A record of a run.
+
+    Raises:
+        StorageError: the file is not one that this version of octobert wrote.
+    """
+    from octobert.core.files import storage_errors
+
+    with storage_errors(path):
+        content = path.read_bytes()
+    try:
+        return kind.model_validate_json(content)
+    except ValueError as error:
+        raise _unreadable(path, error, _version(content)) from error
+
+
+def _check_recipe(path: Path, report: Report) -> None:
+    """Raise StorageError where the recipe of a report is none of this version."""
+    from octobert.config.recipe import Recipe
+
+    try:
+        Recipe.model_validate(report.recipe)
+    except ValueError as error:
+        raise _unreadable(path, error, report.environment.versions.get("octobert")) from error
+
+
+def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageError:
+    """The error for a file that is damaged, or was written by another version."""
+    from packaging.version import InvalidVersion, Version
+
+    from octobert.core.frozen import first_problem
+    from octobert.core.version import __version__
+
+    try:
+        newer = wrote is not None and Version(wrote) > Version(__version__)
+    except InvalidVersion:
+        newer = False
+    if newer:
+        what = f"the file was written by octobert {wrote}, and this is octobert {__version__}"
+        return StorageError(what, where=str(path), fix="update octobert, or make the page where the run was")
+    fix = "run the recipe again with the same --out: what is stored is reused"
+    return StorageError("the file is damaged", where=str(path), got=first_problem(error), fix=fix)
+
+
+def _version(content: bytes) -> str | None:
+    """The version of octobert that wrote a report."""
+    try:
+        data: Any = json.loads(content)
+        return str(data["environment"]["versions"]["octobert"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _check_place(file: Path) -> None:
+    """Raise StorageError where a file cannot be written."""
+    fix = "choose another file"
+    if file.is_dir():
+        raise StorageError("the file would replace a folder", where=str(file), fix=fix)
+    if not file.parent.is_dir():
+        raise StorageError("the folder of the file does not exist", where=str(file), fix="make it, or choose another file")
+
+
+def _write(file: Path, runs: Sequence[Run]) -> None:
+    """Write the page, unless another file is in its place."""
+    from octobert.core.files import atomic_write
+    from octobert.pipeline.publishing import is_as_published
+    from octobert.report import page as pages
+
+    if file.exists() and not pages.is_page(file.read_bytes()) and not is_as_published(file):
+        what = "the file is not a page of octobert as it was written, and would be replaced"
+        raise StorageError(what, where=str(file), fix="move it away, or choose another file: --out FILE.html")
+    with atomic_write(file) as partial:
+        partial.write_text(pages.page(runs), encoding="utf-8")

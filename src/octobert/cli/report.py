@@ -1,0 +1,53 @@
+"""`octobert report OUT…`: make the page of a run again, or one page of several runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octobert.cli import _show
+
+PANEL = _show.USE
+EXAMPLES = (
+    "octobert report out --open",
+    "octobert report out --pdf report.pdf",
+    "octobert report laptop server phone --out three.html",
+)
+
+
+def command(
+    folders: Annotated[list[Path], typer.Argument(metavar="OUT…", help="Output directories of runs; several become one page.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the page. Default: report.html in the folder of one run; comparison.html here for several.",
+        ),
+    ] = None,
+    pdf: Annotated[
+        Path | None, typer.Option(help="Also print the page to this file, with Chromium, Chrome or Edge of this machine.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    texts: Annotated[bool, typer.Option("--texts/--no-texts", help="Show the rows that changed, with their texts.")] = True,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines."""
+    import octobert
+
+    file = octobert.page(*folders, out=out, pdf=pdf, texts=texts)
+    if as_json:
+        _show.document({"page": str(file), "pdf": None if pdf is None else str(pdf)})
+    else:
+        _show.line(f"Report   {file}")
+        if pdf is not None:
+            _show.line(f"PDF      {pdf}")
+    if open_:
+        _open(file)
+
+
+def _open(file: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(file.resolve().as_uri()):
+        _show.note(f"octobert: no browser could be started; open {file} yourself.")

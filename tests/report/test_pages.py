@@ -1,0 +1,185 @@
+"""`octobert report`: the page of a run made again, and one page of several runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import octobert
+from octobert.report.page import is_page
+from octobert.report.page.comparison import section
+from tests.support.cli import octobert as command
+from tests.support.reports import rich_run
+from tests.support.selections import MACHINE
+
+TEXT = rich_run(changed=1).evidence.changed[0].rows[0].texts[0]
+
+
+@pytest.fixture(scope="module")
+def files() -> tuple[str, str]:
+    """`report.json` and `evidence.json` of a run."""
+    run = rich_run(rows=20, changed=2)
+    return run.report.model_dump_json(), run.evidence.model_dump_json()
+
+
+@pytest.fixture
+def out(tmp_path: Path, files: tuple[str, str]) -> Path:
+    """An output directory."""
+    return made(tmp_path / "out", files)
+
+
+def made(folder: Path, files: tuple[str, str]) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in zip(("report.json", "evidence.json"), files, strict=True):
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_the_page_is_made_again_where_it_was(out: Path) -> None:
+    done = command("report", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"Report   {out / 'report.html'}\n"
+    first = (out / "report.html").read_bytes()
+    assert is_page(first)
+    assert octobert.page(out) == out / "report.html"
+    assert (out / "report.html").read_bytes() == first
+    # Nothing half-written stays.
+    assert sorted(path.name for path in out.iterdir()) == ["evidence.json", "report.html", "report.json"]
+
+
+def test_a_run_without_evidence_has_a_page(out: Path) -> None:
+    (out / "evidence.json").unlink()
+    assert is_page(octobert.page(out).read_bytes())
+
+
+def test_a_file_of_the_user_is_not_replaced(out: Path, tmp_path: Path) -> None:
+    page = octobert.page(out)
+    page.write_text(page.read_text().replace("<h1>", "<h1>My "))
+    edited = page.read_bytes()
+    done = command("report", out)
+    assert done.returncode == octobert.StorageError.exit_code
+    assert "not a page of octobert as it was written, and would be replaced" in done.stderr
+    assert page.read_bytes() == edited
+    assert octobert.page(out, out=tmp_path / "other.html") == tmp_path / "other.html"
+
+
+def test_a_page_that_a_run_published_may_be_replaced(out: Path) -> None:
+    """Pages of octobert 0.1 have no digest of their own; what was published is recorded."""
+    from octobert.core.files import text_digest
+
+    (out / "report.html").write_text("<title>octobert</title>")
+    (out / ".octobert").mkdir()
+    record = {"files": {"report.html": {"": text_digest("<title>octobert</title>")}}}
+    (out / ".octobert" / "published.json").write_text(json.dumps(record))
+    assert is_page(octobert.page(out).read_bytes())
+
+
+def damaged(out: Path, change: Callable[[dict], object]) -> str:
+    report = json.loads((out / "report.json").read_text())
+    change(report)
+    (out / "report.json").write_text(json.dumps(report))
+    return str(out)
+
+
+WRONG: dict[str, tuple[Callable[[Path], tuple[str, ...]], str]] = {
+    "no folder": (lambda out: (str(out / "none"),), "the folder does not exist; give the --out of a run"),
+    "a file": (lambda out: (str(out / "report.json"),), "not a folder; give the folder: octobert report "),
+    "no report": (lambda out: (str(out.parent),), "the folder has no report (expected report.json)"),
+    "a package": (
+        lambda out: ((out / "octobert.json").write_text("{}") and (out / "report.json").unlink()) or (str(out),),
+        "the folder is a package, which has no report; give its output directory: octobert report ",
+    ),
+    "twice": (lambda out: (str(out), f"{out}/../out"), "the folder is given twice"),
+    "no JSON": (lambda out: ((out / "report.json").write_text("{") and str(out),), "report.json: the file is damaged"),
+    "evidence": (lambda out: ((out / "evidence.json").write_text("[]") and str(out),), "evidence.json: the file is damaged"),
+    "a newer octobert": (
+        lambda out: (damaged(out, lambda r: r["environment"]["versions"].update(octobert="99.1") or r.update(new=1)),),
+        "the file was written by octobert 99.1, and this is octobert ",
+    ),
+    "a recipe of a newer octobert": (
+        lambda out: (
+            damaged(out, lambda r: r["environment"]["versions"].update(octobert="99.1") or r["recipe"].update(new=1)),
+        ),
+        "the file was written by octobert 99.1, and this is octobert ",
+    ),
+    "a damaged recipe": (lambda out: (damaged(out, lambda r: r["recipe"].pop("model")),), "report.json: the file is damaged"),
+    "no such folder for the page": (
+        lambda out: (str(out), "--out", str(out / "a" / "b.html")),
+        "the folder of the file does not exist",
+    ),
+    "a folder as page": (lambda out: (str(out), "--out", str(out)), "the file would replace a folder"),
+    "a folder as PDF": (lambda out: (str(out), "--pdf", str(out)), "the file would replace a folder"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_inputs_are_one_sentence(out: Path, name: str) -> None:
+    arguments, sentence = WRONG[name]
+    done = command("report", *arguments(out))
+    assert done.returncode in (octobert.RecipeError.exit_code, octobert.StorageError.exit_code)
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (out / "report.html").exists()
+
+
+@pytest.mark.parametrize(("program", "sentence"), [("no-such-program", "there is no Chromium"), ("true", "printed no PDF")])
+def test_printing_needs_a_browser(out: Path, monkeypatch, program: str, sentence: str) -> None:
+    monkeypatch.setenv("OCTOBERT_BROWSER", program)
+    done = command("report", out, "--pdf", out / "report.pdf")
+    assert done.returncode == octobert.TargetError.exit_code
+    assert sentence in done.stderr
+    assert not list(out.glob("*.pdf"))
+
+
+def test_several_runs_are_one_page_in_the_working_directory(out: Path, tmp_path: Path, files) -> None:
+    other = made(tmp_path / "elsewhere" / "out", files)
+    done = command("report", out, other, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {"page": "comparison.html", "pdf": None}
+    text = (tmp_path / "comparison.html").read_text()
+    assert "2 runs side by side" in text
+    assert 'role="tab" id="tab-2" aria-controls="run-2" aria-selected="false">elsewhere/out</button>' in text
+    assert f">{tmp_path.name}/out</button>" in text
+
+
+def test_a_page_without_texts(out: Path) -> None:
+    assert TEXT in (out / "evidence.json").read_text()
+    shown = octobert.page(out, texts=False).read_bytes()
+    octobert.page(out, out=out / "with.html")
+    assert len(shown) <= len((out / "with.html").read_bytes())
+    assert TEXT.encode() not in shown
+
+
+def test_runs_are_compared() -> None:
+    other = MACHINE.model_copy(update={"cpu": "Other Processor", "cores": 4})
+    runs = [rich_run("laptop", rows=20), rich_run("server", rows=20, slower=0.5, environment=other)]
+    found = section(runs)
+    assert found.title == "2 runs side by side"
+    assert [(row["run"], row["model"]) for row in found.values["rows"]] == [
+        (run, model) for run in ("laptop", "server") for model in ("ort-cpu", "openvino-cpu")
+    ]
+    assert found.values["differs"] == {"processor": ["Some Processor", "Other Processor"], "cores": ["8", "4"]}
+    assert "model" in found.values["same"]
+    assert found.values["sentence"].startswith("openvino-cpu in server takes the least time: ")
+    assert "gains most over its own float model: 2.80 [2.70, 2.90] × openvino-f32." in found.values["sentence"]
+    assert found.values["careful"] == ""
+    assert found.data is not None
+    assert len(found.data["raw"]) == 2 * 8
+
+
+def test_runs_of_different_models_come_with_a_warning() -> None:
+    runs = [rich_run("one", rows=20), rich_run("other", rows=21, model_digest="0" * 64)]
+    assert section(runs).values["careful"] == (
+        "The runs are of different models and of different rows: compare gains within a run, not scores between runs."
+    )
+
+
+def test_runs_without_measurements_or_a_common_shape() -> None:
+    bare = {"scores": {}, "comparisons": (), "latencies": (), "footprints": (), "speedups": ()}
+    found = section([rich_run("one", rows=20), rich_run("bare", rows=20, **bare)])
+    assert found.values["shape"] is None
+    assert [row["run"] for row in found.values["rows"]] == ["one", "one"]
+    assert found.values["sentence"] != ""
+    assert section([rich_run("a", rows=20, **bare), rich_run("b", rows=20, **bare)]).data is None
