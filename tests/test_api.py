@@ -15,7 +15,7 @@ from octobert.api.runs import _Estimate, _Listener
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.tabular import Tabular
 from octobert.pipeline.planner import steps_of
-from octobert.report import progress as progress_module
+from octobert.report.live import UNICODE, View
 from tests.support.runs import TARGETS
 from tests.support.selections import selection
 
@@ -50,6 +50,10 @@ def test_a_run_tells_what_it_does(finished, tmp_path) -> None:
     events: list[octobert.ProgressEvent] = []
     again = octobert.run(recipe, shutil.copytree(out, tmp_path / "out"), progress=events.append)
     assert again.scores == report.scores
+    planned = events.pop(0)
+    assert planned.state == "planned"
+    assert list(planned.plan) == [event.step for event in events]
+    assert set(planned.plan["export/ort-cpu"]) == {"quantize/ort-cpu"}
     assert {event.step for event in events if event.state == "reused"} >= {"data", "capture", "export/ort-cpu"}
     assert [(event.number, event.steps) for event in events] == [(n, len(events)) for n in range(1, len(events) + 1)]
     assert [v.action for v in octobert.dry_run(recipe, out)] == ["reuse"] * len(events)
@@ -142,20 +146,21 @@ def test_progress_outside_a_terminal_is_one_line_for_each_step(capsys) -> None:
 def test_the_clock_of_a_terminal_moves_while_a_step_goes_on(monkeypatch, capsys) -> None:
     """A benchmark reaches its last round once for each shape; the clock does not stop there."""
     now = 0.0
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(perf_counter=lambda: now))
     for name, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with octobert.ProgressBar() as bar:
-        event = functools.partial(octobert.ProgressEvent, "benchmark", number=17, steps=19)
+        bar._view = View(UNICODE, lambda: now)
+        bar(octobert.ProgressEvent("run", "planned", plan={"export/ort-cpu": (), "benchmark": ("export/ort-cpu",)}))
+        event = functools.partial(octobert.ProgressEvent, "benchmark", number=2, steps=2)
         bar(event("started", left_seconds=200.0))
         for now, done in ((5.0, 3), (65.0, 3), (66.0, 1)):
             bar(event("running", "timing 8 × 128", done, 3))
-            bar._bar.refresh()
+            bar._live.refresh()
             seen = capsys.readouterr().err
             minutes = f"{int(now) // 60}:{int(now) % 60:02}"
             assert f"{minutes}, about {int(200 - now) // 60}:{int(200 - now) % 60:02} left" in seen
-        assert "17/19 benchmark" in seen
+        assert "1/2 steps" in seen
         assert "timing 8 × 128 1/3" in seen
 
 
@@ -215,10 +220,11 @@ def test_a_search_tells_how_far_it_is_and_its_steps_have_no_place(finished, tmp_
         (first.name, "started", 0, ""),
         ("search", "searching", 0, ""),
         ("search", "searching", 0, "openvino-cpu int8"),
+        ("run", "planned", 0, ""),
         (second.name, "started", 2, ""),
     ]
     assert (events[1].left_seconds, events[2].left_seconds) == (None, 1010.0)
-    assert events[2].detail == "best so far: openvino-cpu int8, 3.5 × (12 of 18 variants, 3:10 of 20:00)"
+    assert events[2].detail == "best so far: openvino-cpu int8, 3.5 ×, drop 0.1 points (12 of 18 variants, 3:10 of 20:00)"
 
 
 def test_the_package_is_typed() -> None:

@@ -215,7 +215,7 @@ def test_limits_are_lines_of_the_chart() -> None:
 
 def test_how_far_a_search_is() -> None:
     assert choices.best_so_far(CHOICE.best, 12, 20, 190, 20) == (
-        "best so far: openvino-cpu int8, 3.5 × (12 of 20 variants, 3:10 of 20:00)"
+        "best so far: openvino-cpu int8, 3.5 ×, drop 0.1 points (12 of 20 variants, 3:10 of 20:00)"
     )
     assert choices.best_so_far(None, 0, 20, 0, None) == "best so far: nothing yet (0 of 20 variants, 0:00)"
     assert choices.best_so_far(None, 0, 0, 0, 20) == "searching for the best model"

@@ -18,6 +18,7 @@ from octobert.core.plain import printable, printable_json
 from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.report.console import PlainConsole
+from octobert.report.live import View
 from octobert.report.progress import ProgressBar, ProgressEvent
 from octobert.report.terminal import table_of
 from tests.support.cli import octobert
@@ -50,12 +51,13 @@ def test_tables_show_names_as_they_are() -> None:
 
 def test_progress_shows_names_as_they_are(capsys) -> None:
     with ProgressBar() as bar:
-        bar._bar.console.file = stream = io.StringIO()
         for state in ("started", "running", "finished", "note"):
             bar(ProgressEvent(ENEMY, state, ENEMY, 1, 2))
-        drawn_bar = drawn(bar._bar.make_tasks_table(bar._bar.tasks))
-    assert SHOWN in stream.getvalue()
-    assert "\x1b" not in stream.getvalue() + drawn_bar
+    view = View()
+    view.take(ProgressEvent(ENEMY, "started", ENEMY, 1, 2))
+    text = capsys.readouterr().err + drawn(*view.lines(99, 24))
+    assert text.count(SHOWN) == 4
+    assert "\x1b" not in text
 
 
 def test_errors_logs_warnings_and_lines(capsys, monkeypatch) -> None:

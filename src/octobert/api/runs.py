@@ -313,6 +313,8 @@ class _Listener:
 
     def planned(self, steps: Sequence[Step]) -> None:
         self._estimate.plan(steps)
+        plan = {step.name: tuple(dict.fromkeys(step.needs.values())) for step in steps}
+        self._progress(ProgressEvent("run", "planned", steps=len(plan), plan=plan))
 
     def started(self, step: Step) -> None:
         _LOG.debug("%s: started", step.name)

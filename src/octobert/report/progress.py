@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from octobert.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+# Pictures per second.
+_FRAMES = 8
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """One step of progress.
+    """One step of progress. A callback ignores states that it does not know; later versions may have more.
 
     Args:
         step: Name of the step, such as `export/ort-cpu`; of a note, what it is about.
         state: What happened: the step has started, is running, has finished, or its stored result is reused. `note`: a sentence
-            that the user should know before the run. `searching`: how far a search for the best model is.
+            that the user should know before the run. `searching`: how far a search for the best model is. `planned`: the steps
+            of the run, before the first of them; after a search, those of the final run.
         detail: What the step does now; or the sentence.
         done: Units of `detail` that are done; of a search, variants that were tried.
         total: Units of `detail`; 0 where the number is unknown. Of a search, variants that are known.
@@ -30,10 +38,11 @@ class ProgressEvent:
         left_seconds: How long the rest of the run takes, by the times of an earlier run in the same output directory; of a
             search, until its time limit. None where that is not known.
         best: Of a search: name of the best variant until now; empty before the first one.
+        plan: Of `planned`: name of each step → names of the steps whose results it reads, in the order in which they run.
     """
 
     step: str
-    state: Literal["started", "running", "finished", "reused", "note", "searching"]
+    state: Literal["started", "running", "finished", "reused", "note", "searching", "planned"]
     detail: str = ""
     done: int = 0
     total: int = 0
@@ -42,6 +51,7 @@ class ProgressEvent:
     steps: int = 0
     left_seconds: float | None = None
     best: str = ""
+    plan: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     @property
     def place(self) -> str:
@@ -94,12 +104,13 @@ def progress_step(progress: ProgressCallback | None, name: str) -> Iterator[Call
 
 
 class ProgressBar:
-    """A progress callback that draws a bar, in a terminal (on stderr) or in a notebook.
+    """A progress callback that draws a run while it goes on, in a terminal (on stderr) or in a notebook.
 
-    It is a context manager. Elsewhere, and without `with`, it only prints one line for each finished step. The bar shows the
-    place of the step in the run, what the step does, the time since the beginning, and the time left where it is known. Of a
-    search for the best model, a line above the bar says how far it is. That line is also printed for each new best variant,
-    and none for the many steps.
+    It is a context manager. It shows the steps of the run as a graph (✓ done, ↺ reused, · waiting), what is at work with its
+    rate and the time left, and of a search for the best model how far it is. The graph stays when the run has ended, also
+    where it has failed. A call that is one step leaves one line.
+
+    Elsewhere, and without `with`, it only prints one line for each finished step, and for each new best variant of a search.
 
     Example:
         >>> with ProgressBar() as progress:                      # doctest: +SKIP
@@ -107,94 +118,69 @@ class ProgressBar:
     """
 
     def __init__(self) -> None:
-        from rich.console import RenderableType
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
-        from rich.text import Text
+        from rich.live import Live
 
         from octobert.report.console import PlainConsole
+        from octobert.report.live import Marks, View
 
-        class Lines(Progress):
-            """The bar, below what is said of a search."""
-
-            search = ""
-
-            def get_renderables(self) -> Iterator[RenderableType]:
-                if self.search:
-                    yield Text(self.search, no_wrap=True, overflow="ellipsis")
-                yield from super().get_renderables()
-
-        console = PlainConsole(stderr=True)
-        # Where ipywidgets is missing, a notebook cannot draw a bar.
-        drawn = console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
-        columns = (
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=12),
-            TextColumn("{task.fields[clock]}", table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-        )
-        self._bar = Lines(*columns, console=console, transient=True, disable=not drawn)
-        self._task: Any = None
+        self._console = PlainConsole(stderr=True)
+        is_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
+        # Where ipywidgets is missing, a notebook cannot draw.
+        is_notebook = self._console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+        self._can_draw = is_terminal or is_notebook
+        self._marks = Marks.of(self._console.encoding)
+        self._view = View(self._marks)
+        # Events come from several threads, and the lines are made in another one.
+        self._lock = threading.Lock()
+        options: dict[str, Any] = {"transient": True, "refresh_per_second": _FRAMES, "vertical_overflow": "crop"}
+        self._live = Live(console=self._console, get_renderable=self._drawn, **options)
         self._best = ""
-        self._clock = _Clock()
 
     def __enter__(self) -> ProgressBar:
-        self._clock = _Clock()
-        self._bar.start()
+        from octobert.report.live import View
+
+        self._view = View(self._marks)
+        if self._can_draw:
+            self._live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        drawn = self._live.is_started
+        self._live.stop()
+        if kind is not None:
+            self._view.fail()
+        if drawn:
+            for line in self._view.summary(self._console.width):
+                self._console.print(line)
+
+    def _drawn(self) -> Group:
+        from rich.console import Group
+
+        with self._lock:
+            # The last column stays free: some terminals wrap a line that reaches it.
+            return Group(*self._view.lines(self._console.width - 1, self._console.height))
 
     def __call__(self, event: ProgressEvent) -> None:
-        """Draw an event."""
+        """Draw an event, or print it."""
+        with self._lock:
+            searching = self._view.searching
+            self._view.take(event)
+            # The graph shows the planned steps.
+            told = not (self._live.is_started and self._view.planned) and not (searching and not event.number)
+        # Printing draws the view anew, which takes the lock.
         if event.state == "note":
-            self._bar.console.print(f"! {event.detail}")
-        elif event.state == "searching":
-            self._bar.search = event.detail
-            self._clock.expect(event.left_seconds)
-            if event.best != self._best:
-                self._best = event.best
-                self._bar.console.print(f"  {event.detail}")
-        else:
-            # A planned step comes after the search.
-            self._bar.search = "" if event.number else self._bar.search
-            self._draw_step(event)
-
-    def _draw_step(self, event: ProgressEvent) -> None:
-        name = f"{event.place} {event.step}".lstrip()
-        if event.state in ("started", "running"):
-            if event.state == "started" and not self._bar.search:
-                self._clock.expect(event.left_seconds)
-            count = f" {event.done}/{event.total}" if event.total else ""
-            facts: dict[str, Any] = {"completed": event.done, "total": event.total or None, "detail": event.detail + count}
-            if self._task is None:
-                self._task = self._bar.add_task(name, **facts, clock=self._clock)
-            self._bar.update(self._task, description=name, **facts)
-            return
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
-        if not self._bar.search:
+            self._say(f"! {event.detail}")
+        elif event.state == "searching" and event.best != self._best:
+            self._best = event.best
+            self._say(f"  {event.detail}")
+        elif event.state in ("finished", "reused") and told:
+            name = f"{event.place} {event.step}".lstrip()
             how = "reused" if event.state == "reused" else f"{event.seconds:.1f} s"
-            self._bar.console.print(f"  {name:<34} {how}")
+            self._say(f"  {name:<34} {how}")
 
-
-class _Clock:
-    """The time since the beginning, and the time left; its text is new each time that it is drawn."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._ends: float | None = None
-
-    def expect(self, left_seconds: float | None) -> None:
-        """Take over an estimate; None where there is none."""
-        self._ends = None if left_seconds is None else time.perf_counter() + left_seconds
-
-    def __str__(self) -> str:
-        now = time.perf_counter()
-        left = "" if self._ends is None or self._ends <= now else f", about {duration(self._ends - now)} left"
-        return f"{duration(now - self._started)}{left}"
+    def _say(self, text: str) -> None:
+        """Print a text: one line in a file, wrapped in a terminal."""
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,328 @@
+"""What a terminal shows of a run at one moment: its steps as a graph, what is at work, the best model of a search, the clock.
+
+A `View` takes events and gives lines. It draws nothing; `progress.ProgressBar` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.text import Text
+
+from octobert.core.plain import printable
+from octobert.report.progress import ProgressEvent, duration
+
+# A taller view would push away what is printed above it.
+_MOST_LINES = 14
+# Steps at work that have a line of their own, the characters of their bars, and seconds until a rate means something.
+_AT_WORK, _BAR, _RATE_AFTER = 3, 10, 1.0
+# Pictures of the spinner per second.
+_TURNS = 8
+
+State = Literal["waiting", "running", "finished", "reused", "failed"]
+_STYLES: dict[State, str] = {"waiting": "dim", "running": "bold", "finished": "green", "reused": "green", "failed": "red"}
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The characters of the view.
+
+    Args:
+        states: mark of each state of a step; of a running one, where nothing moves.
+        spinner: pictures of a step at work.
+        arrow: between steps that follow each other.
+        branch: before the steps of one target.
+        last: before the steps that follow all targets.
+        bar: what is done, and what is not.
+    """
+
+    states: dict[State, str]
+    spinner: str
+    arrow: str
+    branch: str
+    last: str
+    bar: tuple[str, str]
+
+    @staticmethod
+    def of(encoding: str | None) -> Marks:
+        """Those that an encoding has."""
+        try:
+            "".join([*UNICODE.states.values(), UNICODE.spinner, UNICODE.arrow, UNICODE.branch, *UNICODE.bar]).encode(
+                encoding or "ascii"
+            )
+        except (UnicodeEncodeError, LookupError):
+            return ASCII
+        return UNICODE
+
+
+UNICODE = Marks(
+    {"waiting": "·", "running": "…", "finished": "✓", "reused": "↺", "failed": "✗"}, "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "→", "├", "└", ("━", "─")
+)
+ASCII = Marks(
+    {"waiting": ".", "running": "~", "finished": "+", "reused": "=", "failed": "x"}, "|/-\\", ">", "|-", "`-", ("#", "-")
+)
+
+
+@dataclass
+class _Step:
+    """A step, and how far it is.
+
+    Args:
+        inputs: names of the steps that it needs.
+        began: when it started.
+        since: when the present detail was first heard of, and the units that were done then.
+    """
+
+    inputs: tuple[str, ...] = ()
+    state: State = "waiting"
+    seconds: float = 0.0
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+    began: float = 0.0
+    since: tuple[float, int] = (0.0, 0)
+
+
+class View:
+    """A run, as far as events have told.
+
+    Args:
+        marks: the characters that it is drawn with.
+        clock: seconds.
+    """
+
+    def __init__(self, marks: Marks = UNICODE, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._marks, self._clock = marks, clock
+        self._began, self._ends = clock(), None  # type: float, float | None
+        self._steps: dict[str, _Step] = {}
+        # Steps that are not planned: those of a search, and calls that are one step.
+        self._loose: dict[str, _Step] = {}
+        self._search = ""
+
+    @property
+    def searching(self) -> bool:
+        """Whether a search is at work, whose many steps are not told one by one."""
+        return bool(self._search)
+
+    @property
+    def planned(self) -> bool:
+        """Whether the steps of the run are known."""
+        return bool(self._steps)
+
+    def take(self, event: ProgressEvent) -> None:
+        """Take over an event."""
+        if event.state == "planned":
+            self._steps, self._loose = {name: _Step(inputs) for name, inputs in event.plan.items()}, {}
+            self._search = ""
+        elif event.state == "searching":
+            self._search = event.detail
+            self._expect(event.left_seconds)
+        elif event.state != "note":
+            self._take_step(event)
+
+    def _take_step(self, event: ProgressEvent) -> None:
+        now = self._clock()
+        if event.number:
+            # A numbered step comes after the search.
+            self._search = ""
+        step = self._steps.get(event.step) or self._loose.setdefault(event.step, _Step(began=now))
+        if event.state in ("finished", "reused"):
+            step.state, step.seconds = ("reused" if event.state == "reused" else "finished"), event.seconds
+            self._loose.pop(event.step, None)
+        else:
+            if step.state != "running" or event.state == "started":
+                step.state, step.began, step.since = "running", now, (now, event.done)
+            if event.state == "started" and not self._search:
+                self._expect(event.left_seconds)
+            if event.detail != step.detail or event.done < step.done:
+                step.since = (now, event.done)
+            step.detail, step.done, step.total = event.detail, event.done, event.total
+        self._reuse(step.inputs)
+
+    def _reuse(self, names: Iterable[str]) -> None:
+        """What a step at work needs is there, though nothing was said of it: a search has made it."""
+        for name in names:
+            step = self._steps.get(name)
+            if step is not None and step.state == "waiting":
+                step.state = "reused"
+                self._reuse(step.inputs)
+
+    def _expect(self, left_seconds: float | None) -> None:
+        self._ends = None if left_seconds is None else self._clock() + left_seconds
+
+    def fail(self) -> None:
+        """The run has ended; what is at work has failed."""
+        for step in self._steps.values():
+            if step.state == "running":
+                step.state = "failed"
+        self._loose = {}
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """What to show now.
+
+        Args:
+            width: of the terminal, in columns.
+            height: of the terminal, in lines. One stays free for the cursor.
+        """
+        most = max(1, min(_MOST_LINES, height - 1))
+        search = [Text(line) for line in _wrapped(self._search, width)[:2]]
+        now, clock = self._at_work(width), self._clock_line()
+        for graph in (self._graph(width), self._graph(width, lanes=False), []):
+            shown = [*search, *graph, *now, *clock]
+            if len(shown) <= most:
+                break
+        else:
+            shown = [*now, *clock, *search][:most]
+        return [_cut(line, width) for line in shown]
+
+    def summary(self, width: int) -> list[Text]:
+        """What stays when the run has ended: the graph, and how long it took; nothing of a call that is one step."""
+        if not self._steps:
+            return []
+        graph = self._graph(width)
+        done = sum(step.state in ("finished", "reused") for step in self._steps.values())
+        clock = Text(f"{done} of {len(self._steps)} steps in {duration(self._clock() - self._began)}")
+        graph = graph if len(graph) < _MOST_LINES else self._graph(width, lanes=False)
+        return [_cut(line, width) for line in (*graph, clock)]
+
+    def _clock_line(self) -> list[Text]:
+        if not self._steps and not self._search:
+            return []
+        now = self._clock()
+        done = sum(step.state in ("finished", "reused") for step in self._steps.values())
+        parts = [f"{done}/{len(self._steps)} steps"] if self._steps else []
+        parts.append(duration(now - self._began))
+        parts += [f"about {duration(self._ends - now)} left"] if self._ends is not None and self._ends > now else []
+        return [Text("  " + ", ".join(parts))]
+
+    def _at_work(self, width: int) -> list[Text]:
+        """A line for each step at work, the last ones where there are many."""
+        running = [(name, step) for name, step in {**self._steps, **self._loose}.items() if step.state == "running"]
+        lines = [self._work_line(name, step, width) for name, step in running[-_AT_WORK:]]
+        more = len(running) - len(lines)
+        return [*lines, *([Text(f"  and {more} more steps at work")] if more else [])]
+
+    def _work_line(self, name: str, step: _Step, width: int) -> Text:
+        now, count, bar, ends = self._clock(), "", "", ""
+        (then, first), marks = step.since, self._marks
+        if step.total:
+            count = f" {step.done}/{step.total}"
+            full = round(_BAR * min(1.0, step.done / step.total))
+            bar = f" {marks.bar[0] * full}{marks.bar[1] * (_BAR - full)}"
+        if step.total and step.done > first and now - then > _RATE_AFTER:
+            rate = (step.done - first) / (now - then)
+            ends = f" {_per_second(rate)}"
+            ends += f", {duration((step.total - step.done) / rate)} left" if step.done < step.total else ""
+        text = f"{self._spinner(now)} {_one_line(name)} {duration(now - step.began)}  {_one_line(step.detail)}{count}"
+        # The bar says nothing that the count does not say.
+        return Text(next((t for t in (text + bar + ends, text + ends) if Text(t).cell_len <= width), text + ends).rstrip())
+
+    def _spinner(self, now: float) -> str:
+        return self._marks.spinner[int(now * _TURNS) % len(self._marks.spinner)]
+
+    def _graph(self, width: int, *, lanes: bool = True) -> list[Text]:
+        """The steps: those before the targets, a line for each target, those after them.
+
+        Args:
+            lanes: with the steps of each target. Otherwise only how many of them are done.
+        """
+        if not self._steps:
+            return []
+        before, targets, after = _parts(self._steps)
+        marks, arrow = self._marks, f" {self._marks.arrow} "
+        found = _flowed(Text(), [self._named(name, name) for name in before], arrow, width)
+        if lanes:
+            space = max((Text(_one_line(label)).cell_len for label in targets), default=0)
+            for label, steps in targets.items():
+                head = Text(f"{marks.branch} {_one_line(label)}")
+                head.pad_right(max(0, space + len(marks.branch) + 3 - head.cell_len))
+                # Float models of different runtimes do not follow each other.
+                between = arrow if label == steps[0][1].partition("/")[2] else ", "
+                found += _flowed(head, [self._named(short, name) for short, name in steps], between, width)
+        elif targets:
+            counts = [self._counted(label, [name for _, name in steps]) for label, steps in targets.items()]
+            found += _flowed(Text(f"{marks.branch} "), counts, ", ", width)
+        head = Text(f"{marks.last} " if targets else "")
+        return found + (_flowed(head, [self._named(name, name) for name in after], arrow, width) if after else [])
+
+    def _named(self, label: str, name: str) -> Text:
+        """A step in the graph: `observe ✓ 9.7s`."""
+        step = self._steps[name]
+        mark = self._spinner(self._clock()) if step.state == "running" else self._marks.states[step.state]
+        took = f" {_brief(step.seconds)}" if step.state == "finished" else ""
+        return Text(f"{_one_line(label)} {mark}{took}", style=_STYLES[step.state])
+
+    def _counted(self, label: str, names: Sequence[str]) -> Text:
+        """A target with how many of its steps are done: `ort-cpu 2/4`."""
+        done = sum(self._steps[name].state in ("finished", "reused") for name in names)
+        return Text(f"{_one_line(label)} {done}/{len(names)}", style=_STYLES["finished" if done == len(names) else "waiting"])
+
+
+def _parts(steps: dict[str, _Step]) -> tuple[list[str], dict[str, list[tuple[str, str]]], list[str]]:
+    """The steps as a graph is drawn: names before the targets; target → (short name, name); names after the targets.
+
+    Steps are called `quantize/ort-cpu`. Targets with one step only, such as float models that are evaluated, share a line.
+    """
+    of = {name: name.partition("/")[2] for name in steps}
+    # A step whose result two targets use stands before them, whatever it is called.
+    shared = {i for name, step in steps.items() for i in step.inputs if of[name] and of.get(i) and of[i] != of[name]}
+    own = [name for name in steps if of[name] and name not in shared]
+    targets: dict[str, list[tuple[str, str]]] = {}
+    for name in own:
+        alone = sum(of[other] == of[name] for other in own) == 1
+        stage, _, target = name.partition("/")
+        label, short = (stage, target) if alone else (target, stage)
+        targets.setdefault(label, []).append((short, name))
+    rest = [name for name in steps if name not in own]
+    order = list(steps)
+    first = min((order.index(name) for name in own), default=len(order))
+    return [name for name in rest if order.index(name) < first], targets, [name for name in rest if order.index(name) > first]
+
+
+def _flowed(head: Text, items: Sequence[Text], between: str, width: int) -> list[Text]:
+    """Items after a heading, on as many lines as they need; the further ones begin below the first item."""
+    lines, indent = [head.copy()], " " * max(2, head.cell_len)
+    for index, item in enumerate(items):
+        gap = between if index else ""
+        # The arrow at the end of a line needs room, too.
+        if index and lines[-1].cell_len + 2 * len(gap) + item.cell_len > width:
+            lines[-1].append(gap.rstrip(), style="dim")
+            lines.append(Text(indent))
+            gap = ""
+        lines[-1].append(gap, style="dim").append_text(item)
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A text on lines that are cut at spaces."""
+    lines: list[str] = []
+    for word in printable(text).split():
+        if lines and Text(f"{lines[-1]} {word}").cell_len <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"  {word}" if lines else word)
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def _cut(line: Text, width: int) -> Text:
+    """A line that does not wrap."""
+    line.no_wrap, line.overflow = True, "crop"
+    line.truncate(max(1, width), overflow="crop")
+    return line
+
+
+def _brief(seconds: float) -> str:
+    """A time in a few characters: `0.1s`, `22s`, `3:05`."""
+    return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s" if seconds < 99.5 else duration(seconds)
+
+
+def _per_second(rate: float) -> str:
+    """A rate in a few characters: `123/s`, `1.2/s`, `8.3 s each`."""
+    return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each"
