@@ -9,7 +9,7 @@ from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import Report
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report.progress import duration
-from octobert.report.reasons import COSTS, Words, cost_of, loss, speed_text, times_text
+from octobert.report.reasons import COSTS, Words, cost_of, loss, points, speed_text, times_text
 from octobert.report.times import noise
 
 # The best of several variants, and those that would be better still.
