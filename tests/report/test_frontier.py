@@ -1,177 +1,180 @@
-"""The chart of a search, read back from its SVG, and its section of the page."""
+"""The chart of candidates as data, what decides who wins in it, and its section of the page."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from octobert.core.selection import Selection
-from octobert.report import frontier
-from tests.support.pages import page_of
+from octobert.core.results import Report
+from octobert.core.selection import Figure, Selection
+from octobert.report.frontier import Frontier, Point, frontier
+from octobert.report.verdict import Verdict
+from tests.support.pages import markup_of, page_of
 from tests.support.selections import figure, found, selection
 
-SVG = "{http://www.w3.org/2000/svg}"
-# Coordinates in the SVG have two digits; half of the last one, in milliseconds and points, with room for the slope.
-ROUNDING = 0.02
-ENEMY = '<script>alert(1)</script>"&\x1b\x0c\uffff'
+REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
 
 
-def drawn(choice: Selection) -> ElementTree.Element:
-    """The chart."""
-    return ElementTree.fromstring(frontier.svg(choice))
+@pytest.fixture
+def report(finished: Any) -> Report:
+    return finished[2]
 
 
-def scale(root: ElementTree.Element, axis: str) -> tuple[float, float]:
-    """(value at 0, value of one unit) of a linear axis, from the numbers beside its first and last tick."""
-    anchor, shift = ("middle", 0.0) if axis == "x" else ("end", 4.0)
-    texts = [text for text in root.iter(f"{SVG}text") if text.get("text-anchor") == anchor]
-    numbers = [
-        (float(text.attrib[axis]) - shift, float(text.text.replace("−", "-")))
-        for text in texts
-        if text.text and re.fullmatch(r"−?[\d.]+", text.text)
-    ]
-    (at, low), (end, high) = numbers[0], numbers[-1]
-    unit = (high - low) / (end - at)
-    return low - unit * at, unit
+def drawn(report: Report, choice: Selection | None = None) -> Frontier:
+    """The chart of a search, or of a run."""
+    chart = frontier(report.model_copy(update={"choice": choice}), Verdict("ship", "", use=choice.winner if choice else ""))
+    assert chart is not None
+    return chart
 
 
-def variants(root: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """Name of each variant → what is drawn of it."""
-    groups = [group for group in root.iter(f"{SVG}g") if group.get("class") == "variant"]
-    return {str(group.findtext(f"{SVG}title")).split(":")[0]: group for group in groups}
+def named(chart: Frontier) -> dict[str, Point]:
+    return {point.name: point for point in chart.points}
 
 
-def test_boxes_are_the_intervals() -> None:
+def test_boxes_are_the_intervals_and_losses_point_down(report) -> None:
     choice = selection()
-    root = drawn(choice)
-    (x0, dx), (y0, dy) = scale(root, "x"), scale(root, "y")
-    groups = variants(root)
-    judged = {each.variant.name: each for each in choice.found if each.time_ms and each.drops}
-    assert groups.keys() == judged.keys()
-    for name, each in judged.items():
-        if each.drops["f1"].value > 0.4:
-            assert groups[name].find(f"{SVG}polygon") is not None
+    points = named(drawn(report, choice))
+    for each in choice.found:
+        point = points[each.variant.name]
+        assert point.x == (each.time_ms,)
+        if not each.drops:
+            assert point.y is None
             continue
-        box = groups[name].find(f"{SVG}rect")
-        mark = groups[name].find(f"{SVG}circle")
-        assert box is not None
-        assert mark is not None
-        assert each.time_ms
-        left, top, width, height = (float(box.attrib[key]) for key in ("x", "y", "width", "height"))
-        values = [x0 + dx * left, x0 + dx * (left + width), y0 + dy * (top + height), y0 + dy * top]
-        values += [x0 + dx * float(mark.attrib["cx"]), y0 + dy * float(mark.attrib["cy"])]
-        time, drop = each.time_ms, each.drops["f1"]
-        expected = [time.low, time.high, 100 * drop.low, 100 * drop.high, time.value, 100 * drop.value]
-        assert values == pytest.approx(expected, abs=ROUNDING)
+        drop = each.drops["f1"]
+        assert point.y is not None
+        assert (point.y.value, point.y.low, point.y.high) == pytest.approx(
+            (-100 * drop.value, -100 * drop.high, -100 * drop.low)
+        )
 
 
-def test_what_was_not_judged_is_a_mark_on_the_axis() -> None:
+def test_the_frontier_is_that_of_the_search_and_is_named(report) -> None:
     choice = selection()
-    root = drawn(choice)
-    x0, dx = scale(root, "x")
-    groups = [group for group in root.iter(f"{SVG}g") if group.get("class") == "unjudged"]
-    late = [each for each in choice.found if each.state == "slower" and each.time_ms]
-    assert [str(group.findtext(f"{SVG}title")) for group in groups] == [f"{e.variant.name}: {e.reason}" for e in late]
-    marks = [x0 + dx * float(line.attrib["x1"]) for group in groups for line in group.iter(f"{SVG}line")]
-    assert marks == pytest.approx([each.time_ms.value for each in late if each.time_ms], abs=ROUNDING)
+    chart = drawn(report, choice)
+    best = {each.variant.name for each in choice.found if each.on_frontier}
+    assert {point.name for point in chart.points if point.front[0]} == best
+    assert {point.name for point in chart.points if point.named} == best | {choice.reference}
 
 
-def test_the_line_joins_the_frontier_and_the_limit_is_a_line() -> None:
-    choice = selection()
-    root = drawn(choice)
-    (x0, dx), (y0, dy) = scale(root, "x"), scale(root, "y")
-    line = root.find(f"{SVG}polyline")
-    assert line is not None
-    corners = [tuple(map(float, corner.split(","))) for corner in line.attrib["points"].split()]
-    best = sorted((e.time_ms.value, 100 * e.drops["f1"].value) for e in choice.found if e.on_frontier and e.time_ms)
-    assert [(x0 + dx * x, y0 + dy * y) for x, y in corners] == [pytest.approx(each, abs=0.1) for each in best]
-    (limit,) = [each for each in root.iter(f"{SVG}line") if each.get("class") == "limit"]
-    assert y0 + dy * float(limit.attrib["y1"]) == pytest.approx(1.0, abs=ROUNDING)
-    (vertical,) = [
-        each
-        for each in drawn(choice.model_copy(update={"accepted_drop": None, "accepted_ms": 40.0})).iter(f"{SVG}line")
-        if each.get("class") == "limit"
-    ]
-    assert x0 + dx * float(vertical.attrib["x1"]) == pytest.approx(40, abs=ROUNDING)
+def test_what_is_far_below_everything_that_matters_is_outside_and_the_limits_are_inside(report) -> None:
+    chart = drawn(report, selection())
+    assert chart.y.limit == pytest.approx(-1.0)
+    assert -6 < chart.y.low < -2.9
+    timed = drawn(report, selection(accepted_drop=None, accepted_ms=40.0))
+    assert (timed.x[0].limit, timed.y.limit) == (40.0, None)
 
 
-def test_labels_name_the_frontier_and_do_not_cover_each_other() -> None:
-    choice = selection()
-    labels = [text for text in drawn(choice).iter(f"{SVG}text") if "-cpu" in (text.text or "")]
-    named = {each.variant.name for each in choice.found if each.on_frontier} | {choice.reference}
-    assert {label.text for label in labels} == named
-    (winner,) = [label for label in labels if label.get("font-weight")]
-    assert winner.text == choice.winner
-    places = [(float(t.attrib["x"]), float(t.attrib["y"]), len(t.text or "")) for t in labels]
-    for number, (x, y, letters) in enumerate(places):
-        assert frontier.LEFT <= x <= frontier.WIDTH - 6 * letters
-        for other_x, other_y, other in places[:number]:
-            assert abs(y - other_y) >= 12 or x + 6 * letters < other_x or other_x + 6 * other < x
-
-
-def test_times_of_different_magnitude_are_on_a_logarithmic_axis() -> None:
+def test_times_of_different_magnitude_are_on_a_logarithmic_axis(report) -> None:
+    assert not drawn(report, selection()).x[0].logarithmic
     slow = found("torch-cpu f32", 310.0, 0.0, 0.0, 418.0, "admissible")
-    choice = selection(
-        found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), found("ort-cpu f32", 76.8, 0, 0, 418, "admissible"), slow
-    )
-    marks = {name: float(group.find(f"{SVG}circle").attrib["cx"]) for name, group in variants(drawn(choice)).items()}  # type: ignore[union-attr]
-    first, second = marks["ort-cpu f32"] - marks["ort-cpu int8"], marks["torch-cpu f32"] - marks["ort-cpu f32"]
-    assert first / second == pytest.approx(0.964, abs=0.01)
+    assert drawn(report, selection(found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), REFERENCE, slow)).x[0].logarithmic
 
 
 @pytest.mark.parametrize(
-    ("goal", "title"),
+    ("goal", "title", "more"),
     [
-        ("latency@p90", "p90 latency in ms"),
-        ("size", "size in MB"),
-        ("memory", "peak memory in MB"),
-        ("metric", "latency in ms"),
+        ("latency@p90", "p90 latency in ms", False),
+        ("size", "size in MB", False),
+        ("memory", "peak memory in MB", False),
+        ("metric", "latency in ms", False),
+        ("throughput", "throughput in rows/s", True),
     ],
 )
-def test_the_axis_is_that_of_the_goal(goal: str, title: str) -> None:
-    root = drawn(selection(goal=goal))
-    assert title in [text.text for text in root.iter(f"{SVG}text")]
-    assert root.get("role") == "img"
-    assert root.findtext(f"{SVG}title") == f"{title} and F1 drop (points)"
-    assert root.findtext(f"{SVG}desc") == "Use openvino-cpu int8."
+def test_the_axis_is_that_of_the_goal(report, goal: str, title: str, more: bool) -> None:
+    choice = selection(goal=goal)
+    rates = tuple(each.model_copy(update={"rows_per_second": each.time_ms}) for each in choice.found)
+    axis = drawn(report, choice.model_copy(update={"found": rates})).x[0]
+    assert (axis.title, axis.more) == (title, more)
 
 
-def test_nothing_to_draw() -> None:
-    assert frontier.svg(selection(metric=None, limits=())) == ""
-    reference = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "chosen")
-    assert frontier.svg(selection(reference)) == ""
-    assert drawn(selection(reference, reference)) is not None
+@pytest.mark.parametrize(
+    ("limits", "winner"),
+    [
+        ({}, "openvino-cpu int8"),
+        ({"y": -3.0}, "openvino-cpu int8 matmul-attention"),
+        ({"y": -0.1}, "ort-cpu int8 dynamic"),
+        ({"x": 20.0}, None),
+    ],
+)
+def test_the_limits_name_the_winner(report, limits: dict[str, float], winner: str | None) -> None:
+    """The chosen one stays where another is faster within the noise only; a stricter limit names a slower one."""
+    chart = drawn(report, selection())
+    moved = {"x": chart.x[0], "y": chart.y}
+    for name, value in limits.items():
+        moved[name] = type(chart.y)(**{**moved[name].__dict__, "limit": value})
+    best = Frontier((moved["x"],), moved["y"], chart.points, chart.order).winner()
+    assert (best and best.name) == winner
 
 
-def test_a_metric_that_is_undefined_is_not_drawn() -> None:
+def test_a_variant_that_misses_a_limit_which_is_not_in_the_chart_never_wins(report) -> None:
+    large = found("ort-cpu int8 all", 10.0, 0.1, 0.1, 900.0, "excluded").model_copy(update={"reason": "size is 900 MB"})
+    chart = drawn(report, selection(found("ort-cpu int8", 20.0, 0.5, 0.3, 109.0, "chosen"), REFERENCE, large))
+    assert "ort-cpu int8 all" not in {chart.points[n].name for n in chart.order[0]}
+
+
+def test_a_metric_that_is_undefined_is_not_drawn(report) -> None:
     """The correlation of equal predictions is undefined."""
     choice = selection()
-    undefined = [each.model_copy(update={"drops": {"f1": figure(float("nan"), 0.0)}}) for each in choice.found[1:3]]
-    root = drawn(choice.model_copy(update={"found": (choice.found[0], *undefined, *choice.found[3:])}))
-    assert "nan" not in ElementTree.tostring(root, encoding="unicode")
-    assert undefined[0].variant.name not in variants(root)
+    undefined = choice.found[1].model_copy(update={"drops": {"f1": figure(float("nan"), 0.0)}})
+    chart = drawn(report, choice.model_copy(update={"found": (choice.found[0], undefined, *choice.found[2:])}))
+    assert named(chart)[undefined.variant.name].y is None
+    assert all(math.isfinite(end) for end in (chart.y.low, chart.y.high))
 
 
-def test_texts_of_others_are_only_texts() -> None:
-    enemy = found(f"openvino-cpu {ENEMY}", 21.7, 0.1, 0.1, 110.0, "chosen")
-    reference = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
-    choice = selection(enemy.model_copy(update={"reason": ENEMY}), reference, sentence=ENEMY)
-    chart = frontier.svg(choice)
-    assert "<script" not in chart
-    root = ElementTree.fromstring(chart)
-    assert root.findtext(f"{SVG}desc") == '<script>alert(1)</script>"&␛␌�'
-    assert any("<script>" in (text.text or "") for text in root.iter(f"{SVG}text"))
+def test_nothing_to_draw(report) -> None:
+    for choice in (selection(metric=None, limits=()), selection(REFERENCE.model_copy(update={"state": "chosen"}))):
+        assert frontier(report.model_copy(update={"choice": choice}), Verdict("no", "")) is None
+    empty = report.model_copy(update={"footprints": (), "latencies": (), "comparisons": (), "scores": {}})
+    assert frontier(empty, Verdict("unmeasured", "")) is None
 
 
-def test_the_page_shows_the_choice_first(finished: Any) -> None:
+def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
+    chart = drawn(report)
+    assert {point.name for point in chart.points} == {each.candidate for each in report.footprints}
+    assert [axis.name.endswith("data") for axis in chart.x] == sorted(
+        (axis.name.endswith("data") for axis in chart.x), reverse=True
+    )
+    for point in chart.points:
+        for n, axis in enumerate(chart.x):
+            (timed,) = [
+                each
+                for each in report.latencies
+                if each.candidate == point.name and f"{each.batch} × {each.sequence}" == axis.name
+            ]
+            assert point.x[n].value == pytest.approx(timed.percentile_ms(50))  # type: ignore[union-attr]
+            assert point.x[n].low <= point.x[n].value <= point.x[n].high  # type: ignore[union-attr]
+    compared = {each.candidate: each for each in report.comparisons}
+    ours = named(chart)["openvino-cpu"].y
+    assert ours == Figure(
+        value=100 * compared["openvino-cpu"].difference,
+        low=100 * compared["openvino-cpu"].low,
+        high=100 * compared["openvino-cpu"].high,
+    )
+    assert named(chart)["ort-f32"].y == figure(0.0, 0.0)
+
+
+def test_without_labels_agreement_takes_the_place_of_the_metric(report) -> None:
+    unlabelled = tuple(
+        each.model_copy(update={"metric": None, "difference": None, "low": None, "high": None}) for each in report.comparisons
+    )
+    bare = report.model_copy(update={"comparisons": unlabelled, "task": report.task.model_copy(update={"primary": None})})
+    chart = drawn(bare)
+    assert chart.y.title == "agreement with the float model in %"
+    assert "The data has no labels: agreement with the float model takes the place of accuracy" in chart.note
+    undefined = tuple(each.model_copy(update={"fidelity": float("nan")}) for each in unlabelled)
+    wrong = drawn(bare.model_copy(update={"comparisons": undefined}))
+    assert (wrong.y.more, wrong.y.low) == (False, 0.0)
+
+
+def test_the_page_shows_the_choice_first(report) -> None:
     choice = selection(sentence="Use it & <b>nothing else</b>.", simulated={"ONEDNN_MAX_CPU_ISA": "AVX2"})
-    page = page_of(finished[2].model_copy(update={"choice": choice}))
+    page = markup_of(page_of(report.model_copy(update={"choice": choice})))
     assert page.index("Use it &amp; &lt;b&gt;nothing else&lt;/b&gt;.") < page.index("evaluation rows</h2>")
+    assert page.index('class="verdict"') < page.index('class="frontier"') < page.index('class="notes"')
     for each in choice.found:
-        assert f"<td>{each.variant.name}" in page
+        assert re.search(rf"<td>{re.escape(each.variant.name)}( •)?</td>", page)
         assert each.reason in page
     assert "21.7 [21.5, 21.9]" in page
     assert "0.283 [0.280, 0.285]" in page

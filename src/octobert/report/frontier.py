@@ -1,249 +1,241 @@
-"""What a search has found, as a chart: time against the drop of the main metric, with 95 % confidence intervals as boxes.
+"""The chart of speed against quality as data: candidates with their intervals, the frontier, the limits, who is preferred.
 
-The chart is an SVG without script, fonts or colours of its own but one: it takes the colour of the text around it.
+Of a search the candidates are its variants; of another run its targets and float baselines, at each timed shape. What is drawn
+is decided here: logarithmic axes, what is far beyond the rest, whose quality was not judged. `page/sections/frontier.js` draws
+it, and names the first candidate in the order of preference that keeps the limits of the user.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from xml.etree import ElementTree
 
 from octobert.config.choosing import UNITS
-from octobert.core.plain import printable
+from octobert.core.measurements import Comparison
+from octobert.core.results import Report
 from octobert.core.selection import Figure, Found, Selection
-from octobert.report import choices
-from octobert.report.reasons import COSTS, Words, cost_of
-from octobert.report.times import ms
+from octobert.report import choices, commands, summary, times
+from octobert.report.reasons import COSTS, Words, cost_of, loss
+from octobert.report.verdict import Verdict, accepted_of, in_order, median, words_of
 
-WIDTH, HEIGHT = 680, 420
-# Of the plot inside.
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 16, 52
-# Visible on white and on black.
-_GREEN = "#2da44e"
-# Of the characters of a label, in units of the chart: a little more than the average of common fonts at this size.
-_LETTER, _LINE = 6.4, 14.0
-# Where a label may stand below its point, and what a unit of that distance counts beside a square unit of overlap.
-_LINES, _NEAR = (-6, 10, -20, 24, -34, 38, -48, 52), 4.0
 # Times that span more are on a logarithmic axis.
 _WIDE = 10.0
-# A drop that is larger than all that matter by this factor is drawn at the edge.
+# A loss that is larger than all that matter by this factor is drawn at the edge.
 _FAR = 2.5
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where values of one figure are drawn.
+    """One axis of the chart.
 
     Args:
-        low, high: values at the ends.
-        start, stop: of the ends, in units of the chart.
+        name: what a menu calls it; a shape.
+        title: with its unit.
+        unit: of values.
+        more: whether more is better.
+        low, high: ends of what is drawn.
+        limit: that the recipe sets, or octobert assumes; None where there is none.
         logarithmic: whether equal factors are equally long.
+        change: whether values are differences from the float model.
     """
 
+    name: str
+    title: str
+    unit: str
+    more: bool
     low: float
     high: float
-    start: float
-    stop: float
+    limit: float | None = None
     logarithmic: bool = False
-
-    def place(self, value: float) -> float:
-        """Where a value is drawn; one outside is drawn at the end."""
-        low, value, high = (self._scaled(each) for each in (self.low, min(max(value, self.low), self.high), self.high))
-        return self.start + (self.stop - self.start) * (value - low) / (high - low)
-
-    def ticks(self) -> list[float]:
-        """Round values between the ends."""
-        if self.logarithmic:
-            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            return [d * 10.0**n for n in powers for d in (1, 2, 5) if self.low <= d * 10.0**n <= self.high]
-        rough = (self.high - self.low) / 5
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(d * power for d in (1, 2, 2.5, 5, 10) if d * power >= rough)
-        return [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-
-    def _scaled(self, value: float) -> float:
-        return math.log(value) if self.logarithmic else value
+    change: bool = False
 
 
 @dataclass(frozen=True)
 class Point:
-    """A variant in the chart: both figures in the units of the axes."""
-
-    found: Found
-    x: Figure
-    y: Figure
-
-
-@dataclass
-class _Places:
-    """Rectangles (left, top, right, bottom) that labels must not cover."""
-
-    taken: list[tuple[float, float, float, float]] = field(default_factory=list)
-
-    def label(self, text: str, x: float, y: float) -> tuple[float, float]:
-        """Take a place for a label next to a point: the nearest free one, from the right to the left."""
-        width = _LETTER * len(text)
-        sides = [(8.0, dy) for dy in _LINES] + [(-8.0 - width, dy) for dy in _LINES]
-        inside = [
-            (left, line, abs(line - y))
-            for left, line in ((x + dx, y + dy) for dx, dy in sides)
-            if left >= LEFT and left + width <= WIDTH and TOP + _LINE - 4 <= line <= HEIGHT - BOTTOM
-        ]
-        boxes = [(left, line - _LINE + 3, left + width, line + 3) for left, line, _ in inside]
-        costs = [
-            _NEAR * far + sum(_overlap(box, other) for other in self.taken)
-            for box, (*_, far) in zip(boxes, inside, strict=True)
-        ]
-        best = min(range(len(boxes)), key=costs.__getitem__)
-        self.taken.append(boxes[best])
-        return inside[best][:2]
-
-
-def points(choice: Selection) -> list[Point]:
-    """Return the variants whose goal and drop are known and finite, in the units of the axes; none without a metric."""
-    words, metric = Words.of(choice), choice.metric or ""
-    unit = 100.0 if words.in_points(metric) else 1.0
-    found = ((each, _cost(choice, each), each.drops.get(metric)) for each in choices.in_order(choice))
-    known = [Point(each, x, _scaled(y, unit)) for each, x, y in found if x is not None and y is not None]
-    return [point for point in known if all(map(math.isfinite, (*_ends(point.x), *_ends(point.y))))]
-
-
-def axes(choice: Selection, drawn: Sequence[Point]) -> tuple[Axis, Axis]:
-    """Return the axes of the goal and of the drop.
+    """One candidate.
 
     Args:
-        drawn: the variants.
+        name: as reports name it.
+        state: in one word or two, as tables say it.
+        x: its figure on each axis of cost; None where it was not measured.
+        y: its quality; None where that was not judged.
+        front: for each axis of cost, whether no other one is better in both.
+        details: sentences for a reader who points at it.
+        command: to use it, or to make it; empty where there is none.
+        floating: whether it is a float model.
+        open: whether it may win; a variant that misses a limit which the chart does not have may not.
+        named: whether its name stands in the chart.
     """
-    unit = 100.0 if Words.of(choice).in_points(choice.metric or "") else 1.0
-    limit = None if choice.accepted_drop is None else unit * choice.accepted_drop
-    # What is far above everything that matters would press the rest together.
-    matter = [p.y.high for p in drawn if p.found.state == "admissible" or p.found.variant.name == choice.winner]
-    top = max([*(matter or [p.y.high for p in drawn]), _FAR * (limit or 0.0)])
-    top = max([top, *(p.y.high for p in drawn if p.y.high <= _FAR * top)])
-    bottom = min(0.0, *(p.y.low for p in drawn))
-    margin = 0.06 * ((top - bottom) or 1.0)
-    y = Axis(bottom - margin, top + margin, HEIGHT - BOTTOM, TOP)
-    times = [end for p in drawn for end in (p.x.low, p.x.high)]
-    times += [choice.accepted_ms] if choice.accepted_ms is not None and _is_time(choice) else []
-    low, high = min(times), max(times)
-    if low > 0 and high > _WIDE * low:
-        return Axis(low / 1.15, high * 1.3, LEFT, WIDTH - RIGHT, logarithmic=True), y
-    span = (high - low) or high or 1.0
-    return Axis(max(0.0, low - 0.08 * span), high + 0.16 * span, LEFT, WIDTH - RIGHT), y
+
+    name: str
+    state: str
+    x: tuple[Figure | None, ...]
+    y: Figure | None
+    details: tuple[str, ...]
+    command: str
+    floating: bool
+    open: bool = True
+    named: bool = False
+    front: tuple[bool, ...] = ()
 
 
-def svg(choice: Selection) -> str:
-    """Return the chart of a search; an empty text where fewer than two variants can be drawn."""
-    drawn = points(choice)
+@dataclass(frozen=True)
+class Frontier:
+    """The chart.
+
+    Args:
+        x: the axes of cost; a reader picks one.
+        y: the axis of quality.
+        points: the candidates.
+        order: for each axis of cost, indices of the candidates that may win, the preferred one first.
+        note: what the axes mean, and where the intervals come from.
+    """
+
+    x: tuple[Axis, ...]
+    y: Axis
+    points: tuple[Point, ...]
+    order: tuple[tuple[int, ...], ...]
+    note: str = field(default="")
+
+    def winner(self, axis: int = 0) -> Point | None:
+        """The preferred candidate within the limits of the axes; None where nothing keeps them."""
+        return next((p for p in map(self.points.__getitem__, self.order[axis]) if _within(p, self, axis)), None)
+
+
+def frontier(report: Report, verdict: Verdict, folder: str = "OUT") -> Frontier | None:
+    """Return the chart of a report; None where fewer than two candidates can be drawn.
+
+    Args:
+        verdict: on the report.
+        folder: output directory, for the commands.
+    """
+    choice = report.choice
+    points = _of_variants(report, choice, folder) if choice is not None else _of_models(report, folder)
+    drawn = [point for point in points if point.y is not None and any(point.x)]
     if len(drawn) < 2:
-        return ""
-    x, y = axes(choice, drawn)
-    attributes = {"role": "img", "aria-labelledby": "frontier-title frontier-desc", "fill": "none", "stroke": "none"}
-    root = ElementTree.Element(
-        "svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH} {HEIGHT}", "class": "frontier", **attributes}
-    )
-    _child(root, "title", id="frontier-title").text = _plain(f"{_cost_title(choice)} and {choices.drop_title(choice)}")
-    _child(root, "desc", id="frontier-desc").text = _plain(choice.sentence)
-    _draw_axes(root, choice, x, y)
-    _draw_unjudged(root, choice, x)
-    for point in reversed(drawn):
-        _draw_point(root, choice, point, x, y)
-    best = sorted((p for p in drawn if p.found.on_frontier and p.y.value <= y.high), key=lambda p: p.x.value)
-    line = " ".join(f"{x.place(p.x.value):.1f},{y.place(p.y.value):.1f}" for p in best)
-    _child(root, "polyline", {"class": "best"}, points=line, stroke="currentColor", stroke_width=1.2, stroke_opacity=0.6)
-    _draw_labels(root, choice, drawn, x, y)
-    return ElementTree.tostring(root, encoding="unicode")
+        return None
+    ys = [point.y for point in drawn if point.y is not None]
+    if choice is not None:
+        columns: tuple[Axis, ...] = (_cost_axis(choice, points),)
+        matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
+    else:
+        shapes = in_order(report)
+        columns = tuple(_axis(str(each), "median latency", "ms", [p.x[i] for p in points]) for i, each in enumerate(shapes))
+        matter = ys
+    y = _quality_axis(report, matter or ys, ys)
+    points = [_with_front(point, points, columns, y) for point in points]
+    order = tuple(_order(points, i, axis, verdict.use) for i, axis in enumerate(columns))
+    return Frontier(columns, y, tuple(points), order, _note(report))
 
 
-def _draw_axes(root: ElementTree.Element, choice: Selection, x: Axis, y: Axis) -> None:
-    """Lines, numbers and titles of both axes, and the limits."""
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    _line(root, LEFT, bottom, right, bottom, 0.5)
-    for value in x.ticks():
-        _line(root, x.place(value), bottom, x.place(value), bottom + 4, 0.5)
-        _text(root, f"{value:g}", x.place(value), bottom + 18, anchor="middle")
-    for value in y.ticks():
-        _line(root, LEFT, y.place(value), right, y.place(value), 0.45 if value == 0 else 0.12)
-        _text(root, f"{value:.4g}".replace("-", "−"), LEFT - 6, y.place(value) + 4, anchor="end")
-    _text(root, _cost_title(choice), (LEFT + right) / 2, HEIGHT - 10, anchor="middle")
-    middle = (TOP + bottom) / 2
-    turned = _text(root, f"{choices.drop_title(choice)}, less is better", 14, middle, anchor="middle")
-    turned.set("transform", f"rotate(-90 14 {middle:g})")
-    if choice.accepted_drop is not None:
-        unit = 100.0 if Words.of(choice).in_points(choice.metric or "") else 1.0
-        place = y.place(unit * choice.accepted_drop)
-        _line(root, LEFT, place, right, place, 0.8, name="limit", dashes="6 4")
-        _text(root, "limit", LEFT + 4, place - 5)
-    if choice.accepted_ms is not None and _is_time(choice):
-        place = x.place(choice.accepted_ms)
-        _line(root, place, TOP, place, bottom, 0.8, name="limit", dashes="6 4")
-        _text(root, "limit", place - 5, TOP + 10, anchor="end")
+def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
+    """The variants of a search."""
+    words, metric = Words.of(choice), choice.metric or ""
+    unit, points = 100.0 if words.in_points(metric) else 1.0, []
+    for found in choices.in_order(choice):
+        drop = _finite(found.drops.get(metric))
+        y = None if drop is None else Figure(value=-unit * drop.value, low=-unit * drop.high, high=-unit * drop.low)
+        details = [found.reason]
+        if drop is not None:
+            details.insert(0, f"{words.name(metric)} drops by {words.drop(metric, drop)} on {found.rows:,} tuning rows")
+        missed = found.state == "excluded" and choice.accepted_drop is not None and drop is not None
+        elsewhere = found.state == "excluded" and (
+            not missed or (drop is not None and drop.value <= (choice.accepted_drop or 0))
+        )
+        point = Point(
+            found.variant.name,
+            choices.state_of(found),
+            (_finite(_cost(choice, found)),),
+            y,
+            tuple(details),
+            commands.of_variant(report, folder, found.variant) if found.ratio or found.drops else "",
+            floating=not found.variant.precision.startswith("int8"),
+            open=not elsewhere and found.state != "not tried",
+            named=found.on_frontier or found.variant.name in (choice.winner, choice.reference),
+        )
+        points.append(point)
+    return points
 
 
-def _draw_point(root: ElementTree.Element, choice: Selection, point: Point, x: Axis, y: Axis) -> None:
-    """A variant: a box over both intervals, and a mark at the values."""
-    found, is_best = point.found, point.found.variant.name == choice.winner
-    kept = found.state in ("chosen", "admissible")
-    colour = _GREEN if is_best else "currentColor"
-    group = _child(root, "g", {"class": "variant"})
-    _child(group, "title").text = _plain(_details(choice, point))
-    left, right, top, bottom = x.place(point.x.low), x.place(point.x.high), y.place(point.y.high), y.place(point.y.low)
-    strength = 0.28 if is_best else 0.13 if kept else 0.06
-    # A size, or the float model's drop of 0, has no interval; a box without a width or a height would not be drawn.
-    box = {"x": left, "y": top, "width": max(right - left, 1.0), "height": max(bottom - top, 1.0)}
-    rectangle = _child(group, "rect", {name: f"{value:.2f}" for name, value in box.items()}, fill=colour, fill_opacity=strength)
-    rectangle.attrib |= {"stroke": colour, "stroke-opacity": f"{2 * strength}"}
-    at_x, at_y = x.place(point.x.value), y.place(point.y.value)
-    if point.y.value > y.high:
-        corners = f"{at_x - 5:.1f},{at_y + 8:.1f} {at_x + 5:.1f},{at_y + 8:.1f} {at_x:.1f},{at_y:.1f}"
-        _child(group, "polygon", {"class": "beyond"}, points=corners, fill=colour, fill_opacity=0.5)
-        return
-    ring = {} if kept else {"fill": "none", "stroke": colour, "stroke-opacity": "0.6", "stroke-width": "1.3"}
-    size = 6 if is_best else 4 if found.on_frontier else 3
-    _child(group, "circle", {"cx": f"{at_x:.2f}", "cy": f"{at_y:.2f}", "r": str(size), "fill": colour, **ring})
+def _of_models(report: Report, folder: str) -> list[Point]:
+    """The targets and the float baselines of a run."""
+    compared = {each.candidate: each for each in report.comparisons}
+    references = {each.reference for each in report.comparisons}
+    shapes, words, points = in_order(report), words_of(report), []
+    timed = {(each.candidate, times.TimedShape(each.batch, each.sequence)): each for each in report.latencies}
+    for model in summary.model_results(report):
+        own = compared.get(model.name)
+        y = _quality(report, words, own)
+        if own is None and model.name in references:
+            # The float model that others are compared with has no loss.
+            y = _same(report)
+        x = [_finite(Figure(**dict(zip(("value", "low", "high"), median(found.samples_ms), strict=True)))) if found else None
+             for found in (timed.get((model.name, shape)) for shape in shapes)]  # fmt: skip
+        against = f" against {own.reference}" if own is not None and own.difference is not None else ""
+        details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
+        details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
+        floating = not model.precision.startswith("int")
+        state = "float" if floating else "8-bit"
+        command = commands.of_candidate(report, folder, model.name)
+        points.append(Point(model.name, state, tuple(x), _finite(y), tuple(details), command, floating, named=True))
+    return points
 
 
-def _draw_unjudged(root: ElementTree.Element, choice: Selection, x: Axis) -> None:
-    """Marks on the axis for variants whose accuracy is not known."""
-    for found in choice.found:
-        cost = _cost(choice, found)
-        if cost is not None and (choice.metric or "") not in found.drops and x.low <= cost.value <= x.high:
-            group, place, bottom = _child(root, "g", {"class": "unjudged"}), x.place(cost.value), HEIGHT - BOTTOM
-            _child(group, "title").text = _plain(f"{found.variant.name}: {found.reason}")
-            ends = {"x1": f"{place:.2f}", "y1": f"{bottom - 9}", "x2": f"{place:.2f}", "y2": f"{bottom}"}
-            _child(group, "line", ends, stroke="currentColor", stroke_opacity=0.5, stroke_width=2)
+def _kind(report: Report) -> str:
+    """What the axis of quality shows: the change of the metric, agreement with float, or the error of the outputs."""
+    if any(each.difference is not None for each in report.comparisons):
+        return "metric"
+    return "fidelity" if any(math.isfinite(each.fidelity) for each in report.comparisons) else "error"
 
 
-def _draw_labels(root: ElementTree.Element, choice: Selection, drawn: Sequence[Point], x: Axis, y: Axis) -> None:
-    """The names of the winner, of the frontier and of the reference, where they cover as little as possible."""
-    places = _Places([_around(x.place(p.x.value), y.place(p.y.value), 6) for p in drawn])
-    for line in root.iter("line"):
-        x1, y1, x2, y2 = (float(line.attrib[name]) for name in ("x1", "y1", "x2", "y2"))
-        places.taken.append((x1 - 0.5, y1 - 0.5, x2 + 0.5, y2 + 0.5))
-    for text in root.iter("text"):
-        width = _LETTER * len(text.text or "")
-        left = float(text.attrib["x"]) - {"start": 0.0, "middle": 0.5, "end": 1.0}[text.attrib["text-anchor"]] * width
-        places.taken.append((left, float(text.attrib["y"]) - _LINE + 3, left + width, float(text.attrib["y"]) + 3))
-    for point in drawn:
-        name = point.found.variant.name
-        if name not in (choice.winner, choice.reference) and not point.found.on_frontier:
-            continue
-        shown = _shortened(name) + (f" {ms(point.y.value)} ↑" if point.y.value > y.high else "")
-        label = _text(root, shown, *places.label(shown, x.place(point.x.value), y.place(point.y.value)))
-        if name == choice.winner:
-            label.set("font-weight", "600")
+def _quality(report: Report, words: Words, compared: Comparison | None) -> Figure | None:
+    if compared is None:
+        return None
+    if _kind(report) == "error":
+        return Figure(value=compared.output_error, low=compared.output_error, high=compared.output_error)
+    if _kind(report) == "fidelity":
+        share = (100.0 if compared.fidelity_name == "agreement" else 1.0) * compared.fidelity
+        return Figure(value=share, low=share, high=share)
+    if compared.difference is None:
+        return None
+    unit, value = 100.0 if words.in_points(words.metric or "") else 1.0, compared.difference
+    low, high = (value if end is None else end for end in (compared.low, compared.high))
+    return Figure(value=unit * value, low=unit * low, high=unit * high)
 
 
-def _details(choice: Selection, point: Point) -> str:
-    """Everything about a variant, shown where a pointer rests on it."""
-    found, words = point.found, Words.of(choice)
-    unit = " rows/s" if choice.goal == "throughput" else f" {UNITS.get(choice.goal, 'ms')}"
-    parts = [f"{point.x.value:.4g}{unit} ({point.x.low:.4g} to {point.x.high:.4g})"]
-    drop = found.drops[choice.metric or ""]
-    parts.append(f"{words.name('metric')} drops by {words.drop(choice.metric or '', drop)} on {found.rows:,} rows")
-    return f"{found.variant.name}: {'; '.join(parts)}; {found.reason}"
+def _same(report: Report) -> Figure:
+    """The quality of a model that is equal to the float model."""
+    share = next((each.fidelity_name == "agreement" for each in report.comparisons), False)
+    value = {"metric": 0.0, "fidelity": 100.0 if share else 1.0, "error": 0.0}[_kind(report)]
+    return Figure(value=value, low=value, high=value)
+
+
+def _quality_axis(report: Report, matter: Sequence[Figure], ys: Sequence[Figure]) -> Axis:
+    """The axis of quality. What is far below everything that matters would press the rest together."""
+    words, accepted = words_of(report), accepted_of(report)
+    kind = "metric" if report.choice is not None else _kind(report)
+    if kind == "error":
+        top = max(y.high for y in ys)
+        return Axis(
+            "quality", "output error (root mean square), less is better", "", more=False, low=0.0, high=1.08 * top or 1.0
+        )
+    if kind == "fidelity":
+        name = next(each.fidelity_name for each in report.comparisons)
+        share = name == "agreement"
+        low, best = min(y.low for y in ys), 100.0 if share else 1.0
+        margin = 0.1 * ((best - low) or 0.01 * best)
+        title = f"{name} with the float model{' in %' if share else ''}"
+        return Axis(name, title, "%" if share else "", more=True, low=low - margin, high=best + margin)
+    unit = 100.0 if words.in_points(words.metric or "") else 1.0
+    limit = None if accepted.drop is None else -unit * accepted.drop
+    bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
+    bottom = min([bottom, *(y.low for y in ys if y.low >= _FAR * bottom)])
+    top = max(0.0, *(y.high for y in ys))
+    margin = 0.06 * ((top - bottom) or 1.0)
+    title = f"{words.name('metric')} against float{', points' if unit == 100 else ''}"
+    low, high, name = bottom - margin, top + margin, words.name("metric")
+    return Axis(name, title, words.unit(words.metric or "").strip(), True, low, high, limit, change=True)
 
 
 def _cost(choice: Selection, found: Found) -> Figure | None:
@@ -254,60 +246,97 @@ def _cost(choice: Selection, found: Found) -> Figure | None:
     return choices.speed_of(choice, found)
 
 
-def _cost_title(choice: Selection) -> str:
+def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
+    """The axis of the goal of a search; of latency where a metric is the goal."""
+    figures = [point.x[0] for point in points]
     if choice.goal == "throughput":
-        return "rows per second, more is better"
+        return _axis("goal", "throughput", "rows/s", figures, more=True)
     shown = choice.goal if choice.goal in COSTS or choice.goal.startswith("latency@") else "latency"
-    return f"{Words.of(choice).name(shown)} in {UNITS.get(shown, 'ms')}"
+    limit = choice.accepted_ms if choice.goal not in COSTS else None
+    return _axis("goal", Words.of(choice).name(shown), UNITS.get(shown, "ms"), figures, limit=limit)
 
 
-def _is_time(choice: Selection) -> bool:
-    return choice.goal not in (*COSTS, "throughput")
+def _axis(
+    name: str, title: str, unit: str, figures: Sequence[Figure | None], *, more: bool = False, limit: float | None = None
+) -> Axis:
+    """An axis of cost around some figures."""
+    ends = [end for each in figures if each is not None for end in (each.low, each.high)] + ([] if limit is None else [limit])
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    title = f"{title} in {unit}"
+    if low > 0 and high > _WIDE * low:
+        return Axis(name, title, unit, more=more, low=low / 1.15, high=high * 1.3, limit=limit, logarithmic=True)
+    margin = (high - low) or high or 1.0
+    return Axis(name, title, unit, more=more, low=max(0.0, low - 0.08 * margin), high=high + 0.16 * margin, limit=limit)
 
 
-def _ends(figure: Figure) -> tuple[float, float, float]:
-    return figure.value, figure.low, figure.high
+def _with_front(point: Point, points: Sequence[Point], axes: Sequence[Axis], y: Axis) -> Point:
+    """A point that knows where it is on the frontier."""
+    front = tuple(
+        point.y is not None
+        and point.x[i] is not None
+        and not any(_dominates(other, point, i, axis, y) for other in points if other is not point)
+        for i, axis in enumerate(axes)
+    )
+    return Point(**{**point.__dict__, "front": front})
 
 
-def _plain(text: str) -> str:
-    """A text that XML can hold."""
-    return printable(text).translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})
+def _dominates(other: Point, point: Point, i: int, axis: Axis, y: Axis) -> bool:
+    """Whether another candidate is better in one figure and no worse in the other."""
+    ours, theirs = point.x[i], other.x[i]
+    if ours is None or theirs is None or point.y is None or other.y is None:
+        return False
+    costs = (theirs.value - ours.value) * (-1 if axis.more else 1)
+    losses = (other.y.value - point.y.value) * (-1 if y.more else 1)
+    return costs <= 0 and losses <= 0 and (costs, losses) != (0, 0)
 
 
-def _scaled(figure: Figure, unit: float) -> Figure:
-    return Figure(value=unit * figure.value, low=unit * figure.low, high=unit * figure.high)
+def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple[int, ...]:
+    """Candidates that may win, the cheapest first; the preferred one before those that are better within the noise only."""
+    known = [n for n, point in enumerate(points) if point.x[i] is not None and point.y is not None and point.open]
+    ranked = sorted(known, key=lambda n: (points[n].x[i].value) * (-1 if axis.more else 1))  # type: ignore[union-attr]
+    own = next((n for n in ranked if points[n].name == preferred), None)
+    if own is None:
+        return tuple(ranked)
+    figure = points[own].x[i]
+    ahead = [n for n in ranked[: ranked.index(own)] if not _overlap(points[n].x[i], figure)]
+    return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
 
 
-def _shortened(name: str, most: int = 40) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def _overlap(one: Figure | None, other: Figure | None) -> bool:
+    return one is not None and other is not None and one.low <= other.high and other.low <= one.high
 
 
-def _around(x: float, y: float, size: float) -> tuple[float, float, float, float]:
-    return x - size, y - size, x + size, y + size
+def _within(point: Point, chart: Frontier, i: int) -> bool:
+    """Whether a candidate keeps the limits of both axes; `frontier.js` does the same with those of the user."""
+    pairs = ((point.x[i], chart.x[i]), (point.y, chart.y))
+    return all(
+        figure is not None and (axis.limit is None or (figure.value >= axis.limit if axis.more else figure.value <= axis.limit))
+        for figure, axis in pairs
+    )
 
 
-def _overlap(one: Iterable[float], other: Iterable[float]) -> float:
-    (a, b, c, d), (e, f, g, h) = one, other
-    return max(0.0, min(c, g) - max(a, e)) * max(0.0, min(d, h) - max(b, f))
+def _note(report: Report) -> str:
+    """What is drawn, and where the intervals come from."""
+    choice = report.choice
+    if choice is not None:
+        return (
+            f"Boxes are 95 % intervals: of times over the rounds of the search, of {choice.metric} over {choice.rows:,} tuning "
+            f"rows, both compared with {choice.reference}."
+        )
+    note = "Boxes are 95 % intervals: of the median of the times by its order statistics"
+    kind = _kind(report)
+    if kind == "metric":
+        return (
+            f"{note}, of the metric over the evaluation rows. Targets are compared with the float model on their own runtime."
+        )
+    why = "The data has no labels" if report.task.primary is None else "The metric could not be compared"
+    what = (
+        "agreement with the float model takes the place of accuracy" if kind == "fidelity" else "the error of outputs is shown"
+    )
+    return f"{note}. {why}: {what}, without an interval."
 
 
-def _line(
-    root: ElementTree.Element, x1: float, y1: float, x2: float, y2: float, opacity: float, *, name: str = "", dashes: str = ""
-) -> None:
-    ends = {"x1": f"{x1:.2f}", "y1": f"{y1:.2f}", "x2": f"{x2:.2f}", "y2": f"{y2:.2f}"}
-    more = {**({"class": name} if name else {}), **({"stroke-dasharray": dashes} if dashes else {})}
-    _child(root, "line", {**ends, **more}, stroke="currentColor", stroke_opacity=opacity)
-
-
-def _text(root: ElementTree.Element, text: str, x: float, y: float, *, anchor: str = "start") -> ElementTree.Element:
-    place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor, "fill": "currentColor", "font-size": "12"}
-    element = _child(root, "text", place)
-    element.text = _plain(text)
-    return element
-
-
-def _child(
-    parent: ElementTree.Element, tag: str, attributes: dict[str, str] | None = None, **more: object
-) -> ElementTree.Element:
-    named = {name.replace("_", "-"): str(value) for name, value in more.items()}
-    return ElementTree.SubElement(parent, tag, {**(attributes or {}), **named})
+def _finite(figure: Figure | None) -> Figure | None:
+    """A figure that can be drawn."""
+    known = figure is not None and all(map(math.isfinite, (figure.value, figure.low, figure.high)))
+    return figure if known else None

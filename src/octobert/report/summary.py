@@ -296,8 +296,8 @@ def _few_resamples(report: Report) -> list[str]:
     ]
 
 
-def warnings(report: Report) -> list[str]:
-    """Return sentences on everything that limits what the results mean."""
+def caveats(report: Report) -> list[str]:
+    """Return sentences on what changes the meaning of the results: few rows, leakage, chance, noise."""
     data, sentences = report.data, []
     if report.recipe.get("quick") and report.latencies:
         rounds = max(len(latency.samples_ms) for latency in report.latencies)
@@ -309,6 +309,14 @@ def warnings(report: Report) -> list[str]:
         sentences.append(
             f"{data.leaked_rows} calibration rows are also evaluation rows (allow_leakage: true), so the scores are too good."
         )
+    quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
+    sentences += dict.fromkeys(each for comparison in quantized for each in chance(report.scores, comparison))
+    return [*sentences, *times.noise(report.latencies, report.load)]
+
+
+def limitations(report: Report) -> list[str]:
+    """Return sentences on what else limits the results: rows and models that are left out, slow metrics."""
+    data, sentences = report.data, []
     if data.dropped_rows:
         sentences.append(f"{data.dropped_rows} calibration rows were dropped because they are also evaluation rows.")
     if data.left_out_rows:
@@ -317,11 +325,13 @@ def warnings(report: Report) -> list[str]:
     truncated = max((summary.get("truncated", 0) for summary in evaluated), default=0)
     if truncated:
         sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
-    quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
-    sentences += dict.fromkeys(each for comparison in quantized for each in chance(report.scores, comparison))
     sentences += _few_resamples(report)
-    sentences += times.noise(report.latencies, report.load)
     for name, reason in report.absent.items():
         what = "was exported but not measured" if name in report.plans else "was not measured"
         sentences.append(f"{name} {what}: {reason}.")
     return sentences
+
+
+def warnings(report: Report) -> list[str]:
+    """Return sentences on everything that limits what the results mean, the weightiest first."""
+    return [*caveats(report), *limitations(report)]

@@ -195,5 +195,5 @@ const page = (() => {
     document.documentElement.dataset.drawn = "true";
   }
 
-  return { draw, element, chart, csv, sortable, start };
+  return { draw, element, chart, csv, copyable, sortable, start };
 })();

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from octobert.report.page.runs import Run
 
 # From the top of the page.
-ORDER = ("notes", "choice", "quality", "speed", "plans", "sensitivity", "search", "how")
+ORDER = ("verdict", "frontier", "notes", "speed", "quality", "choice", "plans", "sensitivity", "search", "how")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sentences on what was found, and warnings on what limits it."""
+"""Sentences on every model, and on what was left out: details of the first screen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from octobert.report.page.sections import Section
 
 
 def section(run: Run) -> Section | None:
-    """Verdicts and warnings."""
-    verdicts, warnings = summary.verdicts(run.report), summary.warnings(run.report)
-    return Section("", {"verdicts": verdicts, "warnings": warnings}) if verdicts or warnings else None
+    """All sentences that do not change what the first screen says."""
+    sentences = [*summary.verdicts(run.report), *summary.limitations(run.report)]
+    return Section("", {"sentences": sentences}) if sentences else None

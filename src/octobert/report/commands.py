@@ -1,0 +1,103 @@
+"""Commands that a page shows: how a finished model is used, and how another one is made. Each can be pasted into a shell."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from octobert.config import loading
+from octobert.config.recipe import SPLITS, Recipe
+from octobert.core import plugins
+from octobert.core.errors import OctobertError
+from octobert.core.plan import SHORT
+from octobert.core.results import Report, TaskFacts
+from octobert.core.selection import BEST, Variant
+
+# What an input of a head looks like on the command line, where it is not one text.
+_INPUTS = {
+    "question-answering": ("--question", "a question", "--context", "a text with the answer"),
+    "masked-lm": ("a text with [MASK]",),
+}
+# Keys of a recipe that a float model has no use for.
+_OF_EIGHT_BITS = ("transforms", "corrections", "accuracy", "qat", "speed", "format", "calibrate", "sensitivity")
+
+
+def predict(package: str, task: TaskFacts) -> str:
+    """The command that predicts with a package.
+
+    Args:
+        package: folder of the package, `OUT/<target>`.
+        task: of the package.
+    """
+    pair = ("--pair", "first text", "second text") if task.texts == 2 else ("a text",)
+    return shlex.join(["octobert", "predict", package, *_INPUTS.get(task.head, pair)])
+
+
+def of_candidate(report: Report, folder: str, name: str) -> str:
+    """The command for a model of a run: to use a package that it has written, or to make a float model as a package.
+
+    Args:
+        folder: output directory of the run.
+        name: of a target or of a float baseline.
+    """
+    if name in report.plans:
+        package = BEST if report.choice is not None else name
+        return predict(str(PurePath(folder) / package), report.task)
+    runtime, _, short = name.rpartition("-")
+    known = plugins.names("targets")
+    target = next((each for each in (runtime, f"{runtime}-cpu") if each in known), None)
+    kind = next((kind for kind, text in SHORT.items() if text == short), None)
+    if target is None or kind is None:
+        return ""
+    raw = _without(report.recipe, *_OF_EIGHT_BITS)
+    return _make(raw, target, {"quantize": {"float": {"float_parts": kind}}}, f"{PurePath(folder)}-{name}")
+
+
+def of_variant(report: Report, folder: str, variant: Variant) -> str:
+    """The command for a variant of a search: to use the package of the chosen one, or to make another one.
+
+    Args:
+        folder: output directory of the run.
+    """
+    choice = report.choice
+    if choice is None or choice.winner == variant.name:
+        return predict(str(PurePath(folder) / BEST), report.task)
+    raw = _without(choice.recipe or report.recipe, *(() if variant.precision.startswith("int8") else _OF_EIGHT_BITS))
+    raw |= {key: True for key in ("allow_code", "allow_pickle") if report.recipe.get(key)}
+    return _make(raw, variant.target, variant.changes, f"{PurePath(folder)}-{variant.name.replace(' ', '-')}")
+
+
+def _without(raw: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """A recipe as plain data without some keys, and without a search."""
+    return {key: value for key, value in raw.items() if key not in ("choose", "search", "executor", *keys)}
+
+
+def _make(raw: dict[str, Any], target: str, changes: Mapping[str, Any], out: str) -> str:
+    """The command that makes a model; empty where the recipe is not one that this octobert takes.
+
+    Args:
+        raw: the recipe as plain data.
+        changes: recipe key → value.
+        out: output directory.
+    """
+    session = {name: entries for name, entries in (raw.get("session") or {}).items() if name == target}
+    try:
+        plain = loading.as_plain(Recipe.model_validate({**raw, "targets": (target,), "session": session}))
+        plain = loading.changed(plain, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
+    except (OctobertError, ValidationError):
+        return ""
+    task, data = plain.pop("task"), plain.pop("data")
+    command = ["octobert", "quantize", plain.pop("model")]
+    command += ["--task", task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)]
+    command += ["--data", data.pop("source")] if data.get("source") else []
+    command += [part for split in SPLITS if data.get(split) for part in ("--data", f"{split}={data.pop(split)}")]
+    plain.pop("targets", None)
+    more = {**{f"data.{key}": value for key, value in data.items()}, **plain}
+    command += ["--target", target]
+    command += [part for key, value in more.items() for part in ("--set", f"{key}={json.dumps(value, ensure_ascii=False)}")]
+    return shlex.join([*command, "--out", out])

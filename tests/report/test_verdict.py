@@ -1,0 +1,205 @@
+"""The answer of the first screen, the figures that it stands on, and the commands that it names."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+import typer
+
+from octobert.cli import _recipe
+from octobert.cli.main import app
+from octobert.config import loading
+from octobert.core.measurements import Latency, Score, Speedup
+from octobert.core.results import Report
+from octobert.report import commands
+from octobert.report.verdict import Verdict, fastest_float, median, speed_over, verdict
+from tests.support.pages import markup_of, page_of
+from tests.support.selections import final_run, found, selection, speedup
+
+GROUP: Any = typer.main.get_command(app)
+REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
+
+
+@pytest.fixture
+def report(finished: Any) -> Report:
+    """A run of ort-cpu and openvino-cpu, whose rows are few and whose models are tiny."""
+    return finished[2]
+
+
+def with_figures(
+    report: Report,
+    ratio: tuple[float, float, float] = (2.8, 2.6, 3.0),
+    loss: tuple[float, float, float] | None = (-0.001, -0.006, 0.003),
+) -> Report:
+    """A run of openvino-cpu alone, with a speed over the fastest float form and a difference in accuracy."""
+    value, low, high = loss or (None, None, None)
+    changes = {"difference": value, "low": low, "high": high, "metric": "accuracy" if loss else None, "fidelity": 0.95}
+    changes |= {"fidelity_chance": None}
+    compared = next(each for each in report.comparisons if each.candidate == "openvino-cpu").model_copy(update=changes)
+    shape = {"batch": 1, "sequence": "data"}
+    times = {"openvino-cpu": 10.0, "openvino-f32": 28.0, "ort-f32": 35.0}
+    made = {
+        "plans": {"openvino-cpu": report.plans["openvino-cpu"]},
+        "comparisons": (compared,),
+        "latencies": tuple(
+            Latency(candidate=n, samples_ms=(ms,) * 30, rows=30, tokens=300, **shape) for n, ms in times.items()
+        ),
+        "speedups": (
+            Speedup(candidate="openvino-cpu", reference="openvino-f32", ratio=ratio[0], low=ratio[1], high=ratio[2], **shape),
+        ),
+        "footprints": tuple(
+            each.model_copy(update={"size_bytes": 24_000_000 if each.candidate == "openvino-cpu" else 91_200_000})
+            for each in report.footprints
+            if each.candidate in times
+        ),
+        "scores": {name: (Score(metric="accuracy", value=0.86, low=0.82, high=0.89, rows=408, chance=0.68),) for name in times},
+        "data": report.data.model_copy(update={"evaluation_rows": 408, "leaked_rows": 0}),
+        "load": None,
+    }
+    return report.model_copy(update=made)
+
+
+def test_ship_it(report) -> None:
+    answer = verdict(with_figures(report))
+    assert answer.sentence == (
+        "Ship openvino-cpu: 2.8 × faster than openvino-f32 (2.6–3.0), 3.8 × smaller, accuracy −0.1 points (−0.6 to +0.3, within "
+        "the noise) on your 408 rows."
+    )
+    assert (answer.state, answer.use) == ("ship", "openvino-cpu")
+    assert [f"{n.value} {n.unit}" for n in answer.numbers] == ["2.8 ×", "3.8 ×", "−0.1 points"]
+    assert answer.reason == "It keeps the limit of 1 point that octobert assumes, beyond the noise."
+
+
+@pytest.mark.parametrize(
+    ("ratio", "loss", "state", "says"),
+    [
+        ((2.8, 2.6, 3.0), (-0.004, -0.013, 0.005), "likely", "The interval of the loss reaches beyond the limit of 1 point"),
+        ((1.5, 0.9, 2.1), (0.0, -0.004, 0.004), "likely", "the noise includes 1 ×: repeat the run on an idle machine"),
+        ((1.02, 0.97, 1.05), (0.0, -0.004, 0.004), "no", "Use openvino-f32, the fastest float form here: 8 bits gain no speed"),
+        (
+            (0.8, 0.7, 0.9),
+            (0.0, -0.004, 0.004),
+            "no",
+            "openvino-cpu is 1.2 × slower than openvino-f32 (1.1–1.4), 3.8 × smaller",
+        ),
+        ((2.8, 2.6, 3.0), (-0.03, -0.04, -0.02), "no", "openvino-cpu loses more than 1 point: it is 2.8 × faster"),
+        ((2.8, 2.6, 3.0), None, "likely", "The data has no labels: agreement says how closely it follows the float model"),
+        ((2.8, 2.6, 3.0), (float("nan"), None, None), "no", "loses more than 1 point"),
+    ],
+)
+def test_what_stands_against_it(report, ratio: Any, loss: Any, state: str, says: str) -> None:
+    answer = verdict(with_figures(report, ratio, loss))
+    assert answer.state == state
+    assert says in f"{answer.sentence} {answer.reason}"
+    assert answer.use == ("openvino-f32" if state == "no" else "openvino-cpu")
+
+
+def test_the_limit_is_that_of_the_recipe(report) -> None:
+    made = with_figures(report)
+    strict = made.model_copy(update={"recipe": {**made.recipe, "accuracy": {"max_drop": 0.005}}})
+    assert verdict(strict).state == "likely"
+    assert "the limit of 0.5 points; more" in verdict(strict).reason
+    least = made.model_copy(update={"recipe": {**made.recipe, "accuracy": {"at_least": 0.8}}})
+    assert verdict(least).reason == "It keeps the limit of 6 points, beyond the noise."
+
+
+def test_scores_that_say_nothing_are_no_reason_to_ship(report) -> None:
+    made = with_figures(report)
+    leaked = made.model_copy(update={"data": made.data.model_copy(update={"leaked_rows": 3})})
+    assert (verdict(leaked).state, verdict(leaked).reason) == (
+        "likely",
+        "Calibration rows were evaluated too, so the scores are too good.",
+    )
+    constant = {name: (Score(metric="accuracy", value=0.68, low=0.6, high=0.7, rows=408, chance=0.68),) for name in made.scores}
+    assert "one that reads no input" in verdict(made.model_copy(update={"scores": constant})).reason
+
+
+def test_what_was_not_measured(report) -> None:
+    empty = report.model_copy(update={"footprints": (), "latencies": (), "speedups": (), "comparisons": (), "scores": {}})
+    unmeasured = empty.model_copy(update={"recipe": {**report.recipe, "measure": False}})
+    assert verdict(unmeasured) == Verdict("unmeasured", verdict(unmeasured).sentence)
+    assert "measure: false" in verdict(unmeasured).sentence
+    absent = empty.model_copy(update={"absent": {"ort-cpu": "no such device"}})
+    assert verdict(absent).sentence == "ort-cpu was exported but not measured: no such device."
+    assert verdict(empty.model_copy(update={"plans": {}})).state == "unmeasured"
+
+
+def test_a_search_is_answered_by_its_choice(report) -> None:
+    def answer(difference: tuple[float, float, float] = (-0.001, -0.006, 0.003), **changes: Any) -> Verdict:
+        run = final_run(difference)
+        made = {"choice": selection(**changes), "comparisons": run.comparisons, "speedups": run.speedups, "data": run.data}
+        return verdict(with_figures(report).model_copy(update=made))
+
+    assert answer().state == "ship"
+    assert answer().sentence.startswith(
+        "Ship openvino-cpu int8: 2.4 × faster than openvino-f32 (2.3–2.5), 3.8 × smaller, F1 −0.1"
+    )
+    assert (answer(met=False).state, answer(met=False).sentence) == ("no", "Use openvino-cpu int8.")
+    assert answer((-0.02, -0.03, -0.011)).state == "no"
+    assert answer((-0.004, -0.02, 0.011)).state == "likely"
+    floating = selection(REFERENCE.model_copy(update={"state": "chosen"}), sentence="Use ort-cpu f32: 8 bits gain nothing.")
+    assert verdict(with_figures(report).model_copy(update={"choice": floating})).state == "no"
+
+
+def test_the_fastest_float_form_of_any_runtime_counts(report) -> None:
+    made = with_figures(report)
+    assert fastest_float(made) == "openvino-f32"
+    times = {"ort-cpu": [9.0, 10.0, 11.0] * 5, "openvino-bf16": [13.5, 15.0, 16.5] * 5}
+    more = [Latency(candidate=n, batch=1, sequence="data", samples_ms=ms, rows=15, tokens=99) for n, ms in times.items()]
+    over = speed_over(made.model_copy(update={"latencies": (*made.latencies, *more)}), "ort-cpu", "openvino-bf16")
+    assert over == speedup(1.5, 1.5, 1.5, "openvino-bf16").model_copy(update={"candidate": "ort-cpu"})
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (30, 9), (100, 39), (5000, 2430)])
+def test_the_interval_of_a_median_is_that_of_the_tables(count: int, left_out: int) -> None:
+    """Ranks of the sign test: 10 and 21 of 30 samples, 40 and 61 of 100."""
+    value, low, high = median([float(n) for n in range(count)])
+    assert value == (count - 1) / 2
+    assert (low, high) == (left_out, count - 1 - left_out)
+
+
+def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The arguments of a command, as the program itself reads them."""
+    program, name, *arguments = shlex.split(command)
+    assert program == "octobert"
+    context = GROUP.get_command(typer.Context(GROUP), name).make_context(name, arguments, parent=typer.Context(GROUP))
+    return dict(context.params)
+
+
+def test_commands_are_read_by_the_program(report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of packages, of float models, and of variants, whose recipe is the one that was tried."""
+    folder = "it's out"
+    assert commands.of_candidate(report, folder, "ort-cpu").startswith("octobert predict 'it'\"'\"'s out/ort-cpu' ")
+    for each in report.footprints:
+        assert parsed(commands.of_candidate(report, folder, each.candidate), monkeypatch)
+    choice = selection(recipe={**report.recipe, "choose": {}, "measure": True})
+    searched = report.model_copy(update={"choice": choice})
+    changed = choice.found[2].variant.model_copy(update={"changes": {"calibrate": "mse", "quantize.static.per_channel": False}})
+    given = parsed(commands.of_variant(searched, folder, changed), monkeypatch)
+    recipe = _recipe.recipe_of(given["model"], given["task"], given["data"], {"targets": given["targets"]}, given["changes"])
+    assert (recipe.calibrate.name, recipe.quantize.options, recipe.targets) == (
+        "mse",
+        {"per_channel": False},
+        ("openvino-cpu",),
+    )
+    assert recipe.data == loading.parse(report.recipe).data
+    assert str(given["out"]) == f"{folder}-openvino-cpu-int8-calibrate=mse"
+    assert commands.of_variant(searched, folder, choice.best.variant).startswith("octobert predict")
+
+
+def test_a_candidate_of_an_unknown_kind_has_no_command(report) -> None:
+    assert commands.of_candidate(report, "out", "my-runtime-f32") == ""
+    broken = report.model_copy(update={"recipe": {"model": "m"}})
+    assert commands.of_candidate(broken, "out", "ort-f32") == ""
+
+
+def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_meaning(report) -> None:
+    leaked = report.model_copy(update={"data": report.data.model_copy(update={"leaked_rows": 3, "dropped_rows": 2})})
+    page = markup_of(page_of(leaked))
+    first, rest = page[: page.index('class="notes"')], page[page.index('class="notes"') :]
+    assert verdict(leaked).sentence in first
+    assert report.environment.cpu in first
+    assert "3 calibration rows are also evaluation rows" in first
+    assert "2 calibration rows were dropped" in rest
