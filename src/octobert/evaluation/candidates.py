@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -293,6 +294,16 @@ def float_of(model: Opened, name: str, label: str | None = None, device: str | N
         chosen=device,
         outputs=model.floating.outputs,
     )
+
+
+def floating_of(model: Opened) -> tuple[Opened, FloatBaseline] | None:
+    """Return the float model of a finished model as a model of its own, and the baseline that it is; None if there is none."""
+    if model.floating is None:
+        return None
+    baseline, file = baseline_of(model.target), model.floating.path
+    entries = model.entries if baseline.target == model.target else SessionEntries()
+    own = replace(model, path=file, file=file, target=baseline.target, outputs=model.floating.outputs, entries=entries)
+    return replace(own, floating=None, manifest=None), baseline
 
 
 def open_float(

@@ -61,6 +61,7 @@ class Predictor:
         verify: compare the content of all files with the manifest first. Otherwise only the sizes of the model files are.
         device: for OpenVINO targets, the device to open the model on instead of the target's, as OpenVINO names it: `AUTO`,
             `GPU.1`, `MULTI:GPU,CPU`. Tuned settings are those of the target's device, and are not used then.
+        precision: of the float operators; None for what the target prefers.
 
     Raises:
         RecipeError: there is no such goal, or the streams and threads are too many for this machine.
@@ -85,6 +86,7 @@ class Predictor:
         allow_fallback: bool = False,
         verify: bool = False,
         device: str | None = None,
+        precision: str | None = None,
     ) -> None:
         goal = goal_named(goal)
         found = model if isinstance(model, Opened) else opened(Path(model))
@@ -106,6 +108,7 @@ class Predictor:
             allow_fallback=allow_fallback,
             entries=found.entries_on(device),
             device=device,
+            precision=precision,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
         self._engine = PerProcess(partial(_engine, found, goal, self.setting, options))

@@ -1,0 +1,37 @@
+"""`octobert compare OUT`: float against INT8, live, on a page in the browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octobert.cli import _show
+
+PANEL = _show.USE
+EXAMPLES = ("octobert compare out --open", "octobert compare out/ort-cpu --port 8123")
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="An output directory with packages, a package, or a merged folder.")],
+    target: Annotated[
+        list[str] | None, typer.Option(help="Show the package for this target only. Give it several times for several.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)] = 0,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    as_json: bool = _show.JSON_OPTION,
+) -> None:
+    """Ask the float model and the quantized one, side by side, in the browser. Needs octobert[web]. Ctrl-C ends it."""
+    from octobert.web.server import Server
+
+    server = Server(folder, port=port, targets=tuple(_show.split_names(target)))
+    if as_json:
+        _show.document({"address": server.address})
+    else:
+        _show.line(server.address)
+    _show.note("The page is for this machine only, and for whoever has its address. Ctrl-C ends it.")
+    if open_page and not webbrowser.open(server.address):
+        _show.note("No browser could be opened: open the address above.")
+    server.run()

@@ -1,0 +1,202 @@
+"""One text: both answers, their scores and times, the tokens; and the times of the same text at several lengths."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from octobert.core.errors import DataError
+from octobert.core.frozen import FrozenModel
+from octobert.data.tokenization import Encoded, EncodedTexts, Frame
+from octobert.tasks import Outputs
+from octobert.tasks._common import probabilities
+from octobert.web.models import FLOAT, INT8, Models, Pair
+
+Event = dict[str, Any]
+# Characters of a text or of all texts of a question. A question about a book would hold up everything else.
+MOST_CHARACTERS = 200_000
+# Tokens of a text that the page lists.
+_LISTED = 512
+# Parts of answers that are decisions; scores and vectors always differ a little.
+_DECIDED = ("label", "labels", "answer", "tags", "text")
+# Rounds of each length.
+_ROUNDS = 7
+_SHORTEST, _LONGEST = 16, 512
+# Numbers of each token state that the page shows; the states of one text are megabytes.
+_NUMBERS = 6
+
+
+class Ask(FrozenModel):
+    """A question.
+
+    Args:
+        model: name of the package.
+        input: as `octobert predict` takes it: a text, a pair, {"question", "context"}, {"text", "prompt"} or {"text", "top"}.
+        rounds: how often each model is timed.
+    """
+
+    model: str
+    input: str | tuple[str, ...] | dict[str, Any]
+    rounds: int = Field(default=5, ge=1, le=100)
+
+
+class Lengths(FrozenModel):
+    """The same text at several lengths. Args as in `Ask`."""
+
+    model: str
+    input: str | tuple[str, ...] | dict[str, Any]
+
+
+def ask(models: Models, asked: Ask) -> Iterator[Event]:
+    """Ask both models.
+
+    Yields:
+        {"sides", "opened", "tokens", …}: what answers and what is read; {"answers", "ms", "warm": true}: the answers, with
+        times that are not counted; {"ms"} for each round, in milliseconds by the name of the side; {"sentence"} for people.
+
+    Raises:
+        OctobertError: the model cannot be opened, or the input is not one of its task.
+    """
+    pair = models.pair(asked.model)
+    given = _given(asked.input)
+    text = pair.task.parse(given, where="the text")
+    encoded = pair.task.encode(pair.tokenizer, [text])
+    yield {**pair.said(), **_tokens(pair, encoded)}
+    results = pair.timed(0, lambda predictor: predictor([given])[0])
+    outputs = {side.name: side.predictor.outputs(encoded.flat) for side in pair.sides}
+    yield {
+        "answers": {name: _short(answer) for name, (answer, _) in results.items()},
+        "scores": {name: scores_of(pair, own) for name, own in outputs.items()},
+        "likeness": likeness(pair, outputs, encoded),
+        "ms": {name: ms for name, (_, ms) in results.items()},
+        "warm": True,
+    }
+    rounds: list[dict[str, float]] = []
+    for number in range(asked.rounds):
+        rounds.append({name: ms for name, (_, ms) in pair.timed(number, lambda predictor: predictor([given])).items()})
+        yield {"ms": rounds[-1]}
+    yield {"sentence": sentence({name: answer for name, (answer, _) in results.items()}, rounds)}
+
+
+def lengths(models: Models, asked: Lengths) -> Iterator[Event]:
+    """Time a text, repeated or cut to several lengths.
+
+    Yields:
+        {"lengths"}: all of them; then for each {"length", "ms": side → the time of each round}.
+
+    Raises:
+        OctobertError: the model cannot be opened, or the input is not one of its task.
+    """
+    pair = models.pair(asked.model)
+    text = pair.task.parse(_given(asked.input), where="the text")
+    content = np.concatenate([each.ids for each in pair.tokenizer.offsets(list(text))])
+    if not len(content):
+        raise DataError("the text has no tokens", where="the text", got=repr(text)[:60], fix="write words")
+    frame, most = pair.tokenizer.frame(1), min(pair.tokenizer.max_length, _LONGEST)
+    wanted = [n for n in (2**k for k in range(4, 10)) if frame.size < n <= most] or [most]
+    wanted += [most] if wanted[-1] < most else []
+    yield {**pair.said(), "lengths": wanted}
+    for length in wanted:
+        ids = np.resize(content, length - frame.size)
+        yield {"length": length, "ms": _times(pair, _row(frame, ids))}
+
+
+def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str, float]]) -> str:
+    """What came out, in a sentence.
+
+    Args:
+        answers: of both models, or of the quantized one alone.
+        rounds: their times in milliseconds.
+
+    Example:
+        >>> sentence({"float": {"label": "a"}, "int8": {"label": "a"}}, [{"float": 9.0, "int8": 3.0}])
+        'Both answer the same. Median of 1 round: 3 ms in 8 bits, 9 ms in float: 3 × as fast.'
+    """
+    ours = statistics.median(each[INT8] for each in rounds)
+    counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {ours:.3g} ms"
+    if FLOAT not in answers:
+        return f"The package has no float model to compare with. {counted}."
+    theirs, keys = statistics.median(each[FLOAT] for each in rounds), [k for k in _DECIDED if k in answers[FLOAT]]
+    same = all(answers[FLOAT][key] == answers[INT8].get(key) for key in keys)
+    said = "" if not keys else "Both answer the same. " if same else "The answers differ. "
+    speed = theirs / ours
+    how = f"{speed:.2g} × as fast" if speed >= 1 else f"{1 / speed:.2g} × slower"
+    return f"{said}{counted} in 8 bits, {theirs:.3g} ms in float: {how}."
+
+
+def _row(frame: Frame, content: np.ndarray) -> Encoded:
+    """Tokens between the special ones."""
+    ids = (frame.special[0], content, frame.special[-1])
+    types = (frame.special_types[0], np.full(len(content), frame.types[0]), frame.special_types[-1])
+    return Encoded(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), False)
+
+
+def _times(pair: Pair, row: Encoded) -> dict[str, list[float]]:
+    """Milliseconds of one row by the name of the side. The first round is not counted: runtimes compile or allocate then."""
+    rounds = [pair.timed(number, lambda predictor: predictor.outputs([row])) for number in range(-1, _ROUNDS)]
+    return {side.name: [each[side.name][1] for each in rounds[1:]] for side in pair.sides}
+
+
+def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:
+    """Class → probability of the one text of outputs; empty for tasks whose answers are no classes."""
+    if pair.facts.head not in ("sequence-classification", "next-sentence") or outputs["logits"].shape[-1] == 1:
+        return {}
+    answered = pair.task.answer(outputs, EncodedTexts([("",)], [[]]), 0, "")
+    if "scores" in answered:
+        return dict(answered["scores"])
+    likely = probabilities(outputs["logits"][0])
+    names = pair.task.labels if len(pair.task.labels) == len(likely) else [str(i) for i in range(len(likely))]
+    return {name: float(each) for name, each in zip(names, likely, strict=True)}
+
+
+def likeness(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> dict[str, Any] | None:
+    """How alike the two outputs are; None where one model answers alone."""
+    if len(outputs) < 2:
+        return None
+    found = pair.task.fidelity(outputs[INT8], outputs[FLOAT], encoded)
+    same = found.agreement if math.isfinite(found.agreement) else None
+    return {"name": found.name, "agreement": same, "error": found.error}
+
+
+def _given(given: Any) -> Any:
+    """An input as a predictor takes it.
+
+    Raises:
+        DataError: it is longer than a page should ask.
+    """
+    texts = given.values() if isinstance(given, Mapping) else [given] if isinstance(given, str) else given
+    count = sum(len(text) for text in texts if isinstance(text, str))
+    if count > MOST_CHARACTERS:
+        got, expected = f"{count:,} characters", f"at most {MOST_CHARACTERS:,}"
+        fix = "shorten it, or use octobert predict"
+        raise DataError("the text is too long", where="the text", got=got, expected=expected, fix=fix)
+    return given
+
+
+def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:
+    """The tokens of the first row, how many rows there are, and how much was cut."""
+    rows = encoded.rows[0]
+    first = rows[0]
+    listed = first.ids[:_LISTED].tolist()
+    truncated = any(row.truncated for row in rows)
+    total = sum(len(each.ids) for each in pair.tokenizer.offsets(list(encoded.texts[0]))) if truncated else None
+    return {
+        "tokens": [{"id": i, "piece": piece} for i, piece in zip(listed, pair.tokenizer.words(listed), strict=True)],
+        "read": sum(len(row) for row in rows),
+        "rows": len(rows),
+        "truncated": truncated,
+        "whole": total,
+        "limit": pair.tokenizer.max_length,
+    }
+
+
+def _short(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without most numbers of token states."""
+    if "states" not in answer:
+        return answer
+    return {**answer, "states": [state[:_NUMBERS] for state in answer["states"]], "size": len(answer["states"][0])}

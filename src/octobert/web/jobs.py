@@ -1,0 +1,218 @@
+"""Rows of a file: what both models answer, how often they agree, and how many rows a second they answer."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octobert.core.errors import DataError
+from octobert.data import readers
+from octobert.data.rows import ROW_NUMBER, Row
+from octobert.data.tokenization import Encoded, EncodedTexts, Text
+from octobert.tasks import Outputs
+from octobert.web.models import FLOAT, INT8, Models, Pair
+
+Event = dict[str, Any]
+# Rows of a step, and how long a step should take, so that the page moves and other work gets its turn.
+_FIRST, _MOST, _SHORT_MS, _LONG_MS = 8, 64, 250.0, 800.0
+
+
+def compare_rows(models: Models, name: str, file: str, content: bytes) -> Iterator[Event]:
+    """Answer the rows of a file with both models.
+
+    Args:
+        models: of the folder.
+        name: of the package.
+        file: name of the file; its suffix is the format.
+        content: of the file.
+
+    Yields:
+        {"rows", "labelled", "metric"}: what will be answered; then after each step {"done", "seconds", "timed", "agreement",
+        "likeness", "metrics", "changed"}. `changed` are the rows of the step with different answers. Seconds are those of rows
+        that are timed: the first step is answered once before, and not counted.
+
+    Raises:
+        DataError: the rows cannot be read, or do not fit the task.
+    """
+    pair = models.pair(name)
+    rows = _read(file, content)
+    gold = _gold(pair, rows, file)
+    # All rows are looked at before the first is answered, so that a wrong one is named now.
+    per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
+    metric = pair.facts.primary if gold and pair.facts.primary in pair.task.metrics else pair.task.primary if gold else None
+    yield {**pair.said(), "rows": len(rows), "labelled": bool(gold), "metric": metric}
+    job = _Job(pair, file, per_row, metric)
+    size, start = _FIRST, 0
+    while start < len(rows):
+        took = job.step(rows[start : start + size], gold[start : start + size])
+        start += size
+        size = min(2 * size, _MOST) if took < _SHORT_MS else max(1, size // 2) if took > _LONG_MS else size
+        yield job.event(last=start >= len(rows))
+
+
+@dataclass
+class _Job:
+    """What is known of the rows so far.
+
+    Args:
+        pair: the models.
+        file: for errors.
+        per_row: texts of a row.
+        metric: to compute; None for none.
+    """
+
+    pair: Pair
+    file: str
+    per_row: int
+    metric: str | None
+    done: int = 0
+    texts: int = 0
+    agreed: float = 0.0
+    likeness: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    changed: list[Event] = field(default_factory=list)
+    outputs: dict[str, list[Outputs]] = field(default_factory=dict)
+    items: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    encoded: list[EncodedTexts] = field(default_factory=list)
+    gold: list[Any] = field(default_factory=list)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether rows are compared with each other, once all are there."""
+        return self.pair.facts.head == "embedding"
+
+    def step(self, rows: Sequence[Row], gold: Sequence[Any]) -> float:
+        """Answer some rows. Returns milliseconds of the slower model."""
+        task, pair = self.pair.task, self.pair
+        encoded = task.encode(pair.tokenizer, task.inputs(rows, where=self.file))
+        if self.steps == 0:
+            pair.timed(0, lambda predictor: predictor.outputs(encoded.flat))
+        results = pair.timed(self.steps, lambda predictor: predictor.outputs(encoded.flat))
+        for name, (_, ms) in results.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + ms / 1e3
+        outputs: dict[str, Outputs] = {name: own for name, (own, _) in results.items()}
+        self.changed = self._compared(outputs, encoded, rows, gold) if len(outputs) > 1 else []
+        if self.embeds:
+            self.encoded.append(encoded)
+            self.gold += gold
+        elif self.metric is not None:
+            for name, own in outputs.items():
+                self.items.setdefault(name, []).append(task.items(own, encoded, gold))
+        if not task.per_token:
+            for name, own in outputs.items():
+                self.outputs.setdefault(name, []).append(own)
+        self.done, self.texts, self.steps = self.done + len(rows), self.texts + len(encoded.texts), self.steps + 1
+        return max(ms for _, ms in results.values())
+
+    def event(self, *, last: bool) -> Event:
+        """What the page shows after a step."""
+        if last and self.embeds:
+            self._compare_all()
+        task, metrics = self.pair.task, {}
+        for name, items in self.items.items():
+            if self.metric is not None:
+                metrics[name] = _finite(float(task.metrics[self.metric](np.concatenate(items))))
+        return {
+            "done": self.done,
+            "seconds": self.seconds,
+            "likeness": self.likeness,
+            "agreement": _finite(self._agreement()),
+            "metrics": metrics,
+            "changed": self.changed,
+        }
+
+    def _agreement(self) -> float:
+        if self.likeness == "correlation of scores":
+            ours, theirs = (_joined(self.outputs[name]) for name in (INT8, FLOAT))
+            return self.pair.task.fidelity(ours, theirs, EncodedTexts([], [])).agreement
+        return self.agreed / max(self.texts, 1)
+
+    def _compared(
+        self, outputs: dict[str, Outputs], encoded: EncodedTexts, rows: Sequence[Row], gold: Sequence[Any]
+    ) -> list[Event]:
+        """Count agreement, and return the rows with different answers."""
+        task = self.pair.task
+        found = task.fidelity(outputs[INT8], outputs[FLOAT], encoded)
+        self.likeness = found.name
+        self.agreed += (found.agreement if math.isfinite(found.agreement) else 1.0) * len(encoded.texts)
+        if self.embeds:
+            return []
+        events = []
+        for index, before, after in found.changed:
+            text = encoded.texts[index]
+            answers = {name: task.answer(own, encoded, index, text) for name, own in outputs.items()}
+            expected = task.expected(gold[index]) if len(gold) == len(rows) else None
+            number = rows[index].get(ROW_NUMBER, self.done + index + 1)
+            scores = {name: answer.get("score") for name, answer in answers.items()}
+            events.append(_changed(number, text, expected, before, after, scores))
+        return events
+
+    def _compare_all(self) -> None:
+        """Compare all texts with each other: ranks of documents, and metrics of embeddings."""
+        count, task = self.per_row, self.pair.task
+        texts: list[Text] = [text for part in range(count) for each in self.encoded for text in _part(each.texts, part, count)]
+        nothing: list[list[Encoded]] = [[] for _ in texts]
+        encoded = EncodedTexts(texts, nothing)
+        whole = {
+            name: {
+                key: np.concatenate([np.split(each[key], count)[part] for part in range(count) for each in parts])
+                for key in parts[0]
+            }
+            for name, parts in self.outputs.items()
+        }
+        if len(whole) > 1:
+            found = task.fidelity(whole[INT8], whole[FLOAT], encoded)
+            self.changed = [_changed(i + 1, texts[i], None, before, after, {}) for i, before, after in found.changed]
+        if self.metric is not None:
+            self.items = {name: [task.items(own, encoded, self.gold)] for name, own in whole.items()}
+
+
+def _changed(number: int, text: Text, expected: str | None, before: str, after: str, scores: dict[str, Any]) -> Event:
+    event = {"row": number, "texts": list(text), "expected": expected, "float": before, "int8": after}
+    return {**event, "float_score": scores.get(FLOAT), "int8_score": scores.get(INT8)}
+
+
+def _read(file: str, content: bytes) -> list[Row]:
+    """The rows of a file, which is on the disk only while it is read: the readers of octobert open files."""
+    suffix = Path(file).suffix.lower()
+    if suffix not in readers.FORMATS:
+        expected = ", ".join(readers.FORMATS)
+        raise DataError("the format is not known", where=file, got=suffix or "no suffix", expected=expected)
+    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+        path = Path(folder) / f"rows{suffix}"
+        path.write_bytes(content)
+        try:
+            return readers.numbered(readers.read_file(path))
+        except DataError as error:
+            error.where = error.where and error.where.replace(str(path), file)
+            raise
+
+
+def _gold(pair: Pair, rows: Sequence[Row], file: str) -> list[Any]:
+    """What is expected of each row; empty where the file does not say it."""
+    try:
+        gold = pair.task.gold(rows, where=file)
+    except DataError:
+        return []
+    return gold if len(gold) == len(rows) else []
+
+
+def _part(texts: Sequence[Text], part: int, count: int) -> Sequence[Text]:
+    """One column of texts that stand column by column."""
+    size = len(texts) // count
+    return texts[part * size : (part + 1) * size]
+
+
+def _joined(parts: Sequence[Outputs]) -> Outputs:
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

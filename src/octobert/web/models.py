@@ -1,0 +1,219 @@
+"""The packages of a folder, each with its float model: opened when they are asked, and again when they change on disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, TypeVar
+
+import numpy as np
+
+from octobert import targets
+from octobert.api.models import manifest, packages
+from octobert.core.errors import ModelError, OctobertError, TargetError, did_you_mean
+from octobert.core.files import file_stamp
+from octobert.core.results import PACKAGE_FILE, TaskFacts
+from octobert.data.tokenization import Tokenizer
+from octobert.evaluation.candidates import floating_of
+from octobert.inference import machines, package_zip
+from octobert.inference.opened import Opened, opened
+from octobert.inference.predictor import Predictor
+from octobert.tasks import Task
+
+T = TypeVar("T")
+FLOAT, INT8 = "float", "int8"
+# Before each turn of a model: the threads of the one before it still wait for work, and would slow it down.
+_PAUSE_S = 0.01
+# Packages that are open at the same time, with both of their models.
+_OPEN = 3
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models that are compared.
+
+    Args:
+        name: `float` or `int8`.
+        title: as in reports: `ort-f32` or `ort-cpu`.
+        predictor: the opened model.
+    """
+
+    name: str
+    title: str
+    predictor: Predictor
+
+    def facts(self) -> dict[str, Any]:
+        """What the page says of it."""
+        predictor = self.predictor
+        precision = predictor.opened.precision(predictor.precision)
+        tuned = predictor.setting.runtime_options or predictor.setting.threads or predictor.setting.streams > 1
+        return {
+            "name": self.name,
+            "title": self.title,
+            "device": predictor.device,
+            "precision": precision,
+            "tuned": bool(tuned),
+            "bytes": _size(predictor.opened),
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A package that is open: its float model, if it has one, and its quantized model.
+
+    Args:
+        name: of the package.
+        stamp: of its manifest, which tells whether it has changed.
+        sides: the float model first.
+        task: of both.
+        facts: of the task.
+        tokenizer: of both.
+        lists: vectors of lists of texts that were searched: digest → name of the side → [texts, size].
+    """
+
+    name: str
+    stamp: str
+    sides: tuple[Side, ...]
+    task: Task
+    facts: TaskFacts
+    tokenizer: Tokenizer
+    lists: OrderedDict[str, dict[str, np.ndarray]] = field(default_factory=OrderedDict)
+
+    def said(self) -> dict[str, Any]:
+        """What the page says of it, and what changes where the package does."""
+        return {"sides": [side.facts() for side in self.sides], "opened": self.stamp}
+
+    def turns(self, number: int) -> Sequence[Side]:
+        """The sides in the order of a round: the one that came first comes last in the next."""
+        return self.sides if number % 2 == 0 else self.sides[::-1]
+
+    def timed(self, number: int, call: Callable[[Predictor], T]) -> dict[str, tuple[T, float]]:
+        """Call both models, in the order of a round.
+
+        Returns:
+            name of the side → (result, milliseconds).
+        """
+        results = {}
+        for side in self.turns(number):
+            sleep(_PAUSE_S)
+            start = perf_counter()
+            result = call(side.predictor)
+            results[side.name] = (result, (perf_counter() - start) * 1e3)
+        return results
+
+
+class Models:
+    """The packages that a folder holds.
+
+    Args:
+        folder: an output directory, a package, its zip file, or a merged folder.
+        wanted: targets to show; none for all.
+
+    Raises:
+        ModelError: there is no package.
+        TargetError: there is no package for a target, or none that can run here.
+    """
+
+    def __init__(self, folder: Path, wanted: Sequence[str] = ()) -> None:
+        self._folder, self._wanted = folder, tuple(wanted)
+        self._open: OrderedDict[str, Pair] = OrderedDict()
+        self._started: dict[str, Path] = {}
+        listed = self.listed()
+        if not any(each["problem"] is None for each in listed):
+            raise TargetError("no package of the folder can be opened", where=str(folder), got=listed[0]["problem"])
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What the folder holds now, and whether it can run here.
+
+        Raises:
+            ModelError: there is no package.
+            TargetError: there is no package for a target.
+        """
+        found, preferred = self._found(), None
+        with contextlib.suppress(OctobertError):
+            preferred = machines.for_this_machine(self._folder)
+        entries = [{**_entry(name, path), "preferred": path == preferred} for name, path in found.items()]
+        known = [entry["target"] for entry in entries]
+        for target in self._wanted:
+            if target not in known:
+                what, fix = f'the folder has no package for the target "{target}"', did_you_mean(target, known)
+                raise TargetError(what, where=str(self._folder), fix=fix)
+        return [entry for entry in entries if not self._wanted or entry["target"] in self._wanted]
+
+    def pair(self, name: str) -> Pair:
+        """A package by its name, opened; again where it has changed.
+
+        Raises:
+            ModelError: it is not there, or not any more, or cannot be opened.
+            TargetError: its target cannot run here.
+        """
+        path = self._found().get(name)
+        if path is None or not (path / PACKAGE_FILE).is_file():
+            self._open.pop(name, None)
+            gone, fix = self._started.get(name), "make it again, or choose another one"
+            what = "the package is not there any more" if gone is not None else f'there is no package "{name}"'
+            raise ModelError(what, where=str(gone or self._folder), fix=fix)
+        stamp = file_stamp(path / PACKAGE_FILE)
+        own = self._open.pop(name, None)
+        if own is None or own.stamp != stamp:
+            own = _opened(name, path, stamp)
+        self._open[name] = own
+        while len(self._open) > _OPEN:
+            self._open.popitem(last=False)
+        return own
+
+    def _found(self) -> dict[str, Path]:
+        """Packages by name. A folder that is one package has it under its own name, also when it was deleted."""
+        folder = package_zip.folder_of(self._folder)
+        paths = packages(folder)
+        found = {path.resolve().name if path == folder else path.name: path for path in paths}
+        self._started = {**self._started, **found}
+        return found
+
+
+def _entry(name: str, path: Path) -> dict[str, Any]:
+    """What the page lists of a package."""
+    own = manifest(path)
+    task, problem = own.task, None
+    try:
+        probe = targets.load(own.target, where=str(path / PACKAGE_FILE)).probe()
+        problem = None if probe.available else f"the target {own.target} cannot run here: {probe.missing}"
+    except OctobertError as error:
+        problem = str(error)
+    return {
+        "name": name,
+        "target": own.target,
+        "task": task.name,
+        "head": task.head,
+        "labels": task.labels,
+        "texts": task.texts,
+        "prompts": list(task.prompts),
+        "problem": problem,
+    }
+
+
+def _opened(name: str, path: Path, stamp: str) -> Pair:
+    """Open a package and its float model.
+
+    Raises:
+        OctobertError: it cannot be opened.
+    """
+    model = opened(path)
+    quantized = Side(INT8, model.name, Predictor(model))
+    floating = floating_of(model)
+    sides: tuple[Side, ...] = (quantized,)
+    if floating is not None:
+        own, baseline = floating
+        sides = (Side(FLOAT, baseline.name, Predictor(own, precision=baseline.precision)), quantized)
+    task = quantized.predictor.task
+    return Pair(name, stamp, sides, task, model.facts(), model.tokenizer(task))
+
+
+def _size(model: Opened) -> int:
+    """Bytes of the files that a side opens."""
+    stem = model.file.name.removesuffix(".xml")
+    return sum(file.stat().st_size for file in model.file.parent.iterdir() if file.name.startswith(stem) and file.is_file())

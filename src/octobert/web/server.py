@@ -1,0 +1,98 @@
+"""The server of `octobert compare`: on the loopback interface of this machine, until it is interrupted."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from octobert.core.errors import RecipeError, TargetError
+
+if TYPE_CHECKING:
+    from octobert.web.models import Models
+
+HOST = "127.0.0.1"
+# Seconds that answers in progress have to end after Ctrl-C.
+_GRACE_S = 2
+
+
+class Server:
+    """A server that has its port and its address, and does not answer yet.
+
+    Args:
+        folder: an output directory, a package, its zip file, or a merged folder.
+        port: 0 for a free one.
+        targets: to show; none for all.
+
+    Raises:
+        ModelError: the folder has no package.
+        RecipeError: the port cannot be had.
+        TargetError: the packages of `octobert[web]` are not installed, or no package can run here.
+    """
+
+    def __init__(self, folder: Path, *, port: int = 0, targets: tuple[str, ...] = ()) -> None:
+        self._models = _models(folder, targets)
+        self._socket = _bound(port)
+        self._token = secrets.token_urlsafe(24)
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """Of the page, with its token."""
+        return f"http://{HOST}:{self.port}/{self._token}/"
+
+    def run(self) -> None:
+        """Answer until SIGINT or SIGTERM."""
+        import uvicorn
+
+        from octobert.web.app import app
+
+        # No log: addresses have the token, and tracebacks may quote texts.
+        config = uvicorn.Config(
+            app(self._models, token=self._token, port=self.port),
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = uvicorn.Server(config)
+        try:
+            self._server.run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            # uvicorn has ended everything, and passes the signal on.
+            pass
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """End `run`, from another thread."""
+        self._server.should_exit = True
+
+
+def _models(folder: Path, targets: tuple[str, ...]) -> Models:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        fix = 'pip install "octobert[web]"'
+        raise TargetError("the page needs packages that are not installed", got=f"no {error.name}", fix=fix) from error
+    from octobert.web.models import Models
+
+    return Models(folder, targets)
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket that listens, so that a browser that is opened now waits for the first answer."""
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.bind((HOST, port))
+        found.listen()
+    except (OSError, OverflowError) as error:
+        found.close()
+        got, fix = f"{port}: {getattr(error, 'strerror', None) or error}", "name another one, or leave it out for a free one"
+        raise RecipeError("the port cannot be had", where="--port", got=got, fix=fix) from error
+    return found

@@ -1,0 +1,100 @@
+// One text: the fields of the task, both answers, tokens, and the times of all questions so far.
+import { post } from "./api.js";
+import { side } from "./answers.js";
+import { clear, fail, fragment, onModel, remember, reopened, state } from "./state.js";
+import { times } from "./times.js";
+
+const byId = (id) => document.getElementById(id);
+const { element } = page;
+
+// Fields by what a model reads: name in the fragment, label, and whether it may stay empty.
+function fieldsOf(model) {
+  if (model.head === "question-answering") return [["text", "Question"], ["second", "Article"]];
+  if (model.head === "masked-lm") return [["text", "Text with a mask, such as [MASK] or <mask>"]];
+  const single = model.texts === 1 || ["token-classification", "embedding"].includes(model.head);
+  if (single) return [["text", "Text"]];
+  return [["text", "First text"], ["second", model.texts === 2 ? "Second text" : "Second text, where the model reads pairs", model.texts !== 2]];
+}
+
+function drawFields(model) {
+  const kept = { ...Object.fromEntries(fragment()), ...values() };
+  const fields = fieldsOf(model);
+  byId("fields").className = fields.length === 2 && model.head !== "question-answering" ? "two" : "";
+  byId("fields").replaceChildren(
+    ...fields.map(([name, label]) => element("div", {},
+      element("label", { htmlFor: `field-${name}` }, label),
+      element("textarea", { id: `field-${name}`, name, value: kept[name] ?? "", rows: name === "second" ? 4 : 2, onkeydown: sends }))),
+    ...(model.prompts.length ? [promptField(model, kept.prompt)] : []),
+  );
+  byId("sides").replaceChildren();
+  byId("sentence").textContent = "";
+  byId("read").hidden = true;
+  times.clear();
+}
+
+function promptField(model, chosen) {
+  const options = ["", ...model.prompts].map((name) => element("option", { value: name, selected: name === chosen }, name || "the model's own"));
+  return element("p", { className: "controls" }, element("label", { htmlFor: "field-prompt" }, "Prompt"),
+    element("select", { id: "field-prompt", name: "prompt" }, ...options));
+}
+
+function values() {
+  const found = [...byId("fields").querySelectorAll("[name]")].map((field) => [field.name, field.value]);
+  return Object.fromEntries(found.filter(([, value]) => value !== ""));
+}
+
+// The fields as octobert predict takes them.
+export function input() {
+  const { text = "", second, prompt } = values();
+  if (state.model.head === "question-answering") return { question: text, context: second ?? "" };
+  if (prompt) return { text, prompt };
+  return second === undefined && state.model.texts !== 2 ? text : [text, second ?? ""];
+}
+
+function sends(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("question").requestSubmit();
+}
+
+async function ask(event) {
+  event.preventDefault();
+  const button = byId("question").querySelector("button");
+  clear();
+  button.disabled = true;
+  byId("sentence").textContent = "Asking …";
+  remember(values());
+  const asked = { model: state.model.name, input: input(), rounds: Number(byId("rounds").value) || 5 };
+  try {
+    let sides = [];
+    await post("ask", JSON.stringify(asked), { onEvent: (found) => {
+      if (found.sides) {
+        sides = found.sides;
+        if (reopened(found)) times.clear();
+        tokens(found);
+      }
+      if (found.answers) byId("sides").replaceChildren(...sides.map((each) => side(each, found, asked.input)));
+      if (found.ms) times.add(sides, found);
+      if (found.sentence) byId("sentence").textContent = found.sentence;
+    } });
+  } catch (error) {
+    byId("sentence").textContent = "";
+    fail(error);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function tokens(found) {
+  const details = byId("read");
+  const parts = found.rows > 1 ? `, in ${found.rows} windows, of which this is the first` : "";
+  const cut = found.truncated ? ": the text was cut" : "";
+  details.querySelector("summary").textContent = `${found.read} tokens read${parts}${cut}`;
+  const listed = found.tokens.map(({ id, piece }) => element("span", { className: "token" }, piece, element("small", {}, id)));
+  const left = found.whole === null ? "" : ` of the ${found.whole} in the text`;
+  const mark = found.truncated ? element("span", { className: "token cut" }, `cut here: the model reads ${found.limit}${left}`) : null;
+  details.querySelector(".tokens").replaceChildren(...listed, ...(mark ? [mark] : []));
+  details.open ||= found.truncated;
+  details.hidden = false;
+}
+
+byId("question").addEventListener("submit", ask);
+onModel(drawFields);
