@@ -160,7 +160,7 @@ class Models:
         stamp = file_stamp(path / PACKAGE_FILE)
         own = self._open.pop(name, None)
         if own is None or own.stamp != stamp:
-            own = _opened(name, path, stamp)
+            own = paired(name, opened(path), stamp)
         self._open[name] = own
         while len(self._open) > _OPEN:
             self._open.popitem(last=False)
@@ -196,13 +196,12 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
     }
 
 
-def _opened(name: str, path: Path, stamp: str) -> Pair:
-    """Open a package and its float model.
+def paired(name: str, model: Opened, stamp: str) -> Pair:
+    """Open a model and its float model.
 
     Raises:
         OctobertError: it cannot be opened.
     """
-    model = opened(path)
     quantized = Side(INT8, model.name, Predictor(model))
     floating = floating_of(model)
     sides: tuple[Side, ...] = (quantized,)

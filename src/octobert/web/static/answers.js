@@ -7,7 +7,7 @@ const NAMES = { float: "Float", int8: "8 bits" };
 // facts are those of a side; found has the answers, scores and likeness of both; input is what was asked.
 export function side(facts, found, input) {
   const answer = found.answers[facts.name];
-  return element("article", { className: `side ${facts.name}` }, heading(facts), ...body(answer, found, facts.name, input),
+  return element("article", { className: `side of-${facts.name}` }, heading(facts), ...body(answer, found, facts.name, input),
     facts.name === "int8" && found.likeness ? like(found.likeness, answer) : null);
 }
 

@@ -48,7 +48,7 @@ function card(side, found) {
     const elsewhere = hit.other === null || hit.other === i + 1 ? "" : `; place ${hit.other} with the other model`;
     return element("li", {}, hit.text, element("span", { className: "muted" }, ` ${hit.score.toFixed(4)}${elsewhere}`));
   });
-  return element("article", { className: `side ${side.name}` }, heading(side), element("ol", {}, ...hits),
+  return element("article", { className: `side of-${side.name}` }, heading(side), element("ol", {}, ...hits),
     element("p", { className: "muted" }, `${number(d3.median(found.ms[side.name]))} ms for the query, median of ${found.ms[side.name].length}`));
 }
 
