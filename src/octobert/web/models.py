@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert import targets
 from octobert.api.models import manifest, packages
 from octobert.core.errors import ModelError, OctobertError, TargetError, did_you_mean
 from octobert.core.files import file_stamp
@@ -180,8 +179,7 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
     own = manifest(path)
     task, problem = own.task, None
     try:
-        probe = targets.load(own.target, where=str(path / PACKAGE_FILE)).probe()
-        problem = None if probe.available else f"the target {own.target} cannot run here: {probe.missing}"
+        opened(path).check_runs()
     except OctobertError as error:
         problem = str(error)
     return {

@@ -54,7 +54,7 @@ export async function refresh() {
 export function changed() {
   const { model } = state;
   if (!model) return;
-  const others = models.filter((each) => each.problem !== null).map((each) => ` ${each.name}: ${each.problem}.`);
+  const others = models.filter((each) => each.problem !== null).map((each) => ` ${each.problem}`);
   byId("about").textContent = `${model.task} on ${model.target}.${others.join("")}`;
   byId("note").hidden = true;
   listeners.forEach((listener) => listener(model));
