@@ -55,7 +55,7 @@ page.draw("rows", (() => {
       const fill = element("i", { className: "fill" });
       fill.style.width = `${100 * share}%`;
       return element("div", { className: chosen ? "share chosen" : "share" }, element("span", { className: "name" }, name),
-        element("span", { className: "bar", ariaHidden: "true" }, fill), element("span", { className: "number" }, share.toFixed(3)));
+        element("span", { className: "track", ariaHidden: "true" }, fill), element("span", { className: "number" }, share.toFixed(3)));
     }
 
     function neighbour([place, cosine, moved, right]) {
@@ -112,23 +112,18 @@ page.draw("rows", (() => {
     return words.map(quoted).join(" ");
   }
 
-  // The button that copies a row as a command; none for texts that were cut.
+  // The button that shows a row as a command and copies it; none for texts that were cut.
   function copier(data, row, candidate) {
     if (!data.form || !row.whole) return null;
-    const name = "copy as command";
-    const button = element("button", { type: "button", className: "copy", title: "octobert predict …" }, name);
-    button.addEventListener("click", async () => {
-      const text = command(data, row, candidate);
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "copied";
-        setTimeout(() => { button.textContent = name; }, 2000);
-      } catch {
-        // Browsers give the clipboard to some pages only: then the command is shown to be copied by hand.
-        const shown = element("pre", {}, text);
-        button.closest("li").append(shown);
-        getSelection().selectAllChildren(shown);
-      }
+    const button = element("button", { type: "button", className: "copy", title: "octobert predict …" }, "as command");
+    button.addEventListener("click", () => {
+      const shown = element("pre", { className: "command" }, command(data, row, candidate));
+      page.copyable(shown);
+      button.closest("li").append(shown);
+      button.remove();
+      const copy = shown.querySelector("button");
+      copy.focus();
+      copy.click();
     });
     return button;
   }
@@ -171,6 +166,7 @@ page.draw("rows", (() => {
       const range = found.length > PAGE ? `, ${(at + 1).toLocaleString("en")} to ${(at + part.length).toLocaleString("en")} shown` : "";
       count.textContent = `${found.length.toLocaleString("en")}${all} rows${range}`;
       for (const button of steps) {
+        button.hidden = candidate.rows.length <= PAGE;
         const next = at + PAGE * Number(button.dataset.step);
         button.disabled = next < 0 || next >= found.length;
       }
