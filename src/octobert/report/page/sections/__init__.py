@@ -21,6 +21,7 @@ ORDER = (
     "notes",
     "speed",
     "quality",
+    "rows",
     "choice",
     "layers",
     "executed",
