@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import numpy as np
-import onnx
 import pytest
 
 import octobert as library
@@ -29,6 +27,7 @@ from octobert.web.asking import Ask, Lengths
 from octobert.web.models import Models, paired
 from octobert.web.server import Server
 from tests.support.cli import octobert
+from tests.support.flips import prefer
 from tests.support.runs import TARGETS, pairs_of_sentences
 
 PAIR = ("he was good", "<script>alert(1)</script> she ' \" & was \u202egood")
@@ -184,12 +183,9 @@ def test_rows_are_judged_as_evaluate_judges_them(client, finished, tmp_path) -> 
 def test_rows_that_differ_have_both_answers(finished, tmp_path) -> None:
     package = Path(shutil.copytree(finished[1] / "ort-cpu", tmp_path / "ort-cpu"))
     names = library.manifest(package).task.labels
-    floating = onnx.load(package / "onnx" / "model.onnx")
-    bias = next(each for each in floating.graph.initializer if each.name == "classifier.bias")
     answers = {}
-    for sign, index in ((1, 0), (-1, 1)):
-        bias.CopyFrom(onnx.numpy_helper.from_array(np.array([9, -9], dtype=np.float32) * sign, "classifier.bias"))
-        onnx.save(floating, package / "onnx" / "model.onnx")
+    for index in (0, 1):
+        prefer(package, index)
         events = list(jobs.compare_rows(Models(package), "ort-cpu", "rows.csv", rows_of(20)))
         assert events[-1]["agreement"] == 1 - sum(len(event["changed"]) for event in events[1:]) / 20
         answers[index] = [row for event in events[1:] for row in event["changed"]]

@@ -57,7 +57,8 @@ def ask(models: Models, asked: Ask) -> Iterator[Event]:
 
     Yields:
         {"sides", "opened", "tokens", …}: what answers and what is read; {"answers", "ms", "warm": true}: the answers, with
-        times that are not counted; {"ms"} for each round, in milliseconds by the name of the side; {"sentence"} for people.
+        times that are not counted; {"ms"} for each round, in milliseconds by the name of the side; {"sentence",
+        "same"} for people.
 
     Raises:
         OctobertError: the model cannot be opened, or the input is not one of its task.
@@ -80,7 +81,8 @@ def ask(models: Models, asked: Ask) -> Iterator[Event]:
     for number in range(asked.rounds):
         rounds.append({name: ms for name, (_, ms) in pair.timed(number, lambda predictor: predictor([given])).items()})
         yield {"ms": rounds[-1]}
-    yield {"sentence": sentence({name: answer for name, (answer, _) in results.items()}, rounds)}
+    answers = {name: answer for name, (answer, _) in results.items()}
+    yield {"sentence": sentence(answers, rounds), "same": same(answers)}
 
 
 def lengths(models: Models, asked: Lengths) -> Iterator[Event]:
@@ -106,6 +108,14 @@ def lengths(models: Models, asked: Lengths) -> Iterator[Event]:
         yield {"length": length, "ms": _times(pair, _row(frame, ids))}
 
 
+def same(answers: Mapping[str, dict[str, Any]]) -> bool | None:
+    """Whether both models decide the same; None where one answers alone, or where answers are numbers only."""
+    keys = [key for key in _DECIDED if key in answers[INT8]]
+    if FLOAT not in answers or not keys:
+        return None
+    return all(answers[FLOAT].get(key) == answers[INT8][key] for key in keys)
+
+
 def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str, float]]) -> str:
     """What came out, in a sentence.
 
@@ -121,9 +131,8 @@ def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str
     counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {ours:.3g} ms"
     if FLOAT not in answers:
         return f"The package has no float model to compare with. {counted}."
-    theirs, keys = statistics.median(each[FLOAT] for each in rounds), [k for k in _DECIDED if k in answers[FLOAT]]
-    same = all(answers[FLOAT][key] == answers[INT8].get(key) for key in keys)
-    said = "" if not keys else "Both answer the same. " if same else "The answers differ. "
+    said = {True: "Both answer the same. ", False: "The answers differ. ", None: ""}[same(answers)]
+    theirs = statistics.median(each[FLOAT] for each in rounds)
     speed = theirs / ours
     how = f"{speed:.2g} × as fast" if speed >= 1 else f"{1 / speed:.2g} × slower"
     return f"{said}{counted} in 8 bits, {theirs:.3g} ms in float: {how}."

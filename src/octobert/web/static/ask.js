@@ -1,7 +1,7 @@
 // One text: the fields of the task, both answers, tokens, and the times of all questions so far.
 import { post } from "./api.js";
 import { side } from "./answers.js";
-import { clear, fail, fragment, onModel, remember, reopened, state } from "./state.js";
+import { clear, fail, fragment, number, onModel, remember, reopened, state } from "./state.js";
 import { times } from "./times.js";
 
 const byId = (id) => document.getElementById(id);
@@ -27,7 +27,7 @@ function drawFields(model) {
     ...(model.prompts.length ? [promptField(model, kept.prompt)] : []),
   );
   byId("sides").replaceChildren();
-  byId("sentence").textContent = "";
+  say("");
   byId("read").hidden = true;
   times.clear();
 }
@@ -60,26 +60,41 @@ async function ask(event) {
   const button = byId("question").querySelector("button");
   clear();
   button.disabled = true;
-  byId("sentence").textContent = "Asking …";
+  say("Asking …");
   remember(values());
   const asked = { model: state.model.name, input: input(), rounds: Number(byId("rounds").value) || 5 };
   try {
     let sides = [];
+    let rounds = [];
     await post("ask", JSON.stringify(asked), { onEvent: (found) => {
       if (found.sides) {
         sides = found.sides;
         if (reopened(found)) times.clear();
         tokens(found);
       }
+      if (found.answers) rounds = [];
       if (found.answers) byId("sides").replaceChildren(...sides.map((each) => side(each, found, asked.input)));
       if (found.ms) times.add(sides, found);
-      if (found.sentence) byId("sentence").textContent = found.sentence;
+      if (found.ms && !found.warm) took(sides, rounds = [...rounds, found.ms]);
+      if (found.sentence) say(found.sentence, found.same === false);
     } });
   } catch (error) {
-    byId("sentence").textContent = "";
+    say("");
     fail(error);
   } finally {
     button.disabled = false;
+  }
+}
+
+function say(text, warns = false) {
+  byId("sentence").textContent = text;
+  byId("sentence").className = warns ? "warn" : "";
+}
+
+function took(sides, rounds) {
+  for (const { name } of sides) {
+    const own = rounds.map((round) => round[name]);
+    byId("sides").querySelector(`.of-${name} .ms`).textContent = `${number(d3.median(own))} ms (${number(d3.min(own))} to ${number(d3.max(own))})`;
   }
 }
 

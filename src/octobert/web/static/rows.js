@@ -1,11 +1,12 @@
 // Rows of a file: agreement, rows per second and the rows that differ, while both models answer them.
 import { post, wasCancelled } from "./api.js";
 import { clear, fail, number, onModel, reopened, state } from "./state.js";
-import { times } from "./times.js";
+import { scale, times } from "./times.js";
 
 const byId = (id) => document.getElementById(id);
 const { element } = page;
 const figure = byId("growth");
+const speed = byId("speed");
 // Rows of the table; the CSV file has all of them.
 const LISTED = 200;
 let work = null;
@@ -27,7 +28,7 @@ async function compare() {
   try {
     const [name, content] = given();
     begin();
-    const job = { points: [], changed: [], rows: 0, sides: [], name, chart: null };
+    const job = { points: [], changed: [], rows: 0, sides: [], name, chart: null, speed: null };
     const query = new URLSearchParams({ model: state.model.name, name });
     await post(`rows?${query}`, content, { signal: work.signal, onEvent: (found) => (found.rows ? started(job, found) : grown(job, found)) });
     byId("rows-status").textContent = `All ${number(job.rows, 9)} rows of ${name} are done.`;
@@ -65,6 +66,9 @@ function grown(job, found) {
   byId("progress").value = found.done;
   byId("rows-status").textContent = `${number(found.done, 9)} of ${number(job.rows, 9)} rows of ${job.name}`;
   tiles(job, found);
+  speed.hidden = false;
+  job.speed ??= speeds(job);
+  job.speed.redraw();
   if (found.agreement !== null && job.sides.length > 1) {
     figure.hidden = false;
     job.chart ??= chart(job, found.likeness);
@@ -74,8 +78,8 @@ function grown(job, found) {
 }
 
 function point(job, found) {
-  const speeds = job.sides.map((side) => [`${side.name} rows/s`, found.done / found.seconds[side.name]]);
-  return { rows: found.done, agreement: found.agreement, flips: job.changed.length + found.changed.length, ...Object.fromEntries(speeds) };
+  const rates = job.sides.map((side) => [`${side.name} rows/s`, found.done / found.seconds[side.name]]);
+  return { rows: found.done, agreement: found.agreement, flips: job.changed.length + found.changed.length, ...Object.fromEntries(rates) };
 }
 
 function tiles(job, found) {
@@ -110,6 +114,21 @@ function chart(job, likeness) {
   return made;
 }
 
+function speeds(job) {
+  const { domain, range } = scale(job.sides);
+  const points = () => job.sides.flatMap((side) => job.points.map((p) => ({ rows: p.rows, model: side.title, speed: p[`${side.name} rows/s`] })));
+  return page.chart(speed, "Rows per second over the rows so far, by model", (width) => ({
+    width, height: 200, marginLeft: 48, marginRight: 76, marginBottom: 38,
+    x: { label: "rows", domain: [0, job.rows] },
+    y: { label: "rows/s", grid: true, zero: true, ticks: 4 },
+    color: { domain, range },
+    marks: [
+      Plot.line(points(), { x: "rows", y: "speed", z: "model", stroke: "model", strokeWidth: 2 }),
+      Plot.text(points(), Plot.selectLast({ x: "rows", y: "speed", z: "model", text: "model", textAnchor: "start", dx: 8, fill: "currentColor" })),
+    ],
+  }));
+}
+
 function list(job, changed) {
   const holder = byId("changed");
   const texts = d3.max(job.changed, (row) => row.texts.length);
@@ -136,7 +155,8 @@ function shown(value) {
 }
 
 function reset() {
-  byId("tiles").hidden = byId("changed").hidden = figure.hidden = true;
+  byId("tiles").hidden = byId("changed").hidden = figure.hidden = speed.hidden = true;
+  speed.replaceChildren(speed.querySelector("figcaption"));
   byId("changed").querySelector("tbody").replaceChildren();
   figure.replaceChildren(figure.querySelector("figcaption"));
   byId("rows-status").textContent = "";
