@@ -9,6 +9,7 @@ const figure = byId("growth");
 const speed = byId("speed");
 // Rows of the table; the CSV file has all of them.
 const LISTED = 200;
+const REDRAWN_MS = 200;
 let work = null;
 let dropped = null;
 
@@ -28,7 +29,7 @@ async function compare() {
   try {
     const [name, content] = given();
     begin();
-    const job = { points: [], changed: [], rows: 0, sides: [], name, chart: null, speed: null };
+    const job = { points: [], changed: [], rows: 0, sides: [], name, chart: null, speed: null, timer: null, found: null };
     const query = new URLSearchParams({ model: state.model.name, name });
     await post(`rows?${query}`, content, { signal: work.signal, onEvent: (found) => (found.rows ? started(job, found) : grown(job, found)) });
     byId("rows-status").textContent = `All ${number(job.rows, 9)} rows of ${name} are done.`;
@@ -65,16 +66,27 @@ function grown(job, found) {
   job.changed.push(...found.changed);
   byId("progress").value = found.done;
   byId("rows-status").textContent = `${number(found.done, 9)} of ${number(job.rows, 9)} rows of ${job.name}`;
-  tiles(job, found);
+  job.found = found;
+  // Of many short steps, only some are drawn.
+  if (job.timer === null || found.done === job.rows) draw(job);
+  if (found.changed.length) list(job, found.changed);
+}
+
+function draw(job) {
+  clearTimeout(job.timer);
+  const drawn = job.points.length;
+  job.timer = setTimeout(() => {
+    job.timer = null;
+    if (job.points.length > drawn) draw(job);
+  }, REDRAWN_MS);
+  tiles(job, job.found);
   speed.hidden = false;
   job.speed ??= speeds(job);
   job.speed.redraw();
-  if (found.agreement !== null && job.sides.length > 1) {
-    figure.hidden = false;
-    job.chart ??= chart(job, found.likeness);
-    job.chart.redraw();
-  }
-  if (found.changed.length) list(job, found.changed);
+  if (job.found.agreement === null || job.sides.length === 1) return;
+  figure.hidden = false;
+  job.chart ??= chart(job, job.found.likeness);
+  job.chart.redraw();
 }
 
 function point(job, found) {
