@@ -256,7 +256,7 @@ def test_the_winner_and_the_frontier_are_listed_of_many_variants() -> None:
     assert lines[4].startswith("→ openvino-cpu int8")
     assert any(line.startswith("• ort-cpu int8 dynamic") for line in lines)
     assert len([line for line in lines if "-cpu" in line]) == 21
-    assert lines[-1].strip() == "and 13 more: see report.html"
+    assert lines[-2:] == ["and 13 more: see report.html", "report.html also shows: MB, peak MB, rows, why"]
 
 
 def test_names_from_files_are_shown_and_not_obeyed() -> None:
@@ -264,7 +264,7 @@ def test_names_from_files_are_shown_and_not_obeyed() -> None:
     choice = selection(enemy, REFERENCE)
     assert "[/red]␛[31m�" in table_of(choice)
     stream = io.StringIO()
-    PlainConsole(file=stream, width=80).print(*terminal.chosen(choice.model_copy(update={"sentence": enemy.variant.name})))
+    PlainConsole(file=stream, width=80).print(*terminal.notes([enemy.variant.name], [enemy.variant.name]))
     assert "\x1b" not in stream.getvalue()
 
 

@@ -16,6 +16,7 @@ from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.report import plans, summary, terminal, times
+from octobert.report.verdict import STATES, verdict
 from tests.support.pages import markup_of, page_of
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
@@ -218,20 +219,20 @@ def test_layers_that_are_alike_are_shown_once_and_no_rows_look_alike(report) -> 
     decisions = [d for number in range(11) for d in layer(number)] + last
     deep = one.model_copy(update={"decisions": tuple(decisions)})
     text = narrow(plans.plan_table(deep))
-    assert "encoder.layer.0–10" in text
-    assert "encoder.layer.11" in text
-    assert "too sensitive" in text
-    assert len(text.splitlines()) < 2.5 * len(first) + 20
+    usual, others = text.split("encoder.layer.11 as 0–10, but")
+    assert "encoder.layer.0–10" in usual
+    assert "too sensitive" in others
+    modules = {decision.site.module for decision in first}
+    assert len(text.splitlines()) < 2 * len(modules) + 25
+    keys = [line.split()[0] for line in usual.splitlines() if line.startswith("  ") and line.strip()]
+    assert sorted(keys) == sorted({module.split("layer.0.")[1] for module in modules})
+    # Only the modules that are float in the last layer alone.
+    assert {line.split()[0] for line in others.splitlines() if line.startswith("  ") and line.strip()} < set(keys)
     whole = narrow(plans.plan_table(deep, every=True))
     assert [f"encoder.layer.{n}" in whole for n in range(12)] == [True] * 12
     for shown_text in (text, whole):
         assert "…" not in shown_text
         assert max(map(len, shown_text.splitlines())) <= 80
-    rows = [
-        line.split()[:2] for line in text.split("encoder.layer.11")[0].splitlines() if line.startswith("  ") and line.strip()
-    ]
-    keys = [tuple(row) for row in rows if "." in row[0]]
-    assert len(keys) == len(set(keys)) == len(first)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_training_is_a_sentence(report) -> None:
 
 def test_an_exported_model_is_compared_with_what_was_trained(report) -> None:
     simulated = Simulated(name="agreement", agreement=0.995, error=0.0123, rows=1200)
-    sentence = summary.verdicts(report.model_copy(update={"simulations": {"ort-cpu": simulated}}))[-1]
+    (sentence,) = summary.outcomes(report.model_copy(update={"simulations": {"ort-cpu": simulated}}))
     assert "on 1,200 rows: agreement 99.50%, root mean square difference of outputs 0.0123." in sentence
 
 
@@ -313,18 +314,23 @@ def test_what_limits_the_results_is_a_warning(report) -> None:
     ]
 
 
-def test_the_terminal_shows_every_model_and_every_sentence(report) -> None:
-    text = shown(terminal.render(report))
+def test_the_terminal_shows_the_answer_every_model_what_limits_the_figures_and_three_notes(report) -> None:
+    answer, text = verdict(report), shown(terminal.render(report))
     for model in summary.model_results(report):
         assert model.name in text
-    for sentence in (*summary.verdicts(report), *summary.warnings(report)):
-        assert sentence in text
-    assert "agreement with float" in text
+    assert text.startswith(f"{STATES[answer.state][0]} {answer.sentence}")
+    for sentence in summary.caveats(report):
+        assert f"! {sentence}" in text
+    assert text.count("• ") == 3
+    others = {*summary.verdicts(report), *summary.limitations(report)}
+    assert sum(sentence in text for sentence in others) == 3
+    assert text.endswith(f"… and {len(others) - 3} more notes: report.html")
 
 
 def test_a_report_without_measurements_says_so(report) -> None:
-    empty = report.model_copy(update={"footprints": (), "latencies": (), "comparisons": (), "scores": {}})
-    assert "Nothing was measured (measure: false)." in shown(terminal.render(empty))
+    recipe = {**report.recipe, "measure": False}
+    empty = report.model_copy(update={"recipe": recipe, "footprints": (), "latencies": (), "comparisons": (), "scores": {}})
+    assert shown(terminal.render(empty)).startswith("? Nothing was measured (measure: false), so no figures say whether")
     assert "<h2>Speed</h2>" not in page_of(empty)
 
 
@@ -336,7 +342,7 @@ def test_the_page_has_every_sentence_and_loads_nothing(report) -> None:
     assert summary.search_text(SEARCH) in text
     assert "layer.1.ffn" in text
     assert not re.search(r"<script|https?://|<link|<img", page)
-    assert "layers × parts of ort-cpu" in text
+    assert "Sensitivity: ort-cpu" in text
 
 
 @pytest.mark.parametrize(

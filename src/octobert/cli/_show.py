@@ -6,7 +6,9 @@ import functools
 import inspect
 import json
 import logging
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ MAKE, USE, LOOK = "Make models", "Use models", "Look up and clean up"
 PANELS = (MAKE, USE, LOOK)
 # Groups of options.
 RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
+
+# Columns that a text beside its name always gets.
+_LEAST = 20
 
 CACHE_HELP = "Folder where the runtime stores compiled models, to open them faster the next time."
 RUNTIME_LOG_HELP = "Print the runtime's log on stderr."
@@ -90,6 +95,19 @@ def show_log() -> None:
 def line(text: str = "", *, err: bool = False) -> None:
     """Print a text: everything that commands print and that is neither JSON nor a table."""
     typer.echo(printable(text), err=err)
+
+
+def item(name: str, text: str, *, column: int) -> None:
+    """Print a text beside its name. In a terminal, its further lines begin below the first one.
+
+    Args:
+        column: width of the names.
+    """
+    head, lines = f"{name:<{column}} ", [text]
+    if sys.stdout.isatty():
+        room = max(_LEAST, shutil.get_terminal_size().columns - len(head))
+        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    line(head + f"\n{'':<{len(head)}}".join(lines))
 
 
 class _LogLines(logging.StreamHandler[Any]):

@@ -74,6 +74,9 @@ def command(
     target: _models.Target = None,
     tokenizer: _models.Tokenizer = None,
     reference: _models.Reference = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print all columns, in several tables where the terminal is narrow.")
+    ] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
     """Time packages and model files, and their float models, in turn, each in a process of its own."""
@@ -110,7 +113,7 @@ def command(
         *times.timings(result.throughputs, result.footprints, result.ratios, result.precisions),
     ]
     sentences = [sentence for line in lines for sentence in times.speed(line)]
-    table = terminal.latency_table(lines, times.shapes(result.latencies))
+    table = terminal.latency_table(lines, times.shapes(result.latencies), elsewhere="--all", every=every)
     ran_on = [f"{f.candidate} ran on {f.device}." for f in result.footprints if device]
     how = times.how(result.settings, result.throughputs)
     _show.render(table, *terminal.notes([*sentences, *ran_on, *how], times.noise(result.latencies, result.load)))

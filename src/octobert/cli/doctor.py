@@ -18,12 +18,13 @@ def command(as_json: bool = _show.JSON_OPTION) -> None:
         targets = {name: probe.model_dump(mode="json") for name, probe in probes.items()}
         _show.document({"environment": here.model_dump(mode="json"), "targets": targets, "findings": findings})
         return
-    _show.line(f"{here.cpu}, {here.cores} cores, {here.memory_bytes / 2**30:.1f} GiB, {here.system}, Python {here.python}")
-    _show.line(f"CPU features for 8-bit arithmetic: {', '.join(here.features) or 'none'}")
+    machine = f"{here.cpu}, {here.cores} cores, {here.memory_bytes / 2**30:.1f} GiB, {here.system}, Python {here.python}"
+    _show.item("Machine", machine, column=10)
+    _show.item("Features", f"for 8-bit arithmetic: {', '.join(here.features) or 'none'}", column=10)
     for name, version in here.versions.items():
         _show.line(f"  {name:<14} {version}")
     for name, probe in probes.items():
         state = "ready" if probe.available else "; ".join(filter(None, (probe.missing, probe.install)))
-        _show.line(f"  {name:<14} {state}")
+        _show.item(f"  {name}", state, column=16)
     for finding in findings:
-        _show.line(f"- {finding}")
+        _show.item("-", finding, column=1)

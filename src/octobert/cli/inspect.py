@@ -33,7 +33,11 @@ def command(
     ] = 0,
     repeats: Annotated[int, typer.Option(min=3, help="With --runtime: profiled runs, and rounds of timing.")] = 20,
     every: Annotated[
-        bool, typer.Option("--all", help="Print each layer by itself, with its ranges. Default: layers that are alike once.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Print each layer and value by itself. Default: layers that are alike once, and the slowest operators.",
+        ),
     ] = False,
     target: _models.Target = None,
     reference: _models.Reference = None,
@@ -73,14 +77,14 @@ def _print_plans(folders: list[Path], *, every: bool, as_json: bool) -> None:
         if manifest.sensitivity is not None:
             _show.render(plans.sensitivity_table(manifest.sensitivity, every=every))
         if manifest.search is not None:
-            _show.render(terminal.trials_table(manifest.search))
+            _show.render(terminal.trials_table(manifest.search, every=every))
     if not every:
-        _show.note("--all shows each layer and value by itself, with its range.")
+        _show.note("--all shows each layer and value by itself, with its range, and all trials of a search.")
 
 
 def _print_runtime(folders: list[Path], shape: dict[str, Any], *, every: bool, as_json: bool) -> None:
     import octobert
-    from octobert.report import inspected
+    from octobert.report import inspected, terminal
 
     with _show.progress() as progress:
         inspections = [octobert.inspect(folder, progress=progress, **shape) for folder in folders]
@@ -88,6 +92,6 @@ def _print_runtime(folders: list[Path], shape: dict[str, Any], *, every: bool, a
         _show.document([inspection.model_dump(mode="json") for inspection in inspections])
         return
     for inspection in inspections:
-        _show.render(*inspected.tables(inspection, every=every))
-        for sentence in inspection.answers:
-            _show.line(f"• {sentence}")
+        _show.render(*terminal.notes(inspection.answers, ()), *inspected.tables(inspection, every=every))
+    if not every:
+        _show.note("--all shows each layer by itself with its operators, and all types of operators.")

@@ -24,8 +24,8 @@ def command(
         _show.document([{"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()])
         return
     for key, placement in placements.items():
-        _show.line(f"{key:<18} {placement.description}")
+        _show.item(key, placement.description, column=18)
         if name:
-            _show.line(f"{'':<18} in 8 bits: {', '.join(placement.kinds)}")
+            _show.item("", f"in 8 bits: {', '.join(placement.kinds)}", column=18)
             for role, why in placement.because.items():
-                _show.line(f"{'':<18} float: {role:<18} {why}")
+                _show.item("", f"float: {role:<18} {why}", column=18)

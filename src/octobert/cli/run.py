@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,7 +126,10 @@ def print_report(report: Report, out: Path, *, as_json: bool) -> None:
 
     _show.render(terminal.render(report))
     _show.line(f"\nReport   {out / 'report.html'}")
+    _show.line(f"  open   {shlex.join(['octobert', 'report', str(out), '--open'])}")
     _print_models(report, out)
+    if set(report.plans) - set(report.absent):
+        _show.line(f"  live   {shlex.join(['octobert', 'compare', str(out), '--open'])}")
     _check_criterion(report)
 
 

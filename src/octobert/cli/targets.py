@@ -28,6 +28,6 @@ def command(
         return
     for capabilities, probe in targets:
         state = f"ready, {capabilities.runtime} {probe.version}" if probe.available else f"missing: {probe.missing}"
-        _show.line(f"{capabilities.name:<14} {capabilities.description} ({capabilities.status}); {state}")
+        _show.item(capabilities.name, f"{capabilities.description} ({capabilities.status}); {state}", column=14)
         if probe.install:
-            _show.line(f"{'':<14} install it with: {probe.install}")
+            _show.item("", f"install it with: {probe.install}", column=14)

@@ -22,5 +22,5 @@ def command(as_json: bool = _show.JSON_OPTION) -> None:
         )
         return
     for name, task in tasks.items():
-        _show.line(f"{name:<22} {task.DESCRIPTION}")
-        _show.line(f"{'':<22} options: {', '.join(task.Options.model_fields)}")
+        _show.item(name, task.DESCRIPTION, column=22)
+        _show.item("", f"options: {', '.join(task.Options.model_fields)}", column=22)

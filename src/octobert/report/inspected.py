@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 
 from octobert.core.profile import Inspection, Operator, Profile
 from octobert.report.plans import layers_text
-from octobert.report.tables import FittedTable
+from octobert.report.tables import Column, FittedTable
 from octobert.report.terminal import table_of
 
 _FLOAT = "float ms"
+# Types of operators and products that are listed unless all are asked for.
+_TYPES, _FALLBACKS = 8, 4
 _Key = tuple[str, str]
 
 
 def tables(inspection: Inspection, *, every: bool = False) -> tuple[FittedTable, ...]:
-    """Return the operators of each layer, the time of each type of operator, and the products that ran in float.
+    """Return the time of each part of the model, the time of each type of operator, and the products that ran in float.
 
     Args:
         inspection: to show.
-        every: each layer by itself. Otherwise layers with the same operators are shown once, with their times added up.
+        every: each layer by itself with its operators, all types of operators and all products. Otherwise parts of the layers
+            whose products ran alike are added up, and only the slowest types and the first products are shown.
     """
-    shown = (_layer_table(inspection, every=every), _type_table(inspection))
-    return (*shown, _fallback_table(inspection)) if inspection.fallbacks else shown
+    shown = (_layer_table(inspection, every=every), _type_table(inspection, every=every))
+    return (*shown, _fallback_table(inspection, every=every)) if inspection.fallbacks else shown
 
 
 def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
@@ -29,12 +32,15 @@ def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
         f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
         f"{inspection.threads} threads: fastest of {inspection.profile.runs} profiled runs"
     )
-    table = table_of(title, ("layers", "part", "operators", "products"), ("conversions", "ms", _FLOAT), keys=2)
+    operators_column = ("operators",) if every else ()
+    table = table_of(title, ("layers", "part", *operators_column, "products"), keys=2)
+    table.columns += [Column("conversions", number=True, optional=int(not every)), Column("ms", number=True)]
+    table.columns.append(Column(_FLOAT, number=True))
     quantized = _grouped(inspection.profile.operators, _place)
     floats = _grouped(inspection.floating.operators if inspection.floating else (), _place)
     groups: dict[tuple[object, ...], list[_Key]] = {}
     for place, operators in quantized.items():
-        alike = (place,) if every or not place[0] else (place[1], *_counted(operators), "", *_products(operators))
+        alike = (place,) if every or not place[0] else (place[1], *_products(operators))
         groups.setdefault(alike, []).append(place)
     for places in groups.values():
         operators = [operator for place in places for operator in quantized[place]]
@@ -43,7 +49,7 @@ def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
         table.add_row(
             layers_text(int(place[0]) for place in places if place[0]),
             places[0][1] or "(unnamed)",
-            ", ".join(_counted(first)),
+            *((", ".join(_counted(first)),) if every else ()),
             ", ".join(_products(first)),
             str(sum(operator.kind == "conversion" for operator in operators) or ""),
             f"{_ms(operators):.2f}",
@@ -57,19 +63,25 @@ def _products(operators: Iterable[Operator]) -> list[str]:
     return list(dict.fromkeys(f"{o.kernel or o.type} {o.precision}" for o in operators if o.kind == "product"))
 
 
-def _type_table(inspection: Inspection) -> FittedTable:
-    """Each type of operator in each precision, the slowest first."""
-    table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share", "float count", _FLOAT))
+def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
+    """Each type of operator in each precision, the slowest in one of the models first; those that take little time together."""
+    table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share"))
+    table.columns += [Column("float count", number=True, optional=int(not every)), Column(_FLOAT, number=True)]
     quantized = _grouped(inspection.profile.operators, _type)
     floats = _grouped(inspection.floating.operators if inspection.floating else (), _type)
-    times = {key: _ms(quantized.get(key, ())) for key in (*quantized, *floats)}
-    for key in sorted(times, key=lambda k: -times[k]):
-        operators, float_operators = quantized.get(key, []), floats.get(key, [])
+    times = {key: max(_ms(quantized.get(key, ())), _ms(floats.get(key, ()))) for key in (*quantized, *floats)}
+    slowest = sorted(times, key=lambda k: -times[k])
+    rows = [(key, [key]) for key in (slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES])]
+    rest = slowest[len(rows) :]
+    rows += [((f"{len(rest)} others (--all)", ""), rest)] if rest else []
+    for names, keys in rows:
+        operators = [operator for key in keys for operator in quantized.get(key, ())]
+        float_operators = [operator for key in keys for operator in floats.get(key, ())]
         table.add_row(
-            *key,
+            *names,
             str(len(operators)) if operators else "",
-            f"{times[key]:.2f}" if operators else "",
-            f"{inspection.profile.split.share(times[key]):.1%}" if operators else "",
+            f"{_ms(operators):.2f}" if operators else "",
+            f"{inspection.profile.split.share(_ms(operators)):.1%}" if operators else "",
             str(len(float_operators)) if float_operators else "",
             f"{_ms(float_operators):.2f}" if float_operators else "",
             style="bold" if any(operator.integer for operator in operators) else "",
@@ -85,10 +97,12 @@ def _total(profile: Profile) -> tuple[str, str]:
     return str(len(profile.operators)), f"{profile.split.total_ms:.2f}"
 
 
-def _fallback_table(inspection: Inspection) -> FittedTable:
+def _fallback_table(inspection: Inspection, *, every: bool) -> FittedTable:
     table = table_of("Quantized in the file, computed in float", ("product", "operator", "reason"))
-    for fallback in inspection.fallbacks:
+    for fallback in inspection.fallbacks if every else inspection.fallbacks[:_FALLBACKS]:
         table.add_row(fallback.name, fallback.operator, fallback.why or "unknown: neither the file nor the runtime shows it")
+    left = 0 if every else len(inspection.fallbacks) - _FALLBACKS
+    table.caption = f"and {left} more products: --all" if left > 0 else None
     return table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from rich.text import Text
@@ -11,13 +11,13 @@ from rich.text import Text
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.results import Sensitivity
 from octobert.core.sweep import Sweep
-from octobert.report.tables import FittedTable
+from octobert.report.tables import Column, FittedTable
 from octobert.report.terminal import table_of
 
 # The number of a layer in the name of a module or value: the first number, but ALBERT's layers are repetitions of one.
 _LAYER = re.compile(r"^(.*\.repeat|.*?)\.(\d+)\.(.+)$")
 # Values that are listed unless all are asked for.
-_SHOWN = 20
+_SHOWN = 5
 
 
 def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
@@ -25,12 +25,20 @@ def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
 
     Args:
         plan: to show.
-        every: show each layer with its ranges. Otherwise layers with the same decisions are shown once, without ranges.
+        every: show each value of each layer with its range. Otherwise each module is a row, layers with the same decisions are
+            shown once, and of further layers only the modules with other decisions.
     """
     title = f"Plan for {plan.target}: method {plan.method}, placement {plan.placement}"
-    table = table_of(title, ("module", "role", "precision", "why"), keys=2)
     reasons = {reason: str(number) for number, reason in enumerate(dict.fromkeys(d.reason for d in plan.decisions), start=1)}
-    for layers, decisions in _groups(plan.decisions, every=every):
+    table = _values_table(title, plan, reasons) if every else _modules_table(title, plan, reasons)
+    table.caption = "\n".join(f"{number}  {reason}" for reason, number in reasons.items())
+    return table
+
+
+def _values_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> FittedTable:
+    """A row for each value of each layer."""
+    table = table_of(title, ("module", "role", "precision", "why"), keys=2)
+    for layers, decisions in _groups(plan.decisions, every=True):
         if layers:
             stem, _, _ = split_layer(decisions[0].site.module)
             table.add_row(f"{stem}.{layers_text(layers)}", style="bold")
@@ -39,13 +47,69 @@ def plan_table(plan: QuantPlan, *, every: bool = False) -> FittedTable:
             table.add_row(
                 f"  {split_layer(site.module)[2]}" if layers else site.module,
                 site.role,
-                quantizer_text(decision.quantizer, with_range=every).replace(", axis", ",\naxis").replace(" [", "\n["),
+                quantizer_text(decision.quantizer).replace(", axis", ",\naxis").replace(" [", "\n["),
                 reasons[decision.reason],
                 style="" if decision.quantizer else "dim",
             )
         table.add_section()
-    table.caption = "\n".join(f"{number}  {reason}" for reason, number in reasons.items())
     return table
+
+
+def _modules_table(title: str, plan: QuantPlan, reasons: Mapping[str, str]) -> FittedTable:
+    """A row for each module of the layers that are alike."""
+    table = table_of(title, ("module", "8 bits", "float", "why"))
+    groups = _groups(plan.decisions, every=False)
+    # Most layers are alike; of the others only what differs is shown.
+    usual = max((layers for layers, _ in groups if layers), key=len, default=[])
+    known: set[tuple[str, ...]] = set()
+    for layers, decisions in sorted(groups, key=lambda group: bool(group[0]) + (group[0] not in ([], usual))):
+        rows = [_module_row(own, reasons, inside=bool(layers)) for own in _modules(decisions)]
+        if layers:
+            stem, _, _ = split_layer(decisions[0].site.module)
+            others = "" if layers == usual else f" as {layers_text(usual)}, but"
+            table.add_row(f"{stem}.{layers_text(layers)}{others}", style="bold")
+        for row in rows:
+            if row not in known:
+                table.add_row(*row, style="" if row[1] else "dim")
+        known.update(rows if layers == usual else ())
+        table.add_section()
+    return table
+
+
+def _modules(decisions: Sequence[Decision]) -> list[list[Decision]]:
+    """Decisions by their modules, in order."""
+    modules: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        modules.setdefault(decision.site.module, []).append(decision)
+    return list(modules.values())
+
+
+def _module_row(decisions: Sequence[Decision], reasons: Mapping[str, str], *, inside: bool) -> tuple[str, str, str, str]:
+    """A module, its values in 8 bits, those in float, and the numbers of the reasons.
+
+    Args:
+        decisions: of the module.
+        reasons: reason → its number.
+        inside: a layer.
+    """
+    module = decisions[0].site.module
+    types: dict[str, list[str]] = {}
+    for decision in decisions:
+        quantizer = decision.quantizer
+        short = "" if quantizer is None else _type_text(quantizer)
+        types.setdefault(short, []).append(decision.site.role.partition(".")[2] or decision.site.role)
+    floats = types.pop("", [])
+    return (
+        f"  {split_layer(module)[2]}" if inside else module,
+        ", ".join(f"{' '.join(names)} {name}" for name, names in types.items()),
+        ", ".join(floats) if types else "all",
+        ", ".join(dict.fromkeys(reasons[decision.reason] for decision in decisions)),
+    )
+
+
+def _type_text(quantizer: Quantizer) -> str:
+    """The type of a quantizer: `uint8`, `uint8 dynamic`, `int8 (7 bits)`."""
+    return quantizer.dtype + (" dynamic" if quantizer.dynamic else "") + (" (7 bits)" if quantizer.reduce_range else "")
 
 
 def _groups(decisions: Sequence[Decision], *, every: bool) -> list[tuple[list[int], list[Decision]]]:
@@ -99,7 +163,7 @@ def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTabl
 
     Args:
         result: of the analysis.
-        every: all values instead of the first twenty.
+        every: all values instead of the first ones.
     """
     title = (
         f"Sensitivity: error of the outputs with one value quantized, on {result.rows} rows; with all values quantized "
@@ -112,6 +176,8 @@ def sensitivity_table(result: Sensitivity, *, every: bool = False) -> FittedTabl
         error = value.output_error
         layer = "" if value.layer is None else str(value.layer)
         table.add_row(layer, split_layer(value.value)[2], value.role, noise, f"{error:.2e}", f"{error / total:.1%}")
+    left = 0 if every else len(result.values) - _SHOWN
+    table.caption = f"and {left} more values: --all" if left > 0 else None
     return table
 
 
@@ -125,9 +191,10 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     usable = [swept for swept in sweep.swept if swept.problem is None]
     best = {value: max(usable, key=lambda s: s.signal_to_noise_db.get(value, -np.inf)).calibrator for value in sweep.ranges}
     title = (
-        f"Calibrators for {sweep.target}, on {sweep.judged_rows} rows other than the {sweep.calibration_rows} calibration rows"
+        f"Calibrators for {sweep.target}, compared with float on {sweep.judged_rows} rows other than the "
+        f"{sweep.calibration_rows} calibration rows"
     )
-    ends = table_of(title, ("calibrator",), ("agreement with float", "output error (RMS)", "best for values"))
+    ends = table_of(title, ("calibrator",), ("agreement", "RMS error", "best for values"))
     for swept in sorted(usable, key=lambda s: s.output_error or 0.0):
         count = sum(name == swept.calibrator for name in best.values())
         ends.add_row(swept.calibrator, f"{swept.agreement:.4f}", f"{swept.output_error:.4f}", str(count))
@@ -138,7 +205,12 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     for value in sweep.ranges:
         kinds.setdefault(value if every else split_layer(value)[2], []).append(value)
     title = f"Signal-to-noise ratio in dB, {'per value' if every else 'median over the layers'}"
-    values = table_of(title, ("value", "range of values"), [swept.calibrator for swept in usable])
+    values = table_of(title, ("value",))
+    values.elsewhere = "sweep.json"
+    ranked = [swept.calibrator for swept in sorted(usable, key=lambda s: s.output_error or 0.0)]
+    # The best calibrators stay where there is little room.
+    values.columns.append(Column("range of values", optional=0 if every else len(usable) + 1))
+    values.columns += [Column(s.calibrator, number=True, optional=0 if every else ranked.index(s.calibrator)) for s in usable]
     for kind, names in kinds.items():
         low, high = min(sweep.ranges[name][0] for name in names), max(sweep.ranges[name][1] for name in names)
         ratios = [[s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db] for s in usable]

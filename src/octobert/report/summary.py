@@ -117,13 +117,25 @@ def probability(p_value: float | None) -> str:
 
 
 def verdicts(report: Report) -> list[str]:
-    """Return sentences on each target: speed and accuracy compared with float, and how the model was changed."""
+    """Return sentences on each target: speed and accuracy compared with float, goals, and how the model was changed."""
+    return [*comparisons(report), *outcomes(report), *exports(report)]
+
+
+def comparisons(report: Report) -> list[str]:
+    """Return sentences on the speed and the accuracy of each target, compared with float."""
     compared = [sentence for model in model_results(report) if model.quantized for sentence in _compared(report, model)]
-    compared += [sentence for timing in throughputs(report) for sentence in times.speed(timing)]
-    exported = [sentence for target in report.plans for sentence in _exported(report, target)]
+    return [*compared, *(sentence for timing in throughputs(report) for sentence in times.speed(timing))]
+
+
+def outcomes(report: Report) -> list[str]:
+    """Return sentences on what the recipe asks for: goals of speed and accuracy, training, fast settings."""
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    goals = map(goal_text, report.speed_goals)
-    return [*compared, *goals, *exported, *searches, *_simulated(report), *_tuned(report)]
+    return [*map(goal_text, report.speed_goals), *searches, *_simulated(report), *_tuned(report)]
+
+
+def exports(report: Report) -> list[str]:
+    """Return sentences on what the export of each target has changed for speed."""
+    return [sentence for target in report.plans for sentence in _exported(report, target)]
 
 
 def _compared(report: Report, model: ModelResult) -> list[str]:

@@ -1,5 +1,5 @@
-"""Tables that fit the console: optional columns are left out, text wraps at spaces, and columns that do not fit move into a
-further table."""
+"""Tables that fit the console: optional columns are left out, and named below. If that is not enough, text wraps at spaces, and
+columns that do not fit move into a further table."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ class FittedTable:
         title: above the table.
         columns: from left to right.
         caption: below the table.
+        elsewhere: what has the columns that are left out, such as `report.html`.
     """
 
     title: str
     columns: list[Column]
     caption: str | None = None
+    elsewhere: str = "a wider terminal"
     _rows: list[tuple[list[Text], str]] = field(default_factory=list)
     _ends: set[int] = field(default_factory=set)
 
@@ -66,7 +68,8 @@ class FittedTable:
         yield Text()
         if self.title:
             yield Text(self.title, style="italic")
-        for columns, widths in self._parts(options.max_width):
+        kept = self._kept(options.max_width)
+        for columns, widths in self._parts(kept, options.max_width):
             table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
             table.show_edge = False
             for index, width in zip(columns, widths, strict=True):
@@ -82,15 +85,23 @@ class FittedTable:
             yield table
         if self.caption:
             yield Text(self.caption, style="italic")
+        left_out = [column.name for index, column in enumerate(self.columns) if index not in kept]
+        if left_out:
+            yield Text(f"{self.elsewhere} also shows: {', '.join(left_out)}", style="dim")
 
-    def _parts(self, available: int) -> Iterator[tuple[list[int], list[int]]]:
-        """(columns, their widths) of each part."""
+    def _kept(self, available: int) -> list[int]:
+        """The columns that are shown: without optional ones where rows need more than one line."""
         sizes = [self._size(index) for index in range(len(self.columns))]
         kept = list(range(len(self.columns)))
         optional = [index for index in kept if self.columns[index].optional]
         for index in sorted(optional, key=lambda index: -self.columns[index].optional):
             if _needed(sizes[i].maximum for i in kept) > available:
                 kept.remove(index)
+        return kept
+
+    def _parts(self, kept: Sequence[int], available: int) -> Iterator[tuple[list[int], list[int]]]:
+        """(columns, their widths) of each part."""
+        sizes = [self._size(index) for index in range(len(self.columns))]
         keys = [index for index in kept if self.columns[index].is_key]
         part = list(keys)
         for index in kept:

@@ -14,22 +14,46 @@ from octobert.core.settings import Tuned
 from octobert.report import choices, summary, times
 from octobert.report.reasons import Words
 from octobert.report.tables import Column, FittedTable
+from octobert.report.verdict import STATES, Verdict, verdict
 
-# Variants of a search that are listed; the report has all.
-_LISTED = 20
+# What has the columns and notes that are left out.
+PAGE = "report.html"
+# Variants and trials of a search that are listed; the report has all.
+_LISTED, _TRIALS = 20, 5
+# Notes at the end of a run that say nothing of what its figures mean.
+_NOTES = 3
+# Which columns of times go first where the terminal is narrow; × float, p50 and p90 stay.
+_LATENCY_RANKS = {"avg": 9, "max": 8, "min": 7, "precision": 6, "tokens/s": 5, "p99": 4, "rows/s": 3, "× fastest float": 1}
 
 
 def render(report: Report) -> RenderableType:
-    """Return the tables, sentences and warnings of a run; of a search, what was chosen comes last."""
-    found: list[RenderableType] = [
-        *notes([*summary.verdicts(report), *summary.trainings(report)], summary.warnings(report)),
-        *(chosen(report.choice) if report.choice is not None else ()),
-    ]
-    if not report.footprints:
-        return Group(Text("Nothing was measured (measure: false)."), *found)
-    timings = [*(model.timing for model in summary.model_results(report)), *summary.throughputs(report)]
-    more = [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
-    return Group(quality_table(report), *more, latency_table(timings, times.shapes(report.latencies), precision=False), *found)
+    """Return the answer, the tables, what limits the meaning of the figures, and the first notes; the page has all notes."""
+    answer = verdict(report)
+    sign, _ = STATES[answer.state]
+    parts: list[RenderableType] = [Text(f"{sign} {answer.sentence}", style="bold")]
+    parts += [Text(f"  {answer.reason}")] if answer.reason else []
+    if report.choice is not None:
+        parts.append(choice_table(report.choice))
+    if report.footprints:
+        timings = [*(model.timing for model in summary.model_results(report)), *summary.throughputs(report)]
+        parts.append(quality_table(report))
+        parts += [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
+        parts.append(latency_table(timings, times.shapes(report.latencies)))
+    found = _notes(report, answer)
+    more = len(found) - _NOTES
+    rest = [Text(f"… and {more} more note{'' if more == 1 else 's'}: {PAGE}")] if more > 0 else []
+    return Group(*parts, Text(), *notes([], summary.caveats(report)), *notes(found[:_NOTES], []), *rest)
+
+
+def _notes(report: Report, answer: Verdict) -> list[str]:
+    """Sentences that do not change what the answer means, the most telling first."""
+    choice = report.choice
+    why = [choice.sentence] if choice is not None and choice.sentence not in ("", answer.sentence) else []
+    facts = choices.facts(choice) if choice is not None else []
+    asked = [*summary.outcomes(report), *summary.trainings(report)]
+    found = [*why, *asked, *summary.comparisons(report), *facts, *summary.limitations(report), *summary.exports(report)]
+    # Where nothing was measured, the answer is the reason.
+    return [sentence for sentence in found if sentence != answer.sentence]
 
 
 def _breakable(figure: str) -> str:
@@ -60,10 +84,14 @@ def table_of(title: str, words: Sequence[str], numbers: Iterable[str] = (), *, k
 
 def quality_table(report: Report) -> FittedTable:
     """Return scores, agreement with float, size and memory of every model."""
-    metrics = summary.main_metrics(report)
     title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
-    costs = ("agreement with float", "output error", "file MB", "peak MB", "load ms")
-    table = table_of(title, ("model", "precision"), (*metrics, *costs))
+    table = table_of(title, ("model",))
+    table.elsewhere = PAGE
+    metrics = summary.main_metrics(report)
+    table.columns.append(Column("precision", optional=5))
+    table.columns += [Column(name, number=True, optional=7 if index else 0) for index, name in enumerate(metrics)]
+    figures = (("agreement", 4), ("output error", 8), ("file MB", 0), ("peak MB", 6), ("load ms", 9))
+    table.columns += [Column(name, number=True, optional=rank) for name, rank in figures]
     for model in summary.model_results(report):
         scores = {s.metric: _breakable(summary.score_text(s)) for s in model.scores}
         comparison, footprint = model.comparison, model.footprint
@@ -92,22 +120,30 @@ def score_table(report: Report) -> FittedTable:
 
 
 def latency_table(
-    timings: Sequence[times.Timing], shapes: Sequence[times.TimedShape], *, precision: bool = True
+    timings: Sequence[times.Timing], shapes: Sequence[times.TimedShape], *, elsewhere: str = PAGE, every: bool = False
 ) -> FittedTable:
     """Return statistics in ms, rows and tokens per second, and the speedup over float models, shape by shape.
 
     Args:
         timings: of each model.
         shapes: parts of the table.
-        precision: with a column for the precision of each model.
+        elsewhere: what has the columns that are left out.
+        every: leave out none.
     """
     threads = ", ".join(dict.fromkeys(str(timing.threads) for timing in timings))
-    title = f"Latency in ms ({threads} threads); speedups with 95 % confidence intervals. data: rows of the evaluation data"
+    title = f"Latency in ms, {threads} threads; speedups with 95 % confidence intervals"
+    if any(shape.sequence == "data" for shape in shapes):
+        title += "\ndata: rows of the evaluation data"
+    table = table_of(title, ("model",))
+    table.elsewhere = elsewhere
     over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
-    words = ("model", "precision") if precision else ("model",)
-    table = table_of(title, words, (*times.SHOWN, "rows/s", "tokens/s", *over))
-    elsewhere = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
-    table.caption = "\n".join(elsewhere) or None
+    figures = (*times.SHOWN, "rows/s", "tokens/s", *over)
+    table.columns.append(Column("precision", optional=_LATENCY_RANKS["precision"]))
+    table.columns += [Column(name, number=True, optional=_LATENCY_RANKS.get(name, 0)) for name in figures]
+    for column in table.columns if every else ():
+        column.optional = 0
+    others = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
+    table.caption = "\n".join(others) or None
     for shape in shapes:
         table.add_row(str(shape), style="bold")
         for timing in timings:
@@ -115,7 +151,7 @@ def latency_table(
             speedups = [timing.baseline.get(shape), times.strongest(timing).get(shape)][: len(over)]
             table.add_row(
                 f"  {timing.name}",
-                *((timing.precision,) if precision else ()),
+                timing.precision,
                 *(times.ms(measured.statistics_ms[name]) for name in times.SHOWN),
                 f"{measured.rows_per_second:.0f}",
                 f"{measured.tokens_per_second:.0f}",
@@ -126,17 +162,13 @@ def latency_table(
     return table
 
 
-def chosen(choice: Selection) -> list[RenderableType]:
-    """Return the table of all candidates, how the search went, and what to use."""
-    return [choice_table(choice), *notes(choices.facts(choice), ()), Text(), Text(choice.sentence, style="bold"), Text()]
-
-
 def choice_table(choice: Selection) -> FittedTable:
     """Return what a search has found out of each variant, the chosen one first."""
     words = Words.of(choice)
     drop = f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]" if choice.metric else ""
     title = f"Compared with {choice.reference}: time{drop}"
     table = table_of(title, ("variant",), ("rows/s" if choice.goal == "throughput" else "ms",))
+    table.elsewhere = PAGE
     table.columns.append(Column("× f32", number=True, optional=1))
     points = " (points)" if words.in_points(choice.metric or "") else ""
     table.columns += [Column(f"drop{points}", number=True, optional=0 if choice.metric else 9), Column("limits")]
@@ -212,24 +244,42 @@ def lint_table(result: Lint) -> RenderableType:
     return Group(total, table)
 
 
-def trials_table(search: Search) -> FittedTable:
-    """Return every trial of an accuracy-aware search."""
-    columns = ("rows", search.metric, "drop", "met", "saves ms", "s")
-    table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", *columns))
+def trials_table(search: Search, *, every: bool = True) -> FittedTable:
+    """Return the trials of an accuracy-aware search.
+
+    Args:
+        search: to show.
+        every: all trials instead of the last ones and the one that was taken.
+    """
+    table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", search.metric, "drop"))
+    table.columns += [Column("met"), Column("saves ms", number=True)]
+    table.columns += [Column(name, number=True, optional=rank) for name, rank in (("rows", 2), ("s", 3))]
     table.add_column("falls back to float")
-    for number, trial in enumerate(search.trials, start=1):
+    last = len(search.trials) if every else _TRIALS
+    numbered = list(enumerate(search.trials, start=1))
+    shown = [(number, trial) for number, trial in numbered if trial == search.taken or number > len(numbered) - last]
+    for number, trial in shown:
         table.add_row(
             str(number),
-            str(trial.rows),
             f"{trial.value:.4f}",
             f"{trial.drop:+.4f}",
             "yes" if trial.met else "no",
             f"{trial.saved_ms:.2f}",
+            str(trial.rows),
             f"{trial.seconds:.1f}",
-            ", ".join(trial.fallback) or "nothing",
+            _shortened(trial.fallback, every=every),
             style="bold" if trial == search.taken else "",
         )
+    left = len(search.trials) - len(shown)
+    table.caption = f"and {left} more trials: --all" if left else None
     return table
+
+
+def _shortened(names: Sequence[str], *, every: bool) -> str:
+    """Names, or the first and how many more there are."""
+    if every or len(names) < 2:
+        return ", ".join(names) or "nothing"
+    return f"{names[0]} and {len(names) - 1} more"
 
 
 def outcomes_table(rows: Iterable[Mapping[str, str | None]]) -> FittedTable:

@@ -333,8 +333,8 @@ def _rows(report: Report) -> int:
 def _not_measured(report: Report) -> str:
     """Why there are no figures."""
     if not report.recipe.get("measure", True):
-        return "Nothing was measured (measure: false), so this page cannot say whether to ship the models."
+        return "Nothing was measured (measure: false), so no figures say whether to ship the models."
     for name in report.plans:
         if name in report.absent:
             return f"{name} was exported but not measured: {report.absent[name]}."
-    return "No 8-bit model was measured, so this page cannot say whether to ship one."
+    return "No 8-bit model was measured, so no figures say whether to ship one."

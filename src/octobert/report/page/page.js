@@ -171,15 +171,10 @@ const page = (() => {
 
   // What scrolls sideways can be reached and scrolled by the keyboard.
   function scrollable() {
-    const seen = new ResizeObserver((changes) => {
-      for (const { target } of changes) {
-        const wide = target.scrollWidth > target.clientWidth;
-        target.classList.toggle("wide", wide);
-        if (wide) target.tabIndex = 0;
-        else target.removeAttribute("tabindex");
-      }
-    });
-    document.querySelectorAll(".scroll, pre").forEach((each) => seen.observe(each));
+    for (const each of document.querySelectorAll(".scroll, pre")) {
+      if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+      else each.removeAttribute("tabindex");
+    }
   }
 
   async function start() {
@@ -198,6 +193,7 @@ const page = (() => {
       run.querySelectorAll("[data-section]").forEach((section) => own(section, data[section.dataset.section]));
     }
     scrollable();
+    addEventListener("resize", scrollable);
     document.documentElement.dataset.drawn = "true";
   }
 

@@ -15,21 +15,7 @@ from typing import Any, Protocol, cast
 from octobert.report.page.runs import Run
 
 # From the top of the page.
-ORDER = (
-    "verdict",
-    "frontier",
-    "notes",
-    "speed",
-    "quality",
-    "rows",
-    "choice",
-    "layers",
-    "executed",
-    "ranges",
-    "training",
-    "trials",
-    "how",
-)
+ORDER = ("verdict", "frontier", "notes", "speed", "quality", "choice", "plans", "sensitivity", "search", "how")
 
 
 @dataclass(frozen=True)
