@@ -12,7 +12,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo test test-web test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots test test-web test-shared test-cluster test-clients coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -26,6 +26,11 @@ install: .venv/installed
 demo: install
 	$(BIN)/python recipes/stdlib_docs.py runs/stdlib-docs
 	$(BIN)/octobert run recipes/demo.yaml --out runs/demo
+
+# Pictures of the demo's report for the documents.
+screenshots: demo
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
+	$(BIN)/python docs/screenshots.py runs/demo
 
 test: install
 	$(TESTS)
@@ -83,6 +88,8 @@ bench: install
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/calibration.py --peers 16
 	$(BIN)/python benchmarks/norms.py
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
+	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
 
 # OLIVE is a checkout of Olive; MODEL and DATA take the place of the models and data of its configs. SEARCH: part of the names of the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import shlex
 import string
@@ -20,6 +19,7 @@ from octobert.cli._next import predict_command
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import DataError
+from octobert.core.evidence import Evidence
 from octobert.core.results import Report
 from octobert.data import readers
 from octobert.evaluation.packages import judge
@@ -125,18 +125,20 @@ def test_changed_answers_are_shown_as_text(answered, squad) -> None:
     rows = readers.read_file(squad / "dev-v2.0.json")
     comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
     assert len(comparison.changed) == round((1 - comparison.fidelity) * 24) > 0
-    page, answers = (
-        (out / "report.html").read_text(),
-        octobert.load(out / "ort-cpu")([(r["question"], r["context"]) for r in rows]),
-    )
+    answers = octobert.load(out / "ort-cpu")([(r["question"], r["context"]) for r in rows])
     for index, expected, before, after in comparison.changed:
         golds = {answer["text"] for answer in rows[index]["answers"]} or {NO_ANSWER}
         assert expected in golds
         for said in (before, after):
             assert said == NO_ANSWER or said in rows[index]["context"]
-            assert html.escape(said, quote=False) in page or html.escape(said) in page
         # The package says what was measured.
         assert (answers[index]["answer"] or NO_ANSWER) == after
+    (shown,) = Evidence.model_validate_json((out / "evidence.json").read_text()).changed
+    assert {(row.row, row.expected, row.before.text, row.after.text) for row in shown.rows} == set(comparison.changed)
+    for row in shown.rows:
+        assert row.texts[0] == rows[row.row]["question"]
+        for side in (row.before, row.after):
+            assert [row.texts[1][mark.start : mark.end] for mark in side.marks] == [side.text] * (side.text != NO_ANSWER)
 
 
 def test_a_package_is_judged_on_a_folder_with_both_versions(answered, squad) -> None:
@@ -257,8 +259,10 @@ def test_column_files_are_tagged_and_scored(tagged) -> None:
     comparison = next(c for c in report.comparisons if c.candidate == "ort-cpu")
     assert 0.7 < comparison.fidelity < 1.0
     assert comparison.changed
-    page = (out / "report.html").read_text()
-    assert all(html.escape(after) in page for _, _, _, after in comparison.changed)
+    (shown,) = Evidence.model_validate_json((out / "evidence.json").read_text()).changed
+    assert {row.after.text for row in shown.rows} == {after for _, _, _, after in comparison.changed}
+    assert all(len(row.after.marks) == (row.after.text != "(nothing)") + row.after.text.count(",") for row in shown.rows)
+    assert "Rows that changed" in (out / "report.html").read_text()
     assert report.stages["evaluate/ort-cpu"].summary["rows"] > 20
 
 

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 import octobert
+from octobert.report.notebook import show_reports
 from octobert.report.page import is_page
 from octobert.report.page.comparison import section
+from octobert.report.verdict import verdict
 from tests.support.cli import octobert as command
-from tests.support.reports import rich_run
+from tests.support.reports import rich_report, rich_run
 from tests.support.selections import MACHINE
 
+# Of a run that measured nothing.
+BARE = {"scores": {}, "comparisons": (), "latencies": (), "footprints": (), "speedups": ()}
 TEXT = rich_run(changed=1).evidence.changed[0].rows[0].texts[0]
 
 
@@ -177,9 +181,31 @@ def test_runs_of_different_models_come_with_a_warning() -> None:
 
 
 def test_runs_without_measurements_or_a_common_shape() -> None:
-    bare = {"scores": {}, "comparisons": (), "latencies": (), "footprints": (), "speedups": ()}
-    found = section([rich_run("one", rows=20), rich_run("bare", rows=20, **bare)])
+    found = section([rich_run("one", rows=20), rich_run("bare", rows=20, **BARE)])
     assert found.values["shape"] is None
     assert [row["run"] for row in found.values["rows"]] == ["one", "one"]
     assert found.values["sentence"] != ""
-    assert section([rich_run("a", rows=20, **bare), rich_run("b", rows=20, **bare)]).data is None
+    assert section([rich_run("a", rows=20, **BARE), rich_run("b", rows=20, **BARE)]).data is None
+
+
+def test_a_report_shows_itself_in_a_notebook() -> None:
+    """The verdict, a table of all models, and where the page is; nothing that a notebook would have to trust."""
+    show_reports()
+    report = rich_report(rows=20)
+    shown = report._repr_html_()
+    assert verdict(report).sentence in shown
+    assert shown.count("<tr>") == 1 + 4
+    assert "0.8640 [0.831, 0.896]" in shown
+    assert "report.html" in shown
+    assert "<script" not in shown
+    named = report.model_copy(update={"footprints": (report.footprints[0].model_copy(update={"precision": "<img src=x>"}),)})
+    hostile = named.model_copy(update={"latencies": tuple(x for x in report.latencies if x.candidate == "ort-f32")})
+    assert "&lt;img src=x&gt;" in hostile._repr_html_()
+    assert "<img" not in hostile._repr_html_()
+
+
+def test_a_report_without_measurements_has_no_table_in_a_notebook() -> None:
+    show_reports()
+    shown = rich_report(rows=20, **BARE)._repr_html_()
+    assert "<table" not in shown
+    assert "report.html" in shown

@@ -342,7 +342,7 @@ def test_the_page_has_every_sentence_and_loads_nothing(report) -> None:
     assert summary.search_text(SEARCH) in text
     assert "layer.1.ffn" in text
     assert not re.search(r"<script|https?://|<link|<img", page)
-    assert "Sensitivity: ort-cpu" in text
+    assert "layers × parts of ort-cpu" in text
 
 
 @pytest.mark.parametrize(

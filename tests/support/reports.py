@@ -19,6 +19,7 @@ from octobert.core.evidence import (
     Histogram,
     Mark,
     Smoothed,
+    Transition,
 )
 from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, Speedup
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
@@ -191,7 +192,10 @@ def changed_rows(candidate: str, reference: str, kind: Kind, count: int) -> Chan
         reference=reference,
         total=count,
         rows=rows,
-        sentence=f"{count} of {count} went from equivalent to not" if kind == "pairs" and count else "",
+        lost=sum(row.outcome == "lost" for row in rows),
+        gained=sum(row.outcome == "gained" for row in rows),
+        transitions=(Transition(before="equivalent", after="not", count=count, lost=0, gained=0),) if kind == "pairs" else (),
+        sentence=f"All {count} changes went from equivalent to not (p < 0.01)." if kind == "pairs" and count else "",
     )
 
 
@@ -203,6 +207,7 @@ def _changed_row(kind: Kind, number: int, chance: random.Random) -> ChangedRow:
     texts = (_text(chance, 20), _text(chance, 22))
     change = round(chance.random(), 4)
     plain: dict[str, Any] = {"row": 3 * number, "texts": texts, "change": change}
+    plain["transitions"] = (("equivalent", "not"),) if kind == "pairs" else ()
     if kind == "question-answering":
         marks = [Mark(text=1, start=start, end=start + 12) for start in (0, 15, 40)]
         before, after = (Answer(text=texts[1][m.start : m.end], score=change, marks=(m,)) for m in marks[1:])

@@ -49,7 +49,7 @@ def figure(value: float, half: float) -> Figure:
     return Figure(value=value, low=value - half, high=value + half)
 
 
-def found(name: str, ms: float | None, drop: float | None, half: float, mb: float, state: str) -> Found:
+def found(name: str, ms: float | None, drop: float | None, half: float, mb: float, state: Any) -> Found:
     """What a search has found out of a variant; the float reference takes 76.8 ms and has an F1 of 0.903."""
     target, _, rest = name.partition(" ")
     precision = "int8" if rest.startswith("int8") and rest not in ("int8 dynamic", "int8 weights") else rest

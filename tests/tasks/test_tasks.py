@@ -11,6 +11,7 @@ from octobert.core.errors import DataError
 from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
+from octobert.evaluation.changes import changed_rows
 from octobert.tasks import _classification, _embedding
 from octobert.tasks._texts import RowTexts
 
@@ -194,16 +195,43 @@ class TestEveryTask:
     def test_what_changed_is_said_in_words(self, name: str, tokenizer) -> None:
         task, rows, encoded, perfect, shuffled = example(name, tokenizer)
         compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), encoded, task.gold(rows, where="rows"), seed=0)
-        assert bool(compared.changed) == (name not in ("embedding", "feature-extraction"))
+        assert bool(compared.changed) == (name != "feature-extraction")
         gold = task.gold(rows, where="rows")
         if name == "fill-mask":
             # What was masked is in the text, which is what is expected.
             assert all(set(before.split()) <= set(expected.split()) for _, expected, before, _ in compared.changed)
             return
         for index, expected, before, after in compared.changed:
-            # The reference is perfect here, so it said what was expected.
-            assert (before, expected) == (task.expected(gold[index]),) * 2
+            # The reference is perfect here, so it said what was expected; of a score, its first digits.
+            assert expected == task.expected(gold[index])
+            assert before == (f"{float(expected):.4f}" if name == "embedding" else expected)
             assert after != before
+
+    def test_rows_that_changed_are_told_with_their_places(self, name: str, tokenizer) -> None:
+        task, rows, encoded, perfect, shuffled = example(name, tokenizer)
+        gold, outputs = task.gold(rows, where="rows"), {"ours": shuffled, "float": perfect}
+        compared = scoring.compare(task, ("ours", "float"), (shuffled, perfect), encoded, gold, seed=0)
+        told = changed_rows(task, [compared], outputs, encoded, gold)
+        if name == "feature-extraction":
+            assert told == ()
+            return
+        (told,) = told
+        assert told.total == len(told.rows) == len(compared.changed)
+        assert {row.row for row in told.rows} == {index for index, *_ in compared.changed}
+        assert sum(row.outcome == "lost" for row in told.rows) == told.lost
+        # The reference is perfect, so nothing gains; whether a score is better alone, cannot be said.
+        assert told.gained == 0
+        assert told.lost == (0 if name == "embedding" else told.total)
+        assert [row.change for row in told.rows] == sorted((row.change for row in told.rows), reverse=True)
+        for row in told.rows:
+            for side in (row, row.before, row.after):
+                assert all(0 <= mark.start < mark.end <= len(row.texts[mark.text]) for mark in side.marks)
+            if name == "fill-mask":
+                assert row.before.text == row.expected == ", ".join(row.texts[0][m.start : m.end] for m in row.marks)
+            elif task.head == "question-answering" and row.before.marks:
+                assert row.texts[1][row.before.marks[0].start : row.before.marks[0].end] == row.before.text == row.expected
+            elif task.head == "token-classification":
+                assert row.marks == row.before.marks != row.after.marks
 
     def test_a_missing_column_is_named(self, name: str, tokenizer) -> None:
         task, rows, *_ = example(name, tokenizer)

@@ -194,7 +194,9 @@ def _report_of(out: Path) -> tuple[Report, Selection]:
     """The report of an earlier choice."""
     from octobert.core.frozen import first_problem
     from octobert.core.results import Report
+    from octobert.report.notebook import show_reports
 
+    show_reports()
     path, fix = out / "report.json", f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
     try:
         report = Report.model_validate_json(path.read_bytes())

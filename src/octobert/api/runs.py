@@ -121,7 +121,9 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     """
     from octobert.pipeline import executors, preflight, runner
     from octobert.pipeline.choosing import finish
+    from octobert.report.notebook import show_reports
 
+    show_reports()
     checked = parse_recipe(recipe)
     with shown(progress) as tell, executors.opened(checked.executor) as executor:
         if isinstance(executor, executors.Several) and executor.note:

@@ -33,11 +33,11 @@ class Answer(FrozenModel):
     """What one model answers to a row.
 
     Args:
-        text: the answer: a class, a span, the labels of an entity; as `Comparison.changed` has it.
+        text: the answer: a class, a span, entities, a rank; as `Comparison.changed` has it.
         score: probability of the answer, or the score that ranks it; None where the task has none.
         scores: class → probability, the highest first, at most five; empty where there are no classes.
         marks: where the answer is in the texts.
-        neighbours: of embeddings: (text, cosine similarity), the nearest first, at most five.
+        neighbours: of embeddings: (beginning of the text, cosine similarity), the nearest first, at most five.
     """
 
     text: str
@@ -52,23 +52,44 @@ class ChangedRow(FrozenModel):
 
     Args:
         row: index of the evaluation row, from 0.
-        texts: of the row. Long ones are cut around the marks, with an ellipsis.
+        texts: of the row, as they were written, without prompts. Long ones are cut around the marks, with an ellipsis.
+        whole: no text was cut.
         expected: the expected answer; empty without labels.
         before: answer of the float model.
         after: answer of the quantized model.
-        outcome: `lost`: the float model was right, and the quantized one is not; `gained`: the reverse; `other`.
+        outcome: `lost`: the quantized model's answer is worse than the float model's, by the task's own measure on this row;
+            `gained`: it is better; `other`: as good, or there are no labels.
         marks: where the expected answer is in the texts.
-        change: how much changed, to sort by: the loss of the row's own metric, or of the score; larger is worse.
+        change: how much worse the answer is, to sort by: the loss of the row's measure, then of a probability or a score.
+        transitions: (from, to) in words that many rows share, such as two classes; several for tags, none for filled masks.
     """
 
     row: int
     texts: tuple[str, ...]
+    whole: bool = True
     expected: str
     before: Answer
     after: Answer
     outcome: Literal["lost", "gained", "other"]
     marks: tuple[Mark, ...] = ()
     change: float = 0.0
+    transitions: tuple[tuple[str, str], ...] = ()
+
+
+class Transition(FrozenModel):
+    """How often an answer became another one.
+
+    Args:
+        before, after: the two, as in `ChangedRow.transitions`; equal where, for example, an entity has other words.
+        count: how often.
+        lost, gained: in how many rows with that outcome.
+    """
+
+    before: str
+    after: str
+    count: int
+    lost: int
+    gained: int
 
 
 class ChangedRows(FrozenModel):
@@ -78,15 +99,20 @@ class ChangedRows(FrozenModel):
         candidate: name of the quantized model.
         reference: name of the float baseline.
         total: how many rows changed; `rows` has at most 5,000 of them, those that changed most.
-        rows: the rows.
-        sentence: what they have in common, where something stands out, such as "all 8 went from equivalent to not equivalent";
-            empty where nothing does.
+        rows: the rows, those that lost most first.
+        lost, gained: how many of all that changed have this outcome.
+        transitions: of all rows that changed, the most frequent first, at most fifty.
+        sentence: what they have in common, where something stands out, such as "All 8 changes went from equivalent to not
+            equivalent"; empty where nothing does.
     """
 
     candidate: str
     reference: str
     total: int
     rows: tuple[ChangedRow, ...]
+    lost: int = 0
+    gained: int = 0
+    transitions: tuple[Transition, ...] = ()
     sentence: str = ""
 
 

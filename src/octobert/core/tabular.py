@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,8 @@ class Tabular(FrozenModel):
         return pandas.DataFrame(self.to_rows())
 
     def _repr_html_(self) -> str:
-        """The table as HTML; notebooks call this."""
-        rows = self.to_rows()
-        names = list(rows[0]) if rows else []
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        body = "".join("<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>" for row in rows[:_SHOWN])
-        more = f"<p>… and {len(rows) - _SHOWN} more rows</p>" if len(rows) > _SHOWN else ""
-        caption = html.escape(repr(self))
-        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        """What notebooks show."""
+        return as_html(self)
 
     def __repr__(self) -> str:
         count = len(self.to_rows())
@@ -51,6 +46,18 @@ class Tabular(FrozenModel):
 
     def __str__(self) -> str:
         return repr(self)
+
+
+@functools.singledispatch
+def as_html(record: Tabular) -> str:
+    """A record as HTML without scripts: its table. Modules that know more of a class register another function for it."""
+    rows = record.to_rows()
+    names = list(rows[0]) if rows else []
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in names) + "</tr>" for row in rows[:_SHOWN])
+    more = f"<p>… and {len(rows) - _SHOWN} more rows</p>" if len(rows) > _SHOWN else ""
+    caption = html.escape(repr(record))
+    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def _cell(value: Any) -> str:

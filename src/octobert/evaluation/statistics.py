@@ -1,6 +1,6 @@
 """Statistics of scores and times: bootstrap intervals, paired differences, McNemar's test, speedups, throughput ratios.
 
-Sources: McNemar 1947; Efron & Tibshirani 1993.
+Sources: McNemar 1947; Dixon & Mood 1946 (sign test); Efron & Tibshirani 1993.
 """
 
 from __future__ import annotations
@@ -120,11 +120,23 @@ def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> float:
         >>> mcnemar(np.array([True, True, True]), np.array([True, True, True]))
         1.0
     """
+    return sign_test(int(np.sum(ours & ~theirs)), int(np.sum(~ours & theirs)))
+
+
+def sign_test(one: int, other: int) -> float:
+    """Return the p-value of the exact two-sided sign test: of two outcomes, each is as likely as the other.
+
+    Args:
+        one, other: how often each occurred.
+
+    Example:
+        >>> sign_test(8, 0), sign_test(3, 3)
+        (0.0078125, 1.0)
+    """
     # Importing scipy.stats takes half a second, and `binomtest` computes nothing else here.
     from scipy.special import bdtr
 
-    right, left = int(np.sum(ours & ~theirs)), int(np.sum(~ours & theirs))
-    return min(1.0, 2 * float(bdtr(min(right, left), right + left, 0.5)))
+    return min(1.0, 2 * float(bdtr(min(one, other), one + other, 0.5)))
 
 
 def speedup(own_ms: np.ndarray, reference_ms: np.ndarray, *, seed: int) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from octobert.core.evidence import Executed, Execution, OperatorType
 from octobert.core.profile import Inspection, Operator
+from octobert.targets import runtimes
 
 K = TypeVar("K")
 
@@ -22,7 +23,7 @@ def execution(inspection: Inspection) -> Execution:
     types = _grouped(operators, lambda each: (each.type, each.precision, each.integer))
     return Execution(
         candidate=inspection.target,
-        runtime=f"{inspection.runtime} {inspection.version}",
+        runtime=f"{runtimes.load(inspection.runtime).TITLE} {inspection.version}",
         batch=inspection.batch,
         sequence=inspection.sequence,
         total_ms=inspection.profile.split.total_ms,

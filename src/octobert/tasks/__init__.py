@@ -9,7 +9,7 @@ from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import Stated, TaskFacts
-from octobert.tasks._measured import Computed, Measures, measured, measures_of, unpacked
+from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
 from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs, Task
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "measures_of",
     "names",
     "rebuild",
+    "unmeasured",
     "unpacked",
 ]
 

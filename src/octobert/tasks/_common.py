@@ -14,6 +14,9 @@ from octobert.data.rows import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._task import Outputs
 
+# Of the range of scores.
+_CLEAR = 0.05
+
 
 def column_names(row: Row) -> list[str]:
     """The columns of a row of the user's data.
@@ -184,6 +187,20 @@ def number_of(value: Any, place: str) -> float:
     if not math.isfinite(number):
         raise DataError("the score is not a number", where=place, got=repr(value)[:60], fix="remove the row or correct it")
     return number
+
+
+def moved(after: np.ndarray, before: np.ndarray) -> list[int]:
+    """Which scores changed clearly: by more than a twentieth of the range of nine in ten scores of the reference.
+
+    Example:
+        >>> moved(np.array([0.0, 0.9, 0.5]), np.array([0.0, 1.0, 0.51]))
+        [1]
+    """
+    if not len(before):
+        return []
+    low, high = np.percentile(before, [5, 95])
+    clearly: np.ndarray = (np.abs(after - before) > _CLEAR * (high - low)) & (high > low)
+    return [int(index) for index in np.flatnonzero(clearly)]
 
 
 def pearson(items: np.ndarray) -> float:

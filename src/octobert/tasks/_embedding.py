@@ -7,7 +7,7 @@ texts alone                 items: nothing to judge by itself; only fidelity to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,10 +16,22 @@ import numpy as np
 from octobert.core.errors import DataError, did_you_mean
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
-from octobert.tasks._common import WholeTexts, need_columns, number_of, output_error, place_of, spearman, text_of, unit
+from octobert.tasks._common import (
+    WholeTexts,
+    moved,
+    need_columns,
+    number_of,
+    output_error,
+    place_of,
+    spearman,
+    text_of,
+    unit,
+)
 from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 
 Form = Literal["pairs", "retrieval", "texts"]
+# Index of a text, and its cosine.
+Near = tuple[int, float]
 MRR_DEPTH = 10
 _CHUNK = 512
 OUTPUT = "sentence_embedding"
@@ -137,8 +149,12 @@ class Embedding(WholeTexts):
         if self.form != "pairs":
             fix = "give pairs with a score, or leave out metric"
             raise DataError("only pairs with a score have predictions for such a metric", where="metric", fix=fix)
+        return Judged(self.cosines(outputs), np.asarray(gold, dtype=np.float64))
+
+    def cosines(self, outputs: Outputs) -> np.ndarray:
+        """[pairs] the cosine of the two texts of each pair, or of each query and its document."""
         first, second = np.split(unit(outputs[OUTPUT]), 2)
-        return Judged(np.sum(first * second, axis=-1), np.asarray(gold, dtype=np.float64))
+        return np.asarray(np.sum(first * second, axis=-1))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of documents in random order, and of scores that say nothing."""
@@ -151,29 +167,71 @@ class Embedding(WholeTexts):
     def expected(self, gold: float) -> str:
         return f"{gold:g}"
 
+    def neighbours(self, outputs: Outputs, encoded: EncodedTexts, indices: Sequence[int], count: int) -> list[list[Near]]:
+        """The nearest documents of some queries, or the nearest other texts of some texts, the nearest first.
+
+        Args:
+            indices: of the queries, or of the texts.
+            count: the most of each.
+        """
+        first, distinct, firsts, own = self._searched(outputs, encoded)
+        found: list[list[Near]] = []
+        for start in range(0, len(indices), _CHUNK):
+            part = np.asarray(indices[start : start + _CHUNK])
+            block = first[part] @ distinct.T
+            if self.form != "retrieval":
+                block[np.arange(len(part)), own[part]] = -np.inf
+            top = np.sort(np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count], axis=1)
+            for places, cosines in zip(top, block, strict=True):
+                # By falling cosine, equal ones by their place.
+                ordered = places[np.argsort(-cosines[places], kind="stable")]
+                found.append([(int(firsts[i]), float(cosines[i])) for i in ordered if np.isfinite(cosines[i])])
+        return found
+
+    def _searched(self, outputs: Outputs, encoded: EncodedTexts) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(vectors that ask, distinct vectors that are found, text of each of those, which of those belongs to each that asks).
+
+        Documents that several queries share are one document.
+        """
+        vectors = unit(outputs[OUTPUT])
+        start = len(vectors) // 2 if self.form == "retrieval" else 0
+        texts = [text[0] for text in encoded.texts[start:]]
+        _, firsts, own = np.unique(texts, return_index=True, return_inverse=True)
+        return vectors[: start or None], vectors[start:][firsts], start + firsts, own
+
     def _ranks(self, outputs: Outputs, encoded: EncodedTexts) -> np.ndarray:
-        first, second = np.split(unit(outputs[OUTPUT]), 2)
-        # Documents that several queries share are one document.
-        _, firsts, document = np.unique([t[0] for t in encoded.texts[len(first) :]], return_index=True, return_inverse=True)
-        distinct = second[firsts].T
+        first, distinct, _, document = self._searched(outputs, encoded)
         ranks = []
         for start in range(0, len(first), _CHUNK):
-            block = first[start : start + _CHUNK] @ distinct
+            block = first[start : start + _CHUNK] @ distinct.T
             own = np.take_along_axis(block, document[start : start + len(block), None], axis=1)
             # Ties count against the model. Otherwise a model with the same vector for every text would be perfect.
             ranks.append(np.sum(block >= own, axis=1))
         return np.concatenate(ranks)
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+        """What changed: ranks that are among the first ten, before or after; clearly, cosines of pairs; nearest other texts."""
         cosine = np.sum(unit(ours[OUTPUT]) * unit(reference[OUTPUT]), axis=-1)
-        changed: list[tuple[int, str, str]] = []
-        if self.form == "retrieval":
-            after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
-            changed = [(int(i), f"rank {before[i]}", f"rank {after[i]}") for i in np.flatnonzero(after != before)]
         # The cosine of texts that have nothing to do with each other: where it is near 1, a cosine near 1 says nothing.
         before = unit(reference[OUTPUT])
         chance = float(np.mean(np.sum(before * np.roll(before, 1, axis=0), axis=-1))) if len(before) > 1 else None
-        return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), tuple(changed), chance)
+        changed = tuple(self._changed(ours, reference, encoded))
+        return Fidelity("mean cosine", float(cosine.mean()), output_error(ours, reference), changed, chance)
+
+    def _changed(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Iterator[tuple[int, str, str]]:
+        if self.form == "retrieval":
+            after, before = self._ranks(ours, encoded), self._ranks(reference, encoded)
+            for i in np.flatnonzero((after != before) & (np.minimum(after, before) <= MRR_DEPTH)):
+                yield int(i), f"rank {before[i]}", f"rank {after[i]}"
+        elif self.form == "pairs":
+            after, before = self.cosines(ours), self.cosines(reference)
+            yield from ((i, f"{before[i]:.4f}", f"{after[i]:.4f}") for i in moved(after, before))
+        else:
+            every = range(len(encoded.texts))
+            nearest = zip(every, *(self.neighbours(each, encoded, every, 1) for each in (reference, ours)), strict=True)
+            for i, old, new in nearest:
+                if old and old[0][0] != new[0][0]:
+                    yield i, encoded.texts[old[0][0]][0], encoded.texts[new[0][0]][0]
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         return {"embedding": outputs[OUTPUT][index].tolist()}

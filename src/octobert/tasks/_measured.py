@@ -251,6 +251,11 @@ class Measured:
         return {**own, AUROC: 0.5}
 
 
+def unmeasured(task: Task) -> Task:
+    """The task itself, without the metrics of a recipe."""
+    return task.task if isinstance(task, Measured) else task
+
+
 def unpacked(items: np.ndarray) -> np.ndarray:
     """The items of the task itself."""
     return items[_ITEMS] if items.dtype.names else items

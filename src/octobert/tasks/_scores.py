@@ -12,7 +12,7 @@ from octobert.core.errors import DataError
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
-from octobert.tasks._common import first_column, number_of, output_error, pearson, place_of, sigmoid, spearman
+from octobert.tasks._common import first_column, moved, number_of, output_error, pearson, place_of, sigmoid, spearman
 from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 from octobert.tasks._texts import RowTexts
 
@@ -93,10 +93,12 @@ class Scores(RowTexts):
         return f"{gold:g}"
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+        """Scores that changed clearly count as changed, see `moved`."""
         after, before = self._scores(ours), self._scores(reference)
         correlation = pearson(np.stack([after, before], axis=1))
         agreement = correlation if np.isfinite(correlation) else float(np.array_equal(after, before))
-        return Fidelity("correlation of scores", agreement, output_error(ours, reference), ())
+        changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
+        return Fidelity("correlation of scores", agreement, output_error(ours, reference), changed)
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         return {"score": float(self._scores({"logits": outputs["logits"][index : index + 1]})[0])}

@@ -194,7 +194,7 @@ class Tagging:
         return _shown(gold)
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
-        """Agreement is the share of words with the same tag."""
+        """Agreement is the share of words with the same tag. A sentence has changed where its entities have."""
         after, before = ([tags for tags, _ in self.predictions(o, encoded)] for o in (ours, reference))
         same = sum(
             a == b
@@ -202,7 +202,8 @@ class Tagging:
             for a, b in zip(ours_tags, reference_tags, strict=True)
         )
         total = sum(map(len, after))
-        changed = [(i, _shown(b), _shown(a)) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
+        said = zip(map(_shown, before), map(_shown, after), strict=True)
+        changed = [(i, b, a) for i, (b, a) in enumerate(said) if a != b]
         frequent = Counter(tag for tags in before for tag in tags).most_common(1)
         chance = frequent[0][1] / total if frequent else None
         return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed), chance)
@@ -213,14 +214,8 @@ class Tagging:
         tags, likely = self.predictions(own, single)[0]
         words = encoded.texts[index]
         text = given if isinstance(given, str) else " ".join(words)
-        places, at = [], 0
-        for word in words:
-            at = text.index(word, at)
-            places.append((at, at + len(word)))
-            at += len(word)
         entities = []
-        for kind, first, last in _entities.entities(tags):
-            start, end = places[first][0], places[last][1]
+        for (kind, first, last), (start, end) in zip(_entities.entities(tags), places_of(words, text, tags), strict=True):
             score = float(np.mean(likely[first : last + 1]))
             entities.append({"type": kind, "text": text[start:end], "start": start, "end": end, "score": score})
         return {"words": list(words), "tags": tags, "entities": entities}
@@ -250,6 +245,16 @@ class Tagging:
                 expected=", ".join(sorted(ours)),
                 fix="name the model's labels in the order of its logits (task.token-classification.labels)",
             )
+
+
+def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[tuple[int, int]]:
+    """(first character, end) of each entity of tags in a text that has the words in their order."""
+    places, at = [], 0
+    for word in words:
+        at = text.index(word, at)
+        places.append((at, at + len(word)))
+        at += len(word)
+    return [(places[first][0], places[last][1]) for _, first, last in _entities.entities(tags)]
 
 
 def _words(text: str) -> Iterator[str]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octobert.core.evidence import Evidence
+from octobert.core.evidence import ChangedRows, Evidence
 from octobert.core.results import Report
 from octobert.data.tokenization import EncodedTexts
+from octobert.evaluation.changes import changed_rows
 from octobert.pipeline.contract import StepResult
 from octobert.pipeline.stages import _inside
 from octobert.tasks import Outputs, Task
@@ -41,6 +42,7 @@ def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluate
     lengths = [sum(len(row) for row in rows) for rows in evaluated.encoded.rows] if evaluated is not None else []
     observed = _inside.statistics(steps)
     return Evidence(
+        changed=_changed(report, task, evaluated) if evaluated is not None else (),
         lengths=tuple(lengths),
         activations=_inside.activations(observed, report.plans),
         observed=len(observed),
@@ -48,3 +50,9 @@ def gather(report: Report, steps: Mapping[str, StepResult], task: Task, evaluate
         curves=_inside.curves(steps),
         executions=_inside.executions(steps),
     )
+
+
+def _changed(report: Report, task: Task, evaluated: Evaluated) -> tuple[ChangedRows, ...]:
+    """The rows with another answer, of each quantized model."""
+    quantized = [comparison for comparison in report.comparisons if comparison.candidate in report.plans]
+    return changed_rows(task, quantized, evaluated.outputs, evaluated.encoded, evaluated.gold)

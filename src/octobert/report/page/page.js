@@ -171,10 +171,15 @@ const page = (() => {
 
   // What scrolls sideways can be reached and scrolled by the keyboard.
   function scrollable() {
-    for (const each of document.querySelectorAll(".scroll, pre")) {
-      if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
-      else each.removeAttribute("tabindex");
-    }
+    const seen = new ResizeObserver((changes) => {
+      for (const { target } of changes) {
+        const wide = target.scrollWidth > target.clientWidth;
+        target.classList.toggle("wide", wide);
+        if (wide) target.tabIndex = 0;
+        else target.removeAttribute("tabindex");
+      }
+    });
+    document.querySelectorAll(".scroll, pre").forEach((each) => seen.observe(each));
   }
 
   async function start() {
@@ -193,7 +198,6 @@ const page = (() => {
       run.querySelectorAll("[data-section]").forEach((section) => own(section, data[section.dataset.section]));
     }
     scrollable();
-    addEventListener("resize", scrollable);
     document.documentElement.dataset.drawn = "true";
   }
 

@@ -15,7 +15,21 @@ from typing import Any, Protocol, cast
 from octobert.report.page.runs import Run
 
 # From the top of the page.
-ORDER = ("verdict", "frontier", "notes", "speed", "quality", "choice", "plans", "sensitivity", "search", "how")
+ORDER = (
+    "verdict",
+    "frontier",
+    "notes",
+    "speed",
+    "quality",
+    "rows",
+    "choice",
+    "layers",
+    "executed",
+    "ranges",
+    "training",
+    "trials",
+    "how",
+)
 
 
 @dataclass(frozen=True)

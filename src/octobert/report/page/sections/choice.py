@@ -7,6 +7,9 @@ from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 from octobert.report.reasons import Words
 
+# More variants than this are folded.
+_MANY = 12
+
 
 def section(run: Run) -> Section | None:
     """The table of variants, where a model was chosen."""
@@ -21,4 +24,5 @@ def section(run: Run) -> Section | None:
         "drop_title": choices.drop_title(choice),
         "search_facts": choices.facts(choice),
     }
-    return Section("Choice", values)
+    title = f"All {len(choice.found)} variants of the search"
+    return Section(title, values, open=len(choice.found) <= _MANY)
