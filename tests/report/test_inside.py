@@ -130,6 +130,14 @@ def test_trials_are_those_of_the_search_with_the_seconds_spent(run) -> None:
     assert [each["seconds"] for each in chart["trials"]] == pytest.approx(np.cumsum([each.seconds for each in search.trials]))
 
 
+def test_a_single_trial_is_told_and_not_drawn(run) -> None:
+    search = run.report.searches["ort-cpu"]
+    once = search.model_copy(update={"trials": search.trials[:1]})
+    section = trials.section(Run("m", rich_report(searches={"ort-cpu": once})))
+    assert section.data == {"charts": []}
+    assert section.values["searches"] == {"ort-cpu": once}
+
+
 def test_variants_of_auto_are_trials_where_they_were_timed() -> None:
     choice = selection()
     (chart,) = trials.section(Run("m", rich_report(searches={}, choice=choice))).data["charts"]

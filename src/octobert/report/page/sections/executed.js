@@ -14,7 +14,6 @@ page.draw("executed", (root, data) => {
     page.chart(figure, `Share of the time of ${model.name} by type of operator; figures in the table`, (width) => ({
       height: 22 * shown.length + 30,
       width: Math.min(width, 760),
-      style: { background: "transparent", color: "currentColor", fontSize: "12px" },
       marginLeft: Math.min(220, width / 2.2),
       marginRight: 48,
       marginTop: 4,

@@ -27,7 +27,6 @@ page.draw("layers", (root, data) => {
     const side = { x: column, y: "part" };
     return {
       height: 26 * parts.length + 34,
-      style: { background: "transparent", color: "currentColor", fontSize: "12px" },
       marginLeft: 118,
       marginTop: 24,
       marginBottom: 6,

@@ -1,7 +1,5 @@
 // The histogram of the activation that is chosen in the table, with the interval of each plan; and channels of smoothed groups.
 {
-  const style = { background: "transparent", color: "currentColor", fontSize: "12px" };
-
   function histogram(figure, chosen, targets) {
     const bins = (each) => {
       const width = (each.high - each.low) / each.counts.length || 1e-6;
@@ -18,7 +16,6 @@
         marginBottom: 44,
         marginLeft: 56,
         marginTop: 12 + 24 * rules.length,
-        style,
         x: { label: "value", labelAnchor: "center", labelOffset: 38, nice: true },
         y: { type: "log", domain: [0.5, Math.max(...each.counts)], label: "values (log)", ticks: 5, tickFormat: "~s", grid: true },
         marks: [
@@ -82,7 +79,6 @@
         height: 276,
         marginBottom: 44,
         marginLeft: 56,
-        style,
         x: { label: "channel, by its magnitude before", labelAnchor: "center", labelOffset: 38 },
         y: { type: "log", label: "largest magnitude (log)", ticks: 5, tickFormat: "~g", grid: true },
         symbol: { domain: ["before", "after"], range: ["circle", "triangle"] },

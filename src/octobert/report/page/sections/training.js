@@ -15,7 +15,6 @@ page.draw("training", (root, data) => {
       height: 256,
       marginBottom: 44,
       marginLeft: 64,
-      style: { background: "transparent", color: "currentColor", fontSize: "12px" },
       x: { label: "step", labelAnchor: "center", labelOffset: 38 },
       y: { type: log() ? "log" : "linear", zero: !log(), label: name, grid: true, ticks: 5, tickFormat: name === "loss" ? "~g" : "~e" },
       marks: [

@@ -23,7 +23,6 @@ page.draw("trials", (root, data) => {
       height: 256,
       marginBottom: 44,
       marginLeft: 56,
-      style: { background: "transparent", color: "currentColor", fontSize: "12px" },
       x: { label: axis === "number" ? "trial" : "seconds of trials", labelAnchor: "center", labelOffset: 38, ...(axis === "number" ? { ticks: Math.min(10, trials.length), tickFormat: "d" } : { zero: true }), inset: 8 },
       y: { label, grid: true, nice: true, ticks: 5, inset: 6 },
       marks: [

@@ -18,7 +18,8 @@ def section(run: Run) -> Section | None:
     charts = [_of_plans(target, search) for target, search in searches.items()]
     if choice is not None:
         charts.append(_of_variants(choice))
-    charts = [chart for chart in charts if chart["trials"]]
+    # One trial has not converged to anything: its sentence says all.
+    charts = [chart for chart in charts if len(chart["trials"]) > 1]
     return Section("Trials of the search", {"searches": searches}, {"charts": charts}) if searches or charts else None
 
 
