@@ -139,9 +139,11 @@ def test_a_single_trial_is_told_and_not_drawn(run) -> None:
 
 
 def test_variants_of_auto_are_trials_where_they_were_timed() -> None:
-    choice = selection()
+    plain = selection()
+    numbered = [each.model_copy(update={"number": n}) for n, each in enumerate(plain.found, start=1)]
+    choice = plain.model_copy(update={"found": tuple(sorted(numbered, key=lambda each: -each.number))})
     (chart,) = trials.section(Run("m", rich_report(searches={}, choice=choice))).data["charts"]
-    timed = [each for each in choice.found if each.time_ms is not None]
+    timed = [each for each in numbered if each.time_ms is not None]
     assert [each["value"] for each in chart["trials"]] == [each.time_ms.value for each in timed]
     assert sum(each["met"] for each in chart["trials"]) == sum(each.state in ("chosen", "admissible") for each in timed)
 

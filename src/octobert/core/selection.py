@@ -72,6 +72,7 @@ class Found(FrozenModel):
         peak_memory_bytes: of a process that runs it.
         on_frontier: no other variant is both faster and more accurate.
         seconds: that it took to make, time and judge it.
+        number: its place in the order in which variants were tried, from 1; 0 where it was not tried.
     """
 
     variant: Variant
@@ -89,6 +90,7 @@ class Found(FrozenModel):
     peak_memory_bytes: int | None = None
     on_frontier: bool = False
     seconds: float = 0.0
+    number: int = 0
 
 
 class Selection(Tabular):

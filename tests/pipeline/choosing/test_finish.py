@@ -34,6 +34,9 @@ def test_what_a_search_publishes(finished, out: Path) -> None:
     report = finish.run(recipe, out, executor=inline.run)
     assert report.choice is not None
     assert report.choice.met
+    tried = sorted(each.number for each in report.choice.found if each.state != "not tried" and each.number)
+    assert tried == sorted(set(tried)), "each was tried at a time of its own"
+    assert report.choice.best.number in tried
     stored = Report.model_validate_json((out / "report.json").read_text(encoding="utf-8"))
     assert stored.choice == report.choice
     # The package says why it was chosen, and its recipe can be run from anywhere.

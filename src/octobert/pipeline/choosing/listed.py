@@ -92,7 +92,9 @@ def search(
         got = result.found[0].reason if result.found else None
         raise OctobertError("none of the combinations can be made", where="search.space", got=got)
     last = _last_race(trials, judge, [found for found in made if judge.keeps(found)])
-    return _results(trials, judge, [last.get(each.variant.name, each) for each in result.found]), result.ended
+    # Other processes, and earlier runs, have tried some of them.
+    found = [last.get(one.variant.name, one).model_copy(update={"number": n}) for n, one in enumerate(result.found, start=1)]
+    return _results(trials, judge, found), result.ended
 
 
 def _inputs(facts: RunFacts, rows: str) -> dict[str, str]:

@@ -277,6 +277,7 @@ class Trials:
             size_bytes=self._size(variant) if state.made or state.draft else None,
             peak_memory_bytes=timed.footprint.peak_memory_bytes if timed else None,
             seconds=sum(artifact.seconds for name, artifact in state.made.items() if name not in self._shared),
+            number=1 + list(self._states).index(variant.name) if variant.name in self._states else 0,
         )
         if state.problem is not None:
             return found.model_copy(update={"state": "excluded", "reason": state.problem})

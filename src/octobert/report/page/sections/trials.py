@@ -47,8 +47,9 @@ def _of_plans(target: str, search: Search) -> dict[str, Any]:
 
 
 def _of_variants(choice: Selection) -> dict[str, Any]:
-    """Variants that were timed: less time, or more rows per second, is better, as long as the limits are kept."""
-    timed = [(each, speed) for each in choice.found if (speed := choices.speed_of(choice, each)) is not None]
+    """Variants that were timed, as they were tried: less time, or more rows per second, is better where the limits are kept."""
+    tried = sorted((each for each in choice.found if each.number), key=lambda each: each.number)
+    timed = [(each, speed) for each in tried if (speed := choices.speed_of(choice, each)) is not None]
     spent = accumulate(each.seconds for each, _ in timed)
     trials = [
         {
