@@ -59,7 +59,7 @@ def test_a_histogram_is_chosen_by_search_and_click(page_at, rich: Path) -> None:
 def test_the_loss_is_drawn_in_either_scale(page_at, rich: Path) -> None:
     shown = page_at(rich)
     section = shown.locator("section.training")
-    path = section.locator("svg [aria-label=line] path").first
+    path = section.locator("svg [data-mark=line] path").first
     linear = path.get_attribute("d")
     section.get_by_label("logarithmic loss").check()
     assert path.get_attribute("d") != linear

@@ -10,7 +10,7 @@ import pytest
 SCROLLS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-@pytest.mark.parametrize("width", [1280, 2560])
+@pytest.mark.parametrize("width", [360, 768, 2560])
 def test_no_width_scrolls_sideways(page_at, rich: Path, width: int) -> None:
     shown = page_at(rich, width=width)
     assert shown.evaluate(SCROLLS) == 0

@@ -59,8 +59,8 @@ def test_all_runs_are_printed(page_at, three: Path) -> None:
 
 def test_the_chart_has_a_point_for_each_model_of_each_run(page_at, three: Path) -> None:
     chart = page_at(three).locator("figure.speedups")
-    assert chart.locator("g[aria-label=dot] circle").count() == 6
-    assert chart.locator("g[aria-label=rule] line").count() >= 6
+    assert chart.locator("g[data-mark=dot] circle").count() == 6
+    assert chart.locator("g[data-mark=rule] line").count() >= 6
 
 
 def test_a_page_is_printed_to_a_file(browser, tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ const page = (() => {
       drawn = width;
       const plot = Plot.plot({ width, style: { background: "transparent", color: "currentColor", fontSize: "12px" }, ...options(width) });
       const svg = plot.tagName === "svg" ? plot : plot.querySelector("svg:last-of-type");
+      // Plot names its marks for screen readers, which read a picture as a whole.
+      for (const mark of plot.querySelectorAll("g[aria-label]")) {
+        mark.dataset.mark = mark.getAttribute("aria-label");
+        mark.removeAttribute("aria-label");
+      }
       (svg ?? plot).setAttribute("role", "img");
       (svg ?? plot).setAttribute("aria-label", label);
       // Plot names the groups of its marks; only elements with a role may have a name.

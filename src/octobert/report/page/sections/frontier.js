@@ -182,7 +182,8 @@
     }
     const followers = ["y", "x"].map((which) => {
       const output = page.element("output");
-      const input = page.element("input", { type: "range", min: 0, max: STEPS, step: 1 });
+      const name = `Limit of ${which === "x" ? axisOf(view, which).title : axisOf(view, which).name}`;
+      const input = page.element("input", { type: "range", min: 0, max: STEPS, step: 1, "aria-label": name });
       input.addEventListener("input", () => { view[which] = limitAt(axisOf(view, which), input.value / STEPS); update(); });
       parts.push(page.element("label", { className: "limit" }, output, input));
       return () => {

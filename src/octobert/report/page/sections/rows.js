@@ -75,7 +75,7 @@ page.draw("rows", (() => {
       else if (side.near.length) shown.push(element("ol", { className: "near" }, ...side.near.map(neighbour)));
       else if (side.score !== null && data.shares) shown.push(bar("score", side.score, true));
       else if (side.score !== null && String(side.score) !== side.text) shown.push(element("p", {}, `score ${side.score}`));
-      return element("div", { className: `answer ${kind}` }, element("h4", {}, title), said, ...shown);
+      return element("div", { className: `answer ${kind}` }, element("h3", {}, title), said, ...shown);
     }
 
     function expected(row) {
@@ -84,7 +84,7 @@ page.draw("rows", (() => {
       const tagged = data.labelled && row.marks.some(([, , , label]) => label);
       const said = tagged ? element("p", { className: "text" }, ...marked(data.texts[row.texts[0]], spans(row.marks, 0, "expected")))
         : element("p", { className: "said" }, text);
-      return element("div", { className: "answer expected" }, element("h4", {}, "expected"), said);
+      return element("div", { className: "answer expected" }, element("h3", {}, "expected"), said);
     }
 
     return (row, candidate) => element("li", { className: `change ${row.outcome}` },
