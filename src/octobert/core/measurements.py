@@ -86,6 +86,7 @@ class Comparison(FrozenModel):
         output_error: root mean square difference of the raw outputs.
         changed: items with another answer: index, expected answer, answer of the reference, answer of the candidate.
         divergence: mean Kullback-Leibler divergence from the reference's distributions in nats, where the task measures it.
+        direction: what the changed items have in common beyond chance, as a sentence; empty where nothing is.
     """
 
     candidate: str
@@ -101,6 +102,7 @@ class Comparison(FrozenModel):
     changed: tuple[tuple[int, str, str, str], ...]
     fidelity_chance: float | None = None
     divergence: float | None = None
+    direction: str = ""
 
 
 class Latency(FrozenModel):

@@ -303,4 +303,4 @@ def _entities_moved(before: Sequence[tuple[str, int, int]], after: Sequence[tupl
 def _depth(rank: str) -> str:
     """Where a rank lies."""
     place = int(rank.split()[-1])
-    return "first" if place == 1 else f"2 to {MRR_DEPTH}" if place <= MRR_DEPTH else f"beyond {MRR_DEPTH}"
+    return "rank 1" if place == 1 else f"rank 2–{MRR_DEPTH}" if place <= MRR_DEPTH else f"beyond rank {MRR_DEPTH}"

@@ -161,7 +161,8 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     parts.append(f"{comparison.fidelity_name}{against} {fidelity}")
     if comparison.divergence is not None:
         parts.append(f"KL divergence {comparison.divergence:.5f} nats")
-    return [*sentences, f"{model.name}: {'; '.join(parts)}."]
+    direction = [f"{model.name}: {comparison.direction}"] if comparison.direction else []
+    return [*sentences, f"{model.name}: {'; '.join(parts)}.", *direction]
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octobert.core import environment
-from octobert.core.evidence import EVIDENCE
+from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, SpeedGoal, Speedup
 from octobert.core.plan import QuantPlan
@@ -101,9 +101,17 @@ def run(context: Context[Inputs, Options]) -> Summary:
         absent=options.absent,
         stages={name: _facts(result) for name, result in inputs.steps.items()},
     )
-    context.write(REPORT, report)
-    context.write(EVIDENCE, gather(report, inputs.steps, task, evaluated))
+    evidence = gather(report, inputs.steps, task, evaluated)
+    context.write(EVIDENCE, evidence)
+    context.write(REPORT, _with_directions(report, evidence))
     return {"comparisons": len(report.comparisons)}
+
+
+def _with_directions(report: Report, evidence: Evidence) -> Report:
+    """The report with what the changed rows of each model have in common."""
+    found = {changed.candidate: changed.sentence for changed in evidence.changed}
+    told = (each.model_copy(update={"direction": found.get(each.candidate, "")}) for each in report.comparisons)
+    return report.model_copy(update={"comparisons": tuple(told)})
 
 
 def _speed_goals(options: Options, inputs: Inputs, found: Sequence[Speedup]) -> tuple[SpeedGoal, ...]:

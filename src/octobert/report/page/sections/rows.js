@@ -37,8 +37,13 @@ page.draw("rows", (() => {
       return colours.get(label);
     };
 
-    const spans = (marks, text, kind) => marks.filter(([of]) => of === text)
-      .map(([, start, end, label]) => ({ start, end, label, kind: data.labelled && label ? colour(label) : kind }));
+    // Marks of one text; entities that the other model has not are filled.
+    const spans = (marks, text, kind, others = marks) => marks.filter(([of]) => of === text).map((mark) => {
+      const [, start, end, label] = mark;
+      const entity = data.labelled && label;
+      const differs = entity && !others.some((other) => String(other) === String(mark));
+      return { start, end, label, kind: entity ? `${colour(label)}${differs ? " differs" : ""}` : kind };
+    });
 
     // The texts of a row. Entities are shown with the answers instead, once for each model.
     function texts(row) {
@@ -65,17 +70,17 @@ page.draw("rows", (() => {
         right ? element("span", { className: "moved" }, "✓ expected") : null);
     }
 
-    function answer(title, kind, row, side) {
+    function answer(title, kind, row, side, other) {
       const chosen = side.scores.find(([name]) => name === side.text);
       const said = data.labelled && row.texts.length
-        ? element("p", { className: "text" }, ...marked(data.texts[row.texts[0]], spans(side.marks, 0, kind)))
+        ? element("p", { className: "text" }, ...marked(data.texts[row.texts[0]], spans(side.marks, 0, kind, other.marks)))
         : element("p", { className: "said" }, side.text);
       const shown = [];
       if (side.scores.length) shown.push(...side.scores.map(([name, share]) => bar(name, share, name === chosen?.[0])));
       else if (side.near.length) shown.push(element("ol", { className: "near" }, ...side.near.map(neighbour)));
       else if (side.score !== null && data.shares) shown.push(bar("score", side.score, true));
       else if (side.score !== null && String(side.score) !== side.text) shown.push(element("p", {}, `score ${side.score}`));
-      return element("div", { className: `answer ${kind}` }, element("h3", {}, title), said, ...shown);
+      return element("div", { className: `answer ${kind}` }, element("p", { className: "title" }, title), said, ...shown);
     }
 
     function expected(row) {
@@ -83,8 +88,8 @@ page.draw("rows", (() => {
       if (!text) return null;
       const tagged = data.labelled && row.marks.some(([, , , label]) => label);
       const said = tagged ? element("p", { className: "text" }, ...marked(data.texts[row.texts[0]], spans(row.marks, 0, "expected")))
-        : element("p", { className: "said" }, text);
-      return element("div", { className: "answer expected" }, element("h3", {}, "expected"), said);
+        : element("p", { className: text.length > 60 ? "text" : "said" }, text);
+      return element("div", { className: "answer expected" }, element("p", { className: "title" }, "expected"), said);
     }
 
     return (row, candidate) => element("li", { className: `change ${row.outcome}` },
@@ -94,8 +99,8 @@ page.draw("rows", (() => {
         ...row.moves.map((move) => element("span", { className: "move" }, move)),
         copier(data, row, candidate)),
       ...texts(row),
-      element("div", { className: "answers" }, expected(row), answer(candidate.reference, "before", row, row.before),
-        answer(candidate.name, "after", row, row.after)));
+      element("div", { className: "answers" }, expected(row), answer(candidate.reference, "before", row, row.before, row.after),
+        answer(candidate.name, "after", row, row.after, row.before)));
   }
 
   // A word as a POSIX shell reads it.
