@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octobert.config.choosing import UNITS
-from octobert.core.measurements import Comparison
+from octobert.core.measurements import Comparison, Latency
 from octobert.core.results import Report
 from octobert.core.selection import Figure, Found, Selection
 from octobert.report import choices, commands, summary, times
@@ -139,10 +139,9 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
         details = [found.reason]
         if drop is not None:
             details.insert(0, f"{words.name(metric)} drops by {words.drop(metric, drop)} on {found.rows:,} tuning rows")
-        missed = found.state == "excluded" and choice.accepted_drop is not None and drop is not None
-        elsewhere = found.state == "excluded" and (
-            not missed or (drop is not None and drop.value <= (choice.accepted_drop or 0))
-        )
+        # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
+        limit = choice.accepted_drop
+        elsewhere = found.state == "excluded" and (limit is None or drop is None or drop.value <= limit)
         point = Point(
             found.variant.name,
             choices.state_of(found),
@@ -170,16 +169,23 @@ def _of_models(report: Report, folder: str) -> list[Point]:
         if own is None and model.name in references:
             # The float model that others are compared with has no loss.
             y = _same(report)
-        x = [_finite(Figure(**dict(zip(("value", "low", "high"), median(found.samples_ms), strict=True)))) if found else None
-             for found in (timed.get((model.name, shape)) for shape in shapes)]  # fmt: skip
+        x = tuple(_typical(timed.get((model.name, shape))) for shape in shapes)
         against = f" against {own.reference}" if own is not None and own.difference is not None else ""
         details = [f"{each}{against}" for each in loss(words, own, report.data.evaluation_rows)]
         details.append(f"{model.precision}; {model.footprint.size_bytes / 1e6:.3g} MB")
         floating = not model.precision.startswith("int")
         state = "float" if floating else "8-bit"
         command = commands.of_candidate(report, folder, model.name)
-        points.append(Point(model.name, state, tuple(x), _finite(y), tuple(details), command, floating, named=True))
+        points.append(Point(model.name, state, x, _finite(y), tuple(details), command, floating, named=True))
     return points
+
+
+def _typical(timed: Latency | None) -> Figure | None:
+    """The median of the times of a model at one shape."""
+    if timed is None or not timed.samples_ms:
+        return None
+    value, low, high = median(timed.samples_ms)
+    return _finite(Figure(value=value, low=low, high=high))
 
 
 def _kind(report: Report) -> str:
@@ -319,9 +325,10 @@ def _note(report: Report) -> str:
     """What is drawn, and where the intervals come from."""
     choice = report.choice
     if choice is not None:
+        metric = words_of(report).name("metric")
         return (
-            f"Boxes are 95 % intervals: of times over the rounds of the search, of {choice.metric} over {choice.rows:,} tuning "
-            f"rows, both compared with {choice.reference}."
+            f"Boxes are 95 % intervals: of times over the rounds of the search, of {metric} over {choice.rows:,} tuning rows, "
+            f"both compared with {choice.reference}."
         )
     note = "Boxes are 95 % intervals: of the median of the times by its order statistics"
     kind = _kind(report)

@@ -120,7 +120,7 @@
     const at = { x: x ?? (axis.more ? axis.low : axis.high), y: y ?? (data.y.more ? data.y.low : data.y.high) };
     if (x !== null) lines.push(Plot.rect([at], { x1: axis.more ? axis.low : x, x2: axis.more ? x : axis.high, y1: data.y.low, y2: data.y.high, ...shade }));
     if (y !== null) lines.push(Plot.rect([at], { x1: axis.low, x2: axis.high, y1: data.y.more ? data.y.low : y, y2: data.y.more ? y : data.y.high, ...shade }));
-    lines.push(Plot.ruleX([at.x], line(x)), Plot.ruleY([at.y], line(y)));
+    lines.push(Plot.ruleX([at.x], { ...line(x), className: "limit-of-cost" }), Plot.ruleY([at.y], { ...line(y), className: "limit-of-quality" }));
     const text = { fill: "var(--accent)", fontWeight: 600, text: () => "⇕ limit" };
     lines.push(Plot.text([at.y], { ...text, y: (d) => d, frameAnchor: "left", textAnchor: "start", dx: 4, dy: -7 }));
     lines.push(Plot.text([at.x], { ...text, text: () => "⇔ limit", x: (d) => d, frameAnchor: "top", textAnchor: "end", dx: -5, dy: 6 }));
@@ -220,9 +220,10 @@
   function words(axis, limit, which) {
     const name = which === "x" ? axis.title.replace(` in ${axis.unit}`, "") : axis.name;
     if (limit === null) return `${name}: any`;
-    const amount = `${figure(Math.abs(limit))} ${axis.unit === "points" && Math.abs(limit) === 1 ? "point" : axis.unit}`.trim();
-    if (axis.change) return limit > 0 ? `${name} rises by at least ${amount}` : limit < 0 ? `${name} drops by at most ${amount}` : `${name} does not drop`;
-    return `${name}: at ${axis.more ? "least" : "most"} ${figure(limit)} ${axis.unit}`.trim();
+    const amount = (value, sign = "") => `${sign}${figure(value)} ${axis.unit === "points" && Math.abs(value) === 1 ? "point" : axis.unit}`.trim();
+    if (axis.change && limit > 0) return `${name}: at least ${amount(limit, "+")}`;
+    if (axis.change) return limit < 0 ? `${name}: at most ${amount(limit)}` : `${name}: no drop`;
+    return `${name}: at ${axis.more ? "least" : "most"} ${amount(limit)}`;
   }
 
   function tell(panel, view) {

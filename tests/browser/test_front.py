@@ -1,0 +1,142 @@
+"""The first screen and the charts of speed, as a reader uses them."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octobert.report.page import Run
+from tests.support.reports import rich_report, rich_run
+from tests.support.selections import found, selection
+
+WIDE = "name".join(["long"] * 40)
+
+
+@pytest.fixture(scope="module")
+def searched(written: Any) -> Path:
+    """The page of a search of 18 variants, whose winner keeps F1 within a point."""
+    report = rich_report()
+    choice = selection(recipe=report.recipe)
+    return written(Run("searched", report.model_copy(update={"choice": choice})))
+
+
+def winner(shown: Any) -> str:
+    return shown.locator(".winner b").inner_text()
+
+
+def test_the_first_screen_answers(page_at, rich: Path) -> None:
+    shown = page_at(rich, width=1280, height=800)
+    assert shown.locator(".banner .state").inner_text().endswith("Should I ship this? Yes.")
+    assert (
+        shown.locator(".banner .answer")
+        .inner_text()
+        .startswith("Ship openvino-cpu: 2.8 × faster than openvino-f32 (2.7–2.9), 3.9 × smaller")
+    )
+    for part in (".banner", ".numbers", ".badges", ".frontier svg", ".limits", ".winner"):
+        box = shown.locator(part).first.bounding_box()
+        assert box["y"] + box["height"] <= 800, part
+        assert box["x"] + box["width"] <= 1280, part
+    assert shown.locator("details.notes").get_attribute("open") is None
+
+
+def test_dragging_a_limit_names_another_winner(page_at, searched: Path) -> None:
+    shown = page_at(searched)
+    assert winner(shown) == "openvino-cpu int8"
+    box = shown.locator(".frontier .chart").bounding_box()
+    line = shown.locator(".frontier .limit-of-quality line").bounding_box()
+    shown.mouse.move(box["x"] + 300, line["y"])
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + 300, line["y"] + 120, steps=4)
+    shown.mouse.up()
+    assert winner(shown) == "openvino-cpu int8 matmul-attention"
+    command = shlex.split(shown.locator(".winner pre code").inner_text())
+    assert command[:2] == ["octobert", "quantize"]
+    assert command[command.index("--target") + 1] == "openvino-cpu"
+
+
+def test_sliders_and_the_keyboard_do_the_same(page_at, searched: Path) -> None:
+    shown = page_at(searched)
+    quality, cost = shown.locator(".limits input").all()
+    quality.focus()
+    for _ in range(200):
+        shown.keyboard.press("ArrowRight")
+    assert "at least" in quality.get_attribute("aria-valuetext")
+    assert winner(shown) == "no candidate keeps this"
+    quality.fill("190")
+    slow = winner(shown)
+    quality.fill("0")
+    assert shown.locator(".limits output").first.inner_text() == "F1: any"
+    assert winner(shown) not in (slow, "no candidate keeps this")
+    cost.fill("1")
+    assert shown.locator(".limits output").last.inner_text().startswith("latency: at most ")
+    shown.locator(".frontier .chart").focus()
+    shown.keyboard.press("ArrowRight")
+    said = shown.locator(".frontier figure .hidden")
+    first = said.inner_text()
+    shown.keyboard.press("ArrowRight")
+    assert said.inner_text() not in ("", first)
+    assert shown.locator(".frontier svg [aria-label=tip]").count() > 0
+    shown.keyboard.press("Escape")
+    assert said.inner_text() == ""
+
+
+def test_a_pointer_shows_what_is_known(page_at, rich: Path) -> None:
+    shown = page_at(rich)
+    mark = shown.locator(".frontier svg [aria-label=dot] path").last.bounding_box()
+    shown.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    tip = shown.locator(".frontier svg [aria-label=tip]").first
+    tip.locator("text").first.wait_for()
+    assert "openvino-cpu" in tip.text_content()
+    assert "accuracy −0.1 points" in tip.text_content()
+
+
+def test_the_shape_is_chosen(page_at, rich: Path) -> None:
+    shown = page_at(rich)
+    before = shown.locator(".winner .muted").inner_text()
+    shown.locator(".limits select").select_option("8 × 128")
+    assert shown.locator(".winner .muted").inner_text() != before
+    assert winner(shown) == "openvino-cpu"
+
+
+def test_samples_are_files(page_at, rich: Path, tmp_path: Path) -> None:
+    shown = page_at(rich)
+    report = rich_run().report
+    for place, name, rows in (
+        (".limits", "candidates.csv", 4 * 4),
+        (".distributions", "times.csv", sum(len(each.samples_ms) for each in report.latencies)),
+        (".costs", "cost-by-length.csv", 4 * (60 + 1)),
+    ):
+        with shown.expect_download() as download:
+            shown.locator(place).get_by_role("button", name="CSV").first.click()
+        assert download.value.suggested_filename == name
+        download.value.save_as(tmp_path / name)
+        with (tmp_path / name).open(encoding="utf-8-sig", newline="") as file:
+            assert len(list(csv.DictReader(file))) == rows
+
+
+def test_variants_are_folded_and_sort(page_at, searched: Path) -> None:
+    shown = page_at(searched, width=360)
+    table = shown.locator("table.variants")
+    assert not table.is_visible()
+    shown.locator("section.choice summary").click()
+    assert shown.locator("section.choice .scroll").get_attribute("class") == "scroll wide"
+    assert shown.locator("section.choice .scroll").get_attribute("tabindex") == "0"
+    table.get_by_role("button", name="ms", exact=True).click()
+    times = [float(text.split()[0]) for text in table.locator("tbody td:nth-child(3)").all_inner_texts() if text]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("width", [360, 2560])
+def test_hostile_and_long_names_stay_inside(page_at, written, width: int) -> None:
+    name = f"<script>alert(1)</script><img src=x onerror=alert(1)> {WIDE}"
+    enemy = found(f"openvino-cpu {name}", 21.7, 0.1, 0.1, 110.0, "chosen")
+    reference = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
+    choice = selection(enemy, reference, sentence=f"Use {name}.")
+    shown = page_at(written(Run(name, rich_report().model_copy(update={"choice": choice}))), width=width)
+    assert shown.locator(".winner b").inner_text() == enemy.variant.name
+    assert shown.locator("img").count() == 0
+    assert shown.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
