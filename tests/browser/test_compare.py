@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,9 +44,18 @@ def address(folder: Path) -> Iterator[str]:
     command = [*PROGRAM, "compare", str(folder), "--quiet"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    own = process.stdout.readline().strip()
+    yield own
+    # In the middle of work.
+    parts = urlsplit(own)
+    with closing(http.client.HTTPConnection(parts.netloc)) as connection:
+        headers = {"Origin": f"http://{parts.netloc}"}
+        connection.request("POST", f"{parts.path}rows?model=ort-cpu&name=rows.csv", rows_of(50_000).encode(), headers)
+        answer = connection.getresponse()
+        answer.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        answer.close()
     assert (process.returncode, out, err) == (0, "", "")
 
 

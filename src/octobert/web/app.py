@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from importlib.resources import files
 from typing import Any
 
@@ -23,6 +24,7 @@ from octobert.web.guard import Guard
 from octobert.web.models import Models
 
 Event = dict[str, Any]
+Work = Generator[Event, None, None]
 # Bytes of a question, and of a file of rows.
 MOST_ASKED, MOST_ROWS = 4 << 20, 256 << 20
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -41,10 +43,10 @@ def app(models: Models, *, token: str, port: int) -> Guard:
         token: that every path begins with.
         port: of the server, which stands in its own name.
     """
-    return Guard(_Work(models).routes(), token=token, port=port)
+    return Guard(_Routes(models).routes(), token=token, port=port)
 
 
-class _Work:
+class _Routes:
     """Routes, and the lock that lets one step of work run at a time."""
 
     def __init__(self, models: Models) -> None:
@@ -84,7 +86,7 @@ class _Work:
             except OctobertError as error:
                 return JSONResponse({"error": str(error)}, 400)
 
-    def _posted(self, form: type[FrozenModel], work: Callable[[Models, Any], Iterator[Event]]) -> Callable[..., Any]:
+    def _posted(self, form: type[FrozenModel], work: Callable[[Models, Any], Work]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
             body = await _body(request, MOST_ASKED)
             try:
@@ -101,10 +103,10 @@ class _Work:
             lambda: jobs.compare_rows(self._models, asked.get("model", ""), asked.get("name", "rows.csv"), content)
         )
 
-    def _streamed(self, work: Callable[[], Iterator[Event]]) -> Response:
+    def _streamed(self, work: Callable[[], Work]) -> Response:
         return StreamingResponse(self._lines(work), media_type="application/x-ndjson")
 
-    async def _lines(self, work: Callable[[], Iterator[Event]]) -> AsyncIterator[bytes]:
+    async def _lines(self, work: Callable[[], Work]) -> AsyncIterator[bytes]:
         """The events of work as lines. It ends where the browser goes away, which cancels this function."""
         steps = work()
 
@@ -125,10 +127,9 @@ class _Work:
                     return
                 yield json.dumps(event, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
         finally:
-            # The thread has ended: a cancelled step is waited for.
-            close = getattr(steps, "close", None)
-            if close is not None:
-                close()
+            # A cancelled step is waited for, except where the server ends: there it may still run, and cannot be closed.
+            with contextlib.suppress(ValueError):
+                steps.close()
 
 
 async def _body(request: Request, most: int) -> bytes:

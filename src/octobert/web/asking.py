@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from pydantic import Field
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
-from octobert.tasks import Outputs
-from octobert.tasks._common import probabilities
+from octobert.tasks import Fidelity, Outputs
+from octobert.tasks._common import output_error, probabilities, unit
+from octobert.tasks._embedding import OUTPUT
 from octobert.web.models import FLOAT, INT8, Models, Pair
 
 Event = dict[str, Any]
+Work = Generator[Event, None, None]
 # Characters of a text or of all texts of a question. A question about a book would hold up everything else.
 MOST_CHARACTERS = 200_000
 # Tokens of a text that the page lists.
@@ -52,7 +54,7 @@ class Lengths(FrozenModel):
     input: str | tuple[str, ...] | dict[str, Any]
 
 
-def ask(models: Models, asked: Ask) -> Iterator[Event]:
+def ask(models: Models, asked: Ask) -> Work:
     """Ask both models.
 
     Yields:
@@ -85,7 +87,7 @@ def ask(models: Models, asked: Ask) -> Iterator[Event]:
     yield {"sentence": sentence(answers, rounds), "same": same(answers)}
 
 
-def lengths(models: Models, asked: Lengths) -> Iterator[Event]:
+def lengths(models: Models, asked: Lengths) -> Work:
     """Time a text, repeated or cut to several lengths.
 
     Yields:
@@ -167,9 +169,18 @@ def likeness(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) 
     """How alike the two outputs are; None where one model answers alone."""
     if len(outputs) < 2:
         return None
-    found = pair.task.fidelity(outputs[INT8], outputs[FLOAT], encoded)
+    found = fidelity_of(pair, outputs, encoded)
     same = found.agreement if math.isfinite(found.agreement) else None
     return {"name": found.name, "agreement": same, "error": found.error}
+
+
+def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedTexts) -> Fidelity:
+    """How closely the quantized model follows the float one on some texts; embeddings of each text alone."""
+    ours, theirs = outputs[INT8], outputs[FLOAT]
+    if pair.facts.head != "embedding":
+        return pair.task.fidelity(ours, theirs, encoded)
+    cosines = np.sum(unit(ours[OUTPUT]) * unit(theirs[OUTPUT]), axis=-1)
+    return Fidelity("mean cosine", float(cosines.mean()), output_error(ours, theirs), ())
 
 
 def _given(given: Any) -> Any:

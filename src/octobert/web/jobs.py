@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from octobert.data import readers
 from octobert.data.rows import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text
 from octobert.tasks import Outputs
+from octobert.web.asking import fidelity_of
 from octobert.web.models import FLOAT, INT8, Models, Pair
 
 Event = dict[str, Any]
+Work = Generator[Event, None, None]
 # Rows of a step, and how long a step should take, so that the page moves and other work gets its turn.
 _FIRST, _MOST, _SHORT_MS, _LONG_MS = 8, 64, 250.0, 800.0
 
 
-def compare_rows(models: Models, name: str, file: str, content: bytes) -> Iterator[Event]:
+def compare_rows(models: Models, name: str, file: str, content: bytes) -> Work:
     """Answer the rows of a file with both models.
 
     Args:
@@ -72,7 +74,7 @@ class _Job:
     per_row: int
     metric: str | None
     done: int = 0
-    texts: int = 0
+    weight: int = 0
     agreed: float = 0.0
     likeness: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class _Job:
         if not task.per_token:
             for name, own in outputs.items():
                 self.outputs.setdefault(name, []).append(own)
-        self.done, self.texts, self.steps = self.done + len(rows), self.texts + len(encoded.texts), self.steps + 1
+        self.done, self.steps = self.done + len(rows), self.steps + 1
         return max(ms for _, ms in results.values())
 
     def event(self, *, last: bool) -> Event:
@@ -132,16 +134,18 @@ class _Job:
         if self.likeness == "correlation of scores":
             ours, theirs = (_joined(self.outputs[name]) for name in (INT8, FLOAT))
             return self.pair.task.fidelity(ours, theirs, EncodedTexts([], [])).agreement
-        return self.agreed / max(self.texts, 1)
+        return self.agreed / max(self.weight, 1)
 
     def _compared(
         self, outputs: dict[str, Outputs], encoded: EncodedTexts, rows: Sequence[Row], gold: Sequence[Any]
     ) -> list[Event]:
         """Count agreement, and return the rows with different answers."""
         task = self.pair.task
-        found = task.fidelity(outputs[INT8], outputs[FLOAT], encoded)
+        found = fidelity_of(self.pair, outputs, encoded)
         self.likeness = found.name
-        self.agreed += (found.agreement if math.isfinite(found.agreement) else 1.0) * len(encoded.texts)
+        weight = _weight(self.pair.facts.name, encoded)
+        self.agreed += (found.agreement if math.isfinite(found.agreement) else 1.0) * weight
+        self.weight += weight
         if self.embeds:
             return []
         events = []
@@ -151,7 +155,8 @@ class _Job:
             expected = task.expected(gold[index]) if len(gold) == len(rows) else None
             number = rows[index].get(ROW_NUMBER, self.done + index + 1)
             scores = {name: answer.get("score") for name, answer in answers.items()}
-            events.append(_changed(number, text, expected, before, after, scores))
+            shown = (" ".join(text),) if self.pair.facts.head == "token-classification" else text
+            events.append(_changed(number, shown, expected, before, after, scores))
         return events
 
     def _compare_all(self) -> None:
@@ -169,7 +174,12 @@ class _Job:
         }
         if len(whole) > 1:
             found = task.fidelity(whole[INT8], whole[FLOAT], encoded)
-            self.changed = [_changed(i + 1, texts[i], None, before, after, {}) for i, before, after in found.changed]
+            columns = [_part(texts, part, count) for part in range(count)]
+            together = [tuple(text[0] for text in row) for row in zip(*columns, strict=True)]
+            self.changed = [
+                _changed(i % self.done + 1, together[i % self.done], None, before, after, {})
+                for i, before, after in found.changed
+            ]
         if self.metric is not None:
             self.items = {name: [task.items(own, encoded, self.gold)] for name, own in whole.items()}
 
@@ -202,6 +212,13 @@ def _gold(pair: Pair, rows: Sequence[Row], file: str) -> list[Any]:
     except DataError:
         return []
     return gold if len(gold) == len(rows) else []
+
+
+def _weight(task: str, encoded: EncodedTexts) -> int:
+    """How many things the agreement of a task is a share of: words, masks, token states, or texts."""
+    if task == "token-classification":
+        return sum(map(len, encoded.texts))
+    return sum(row.entries for row in encoded.flat) if task in ("fill-mask", "feature-extraction") else len(encoded.texts)
 
 
 def _part(texts: Sequence[Text], part: int, count: int) -> Sequence[Text]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.web.models import Models, Pair
 
 Event = dict[str, Any]
+Work = Generator[Event, None, None]
 # Lists whose vectors are kept, and texts that are embedded in one step.
 _KEPT, _STEP = 4, 32
 _NEAREST = 10
@@ -36,7 +37,7 @@ class Search(FrozenModel):
     prompts: tuple[str, str] = ("", "")
 
 
-def search(models: Models, asked: Search) -> Iterator[Event]:
+def search(models: Models, asked: Search) -> Work:
     """Embed a list and a query with both models.
 
     Yields:

@@ -68,6 +68,6 @@ function vector(numbers, size) {
 // How near the outputs of both are. Of single answers, agreement is what the sentence above says already.
 function like(likeness, answer) {
   const cosine = "embedding" in answer || "states" in answer;
-  const text = cosine ? `${likeness.name} with float: ${likeness.agreement?.toFixed(5) ?? "–"}` : `outputs differ by ${number(likeness.error)} (root mean square)`;
+  const text = cosine ? `cosine with float: ${likeness.agreement?.toFixed(5) ?? "–"}` : `outputs differ by ${number(likeness.error)} (root mean square)`;
   return element("p", { className: "muted" }, text);
 }

@@ -12,6 +12,7 @@ const LISTED = 200;
 const REDRAWN_MS = 200;
 let work = null;
 let dropped = null;
+let shownJob = null;
 
 // What was chosen, dropped or pasted, as [name, content].
 function given() {
@@ -29,7 +30,8 @@ async function compare() {
   try {
     const [name, content] = given();
     begin();
-    const job = { points: [], changed: [], rows: 0, sides: [], name, chart: null, speed: null, timer: null, found: null };
+    const job = { points: [], changed: [], rows: 0, sides: [], name, chart: null, speed: null, timer: null, found: null, embeds: state.model.head === "embedding" };
+    shownJob = job;
     const query = new URLSearchParams({ model: state.model.name, name });
     await post(`rows?${query}`, content, { signal: work.signal, onEvent: (found) => (found.rows ? started(job, found) : grown(job, found)) });
     byId("rows-status").textContent = `All ${number(job.rows, 9)} rows of ${name} are done.`;
@@ -74,6 +76,7 @@ function grown(job, found) {
 
 function draw(job) {
   clearTimeout(job.timer);
+  if (job !== shownJob) return;
   const drawn = job.points.length;
   job.timer = setTimeout(() => {
     job.timer = null;
@@ -101,8 +104,11 @@ function tiles(job, found) {
   const shown = [tile("Rows per second", number(rates.at(-1)), names.length > 1 ? `8 bits; float ${number(rates[0])}: ${number(rates[1] / rates[0], 2)} ×` : "8 bits")];
   if (names.length > 1) {
     const share = found.likeness === "agreement" ? `${(100 * found.agreement).toFixed(1)} %` : number(found.agreement, 5);
-    shown.unshift(tile(found.likeness === "agreement" ? "Agreement" : found.likeness, share, "of 8 bits with float"),
-      tile("Flips", number(job.changed.length, 9), `of ${number(found.done, 9)} rows`));
+    const name = found.likeness[0].toUpperCase() + found.likeness.slice(1);
+    // Embeddings are compared with each other once all are there.
+    const flips = job.embeds ? tile("Changed", found.done < job.rows ? "–" : number(job.changed.length, 9), "rows, seen among each other")
+      : tile("Flips", number(job.changed.length, 9), `of ${number(found.done, 9)} rows`);
+    shown.unshift(tile(name, share, "of 8 bits with float"), flips);
   }
   if (job.metric && found.metrics.int8 !== undefined) {
     const floating = found.metrics.float === undefined ? "8 bits" : `8 bits; float ${number(found.metrics.float, 4)}`;
@@ -172,6 +178,7 @@ function reset() {
   byId("changed").querySelector("tbody").replaceChildren();
   figure.replaceChildren(figure.querySelector("figcaption"));
   byId("rows-status").textContent = "";
+  shownJob = null;
 }
 
 function drops() {

@@ -26,7 +26,7 @@ function start(sides) {
   const { domain, range } = scale(sides);
   const counted = () => samples.filter((sample) => !sample.warm);
   drawn = page.chart(figure, "Milliseconds of each question, by model", (width) => ({
-    width, height: 56 + 64 * domain.length, marginLeft: 92, marginBottom: 38,
+    width, height: 56 + 64 * domain.length, marginLeft: 108, marginBottom: 38,
     x: { label: "ms, text to answer", grid: true, type: "log", ticks: Math.max(2, width / 110), tickFormat: (x) => number(x) },
     y: { domain, label: null, tickSize: 0 },
     color: { domain, range },
