@@ -169,14 +169,15 @@ def gains(choice: Selection, report: Report) -> list[str]:
         ratio = best.ratio
         over = [] if ratio is None else [(choice.reference, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low)]
     else:
-        measured = [each for each in report.ratios if goal == "throughput"] or list(report.speedups)
-        over = [(each.reference, each.ratio, each.low, each.high) for each in on_rows(measured, best.variant.target)]
+        over = [(each.reference, each.ratio, each.low, each.high) for each in speeds(choice, report)]
     return found + [speed_text(name, ratio, low, high, throughput=goal == "throughput") for name, ratio, low, high in over]
 
 
-def on_rows(speedups: Sequence[Speedup], candidate: str) -> list[Speedup]:
-    """The speedups of a model on rows of the data, or at the first shape: over its float baseline, and over a faster form."""
-    own = [each for each in speedups if each.candidate == candidate]
+def speeds(choice: Selection, report: Report) -> list[Speedup]:
+    """The speed of the winner in the final run, on rows of the data or at the first shape: over its float baseline, and over a
+    faster form of it."""
+    measured = [each for each in report.ratios if choice.goal == "throughput"] or list(report.speedups)
+    own = [each for each in measured if each.candidate == choice.best.variant.target]
     shapes = sorted({(each.sequence != "data", each.batch) for each in own})
     own = [each for each in own if (each.sequence != "data", each.batch) == shapes[0]]
     own = list({each.reference: each for each in reversed(own)}.values())[::-1]

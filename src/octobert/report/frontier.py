@@ -303,8 +303,9 @@ def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple
     own = next((n for n in ranked if points[n].name == preferred), None)
     if own is None:
         return tuple(ranked)
-    figure = points[own].x[i]
-    ahead = [n for n in ranked[: ranked.index(own)] if not _overlap(points[n].x[i], figure)]
+    # Those that a search found to keep its limits have lost to the preferred one.
+    rivals = [n for n in ranked[: ranked.index(own)] if points[n].state != "meets"]
+    ahead = [n for n in rivals if not _overlap(points[n].x[i], points[own].x[i])]
     return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
 
 

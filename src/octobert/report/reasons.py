@@ -6,6 +6,7 @@ ratio whose interval includes 1, are within the noise. No text ends with a full 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -251,16 +252,30 @@ def loss(words: Words, compared: Comparison | None, rows: int) -> list[str]:
     """
     if compared is None:
         return []
-    on = f"on your {rows:,} rows"
-    if compared.difference is None or compared.low is None or compared.high is None or compared.metric is None:
+    on = f"on your {rows_text(rows)}"
+    undefined = compared.difference is None or not math.isfinite(compared.difference)
+    if undefined or compared.low is None or compared.high is None or compared.metric is None:
+        if not math.isfinite(compared.fidelity):
+            return [f"{compared.fidelity_name} undefined {on}"]
         share = f"{compared.fidelity:.2%}" if compared.fidelity_name == "agreement" else f"{compared.fidelity:.5f}"
         return [f"{compared.fidelity_name} {share} with {compared.reference} {on}"]
     name = words.name(compared.metric)
     if compared.low == compared.high == 0:
         return [f"the same {name} {on}"]
-    value, low, high = (words.signed(compared.metric, each) for each in (compared.difference, compared.low, compared.high))
+    figures = (compared.difference or 0.0, compared.low, compared.high)
+    value, low, high = (words.signed(compared.metric, each) for each in figures)
     noise = ", within the noise" if compared.low <= 0 <= compared.high else ""
     return [f"{name} {value}{words.unit(compared.metric)} ({low} to {high}{noise}) {on}"]
+
+
+def rows_text(rows: int) -> str:
+    """A number of rows.
+
+    Example:
+        >>> rows_text(1), rows_text(1200)
+        ('1 row', '1,200 rows')
+    """
+    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 def span(low: float, high: float) -> str:

@@ -12,7 +12,7 @@ from octobert.core.measurements import Comparison, Latency, Speedup, score_named
 from octobert.core.results import Report
 from octobert.core.selection import Found, Variant
 from octobert.report import choices, summary, times
-from octobert.report.reasons import COSTS, Words, loss, speed_text, times_text
+from octobert.report.reasons import COSTS, Words, loss, rows_text, speed_text, times_text
 
 State = Literal["ship", "likely", "no", "unmeasured"]
 # What a reader is told who asks whether to ship the model, and a sign, so that nothing depends on the colour.
@@ -211,10 +211,10 @@ def _of_targets(report: Report) -> Verdict:
     if not reference or best.gain is None:
         return Verdict("unmeasured", f"No float model was timed beside {best.name}.", numbers=numbers, accepted=accepted)
     if fitting:
-        why = f"8 bits gain no speed on this machine. {best.name} is {', '.join(figures)}."
+        why = f"8 bits gain no speed on this machine: {best.name} is {', '.join(figures)}."
     else:
         why = f"{best.name} loses more than {accepted.words}: it is {', '.join(figures)}."
-    return Verdict("no", f"Use {reference}, the fastest float form here: {why}", "", reference, numbers, accepted)
+    return Verdict("no", f"Use {reference}, the fastest float form here. {why}", "", reference, numbers, accepted)
 
 
 def _of_choice(report: Report) -> Verdict:
@@ -223,24 +223,25 @@ def _of_choice(report: Report) -> Verdict:
     assert choice is not None
     best, accepted, words = choice.best, accepted_of(report), words_of(report)
     compared = next((each for each in report.comparisons if each.candidate == best.variant.target), None)
-    over = choices.on_rows(report.speedups, best.variant.target)
+    over = choices.speeds(choice, report)
     own = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
     reference = own[0].reference if own else ""
     candidate = _Candidate(best.variant.name, best.variant.target, own[0] if own else None, compared)
     numbers = _numbers(report, candidate, reference, words)
     if not choice.met or best.variant.precision == "f32" or not _keeps(compared, accepted):
         return Verdict("no", choice.sentence, "", best.variant.name, numbers, accepted)
-    figures = [*choices.gains(choice, report), *_size(report, candidate, reference), *loss(words, compared, _rows(report))]
+    size = [] if choice.goal == "size" else _size(report, candidate, reference)
+    figures = [*choices.gains(choice, report), *size, *loss(words, compared, report.data.evaluation_rows)]
     state, reason = _held(report, candidate, accepted, timed=choice.goal not in COSTS)
     start = "Ship" if state == "ship" else "Probably ship"
     return Verdict(state, f"{start} {best.variant.name}: {', '.join(figures)}.", reason, best.variant.name, numbers, accepted)
 
 
 def _keeps(compared: Comparison | None, accepted: Accepted) -> bool:
-    """Whether a model keeps the limit, noise aside; an undefined difference does not."""
+    """Whether a model keeps the limit, noise aside; one whose metric is undefined is not known to miss it."""
     if compared is None or compared.difference is None or accepted.drop is None:
         return True
-    return compared.difference >= -accepted.drop
+    return not compared.difference < -accepted.drop
 
 
 def _held(report: Report, found: _Candidate, accepted: Accepted, *, timed: bool = True) -> tuple[State, str]:
@@ -264,6 +265,8 @@ def _held(report: Report, found: _Candidate, accepted: Accepted, *, timed: bool 
         same = compared.fidelity_name == "agreement" and compared.fidelity >= 1 - DEFAULT_DROP
         why = f"The data has no labels: {compared.fidelity_name} says how closely it follows the float model, not who is right."
         return ("ship", why) if same else ("likely", why)
+    if math.isnan(compared.difference):
+        return "likely", f"{compared.metric} is undefined on these rows."
     if accepted.drop is None:
         return "ship", ""
     if compared.low is None:
@@ -277,7 +280,7 @@ def _figures(report: Report, found: _Candidate, reference: str, words: Words) ->
     """What a model gains over a float model, and what it loses."""
     gain = found.gain
     speed = [speed_text(gain.reference, gain.ratio, gain.low, gain.high)] if gain is not None else []
-    return [*speed, *_size(report, found, reference), *loss(words, found.compared, _rows(report))]
+    return [*speed, *_size(report, found, reference), *loss(words, found.compared, report.data.evaluation_rows)]
 
 
 def _size(report: Report, found: _Candidate, reference: str) -> list[str]:
@@ -307,11 +310,19 @@ def _numbers(report: Report, found: _Candidate, reference: str, words: Words) ->
         )
     if compared is None:
         return tuple(numbers)
-    rows = f"on {_rows(report):,} rows"
-    if compared.difference is None or compared.metric is None:
+    rows = f"on {rows_text(report.data.evaluation_rows)}"
+    if compared.difference is None or math.isnan(compared.difference) or compared.metric is None:
         share = compared.fidelity_name == "agreement"
         value, unit = (f"{100 * compared.fidelity:.1f}", "%") if share else (f"{compared.fidelity:.4f}", "")
-        return (*numbers, Number(f"{compared.fidelity_name} with float", value, unit, f"{rows}, which have no labels"))
+        return (
+            *numbers,
+            Number(
+                f"{compared.fidelity_name} with float",
+                value,
+                unit,
+                f"{rows}{'' if report.task.primary else ', without labels'}",
+            ),
+        )
     metric = compared.metric
     value, unit = words.signed(metric, compared.difference), words.unit(metric).strip()
     if compared.low is None or compared.high is None:
@@ -324,10 +335,6 @@ def _amount(words: Words, drop: float) -> str:
     """A limit in words: `1 point`."""
     text = f"{100 * drop:.4g} points" if words.in_points(words.metric or "") else f"{drop:.3g}"
     return "1 point" if text == "1 points" else text
-
-
-def _rows(report: Report) -> int:
-    return report.data.evaluation_rows
 
 
 def _not_measured(report: Report) -> str:
