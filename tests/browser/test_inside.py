@@ -26,7 +26,7 @@ def test_maps_stand_side_by_side_and_say_more_under_the_pointer(page_at, rich: P
     last = maps.nth(2).locator("svg")
     box = last.bounding_box()
     last.hover(position={"x": box["width"] - 20, "y": 50})
-    tip = maps.nth(2).locator("[aria-label=tip]").text_content()
+    tip = maps.nth(2).locator("[data-mark=tip], [aria-label=tip]").text_content()
     assert f"Layer {LAYERS - 1}, query" in tip
     assert "8 bits: linear layers" in tip
 
@@ -54,6 +54,14 @@ def test_a_histogram_is_chosen_by_search_and_click(page_at, rich: Path) -> None:
     rows.get_by_role("button").click()
     assert "encoder.layer.3.value" in section.locator(".histogram figcaption").text_content()
     assert "clips 0.04 %" in section.locator(".histogram svg").text_content()
+
+
+def test_types_of_operators_are_drawn_by_their_share(page_at, rich: Path) -> None:
+    shown = page_at(rich)
+    chart = shown.locator("section.executed svg").first
+    assert "FullyConnected" in chart.text_content()
+    widths = chart.locator("[data-mark=bar] rect").evaluate_all("found => found.map(each => each.getBBox().width)")
+    assert widths[0] == pytest.approx(4 * widths[1], rel=0.01)
 
 
 def test_the_loss_is_drawn_in_either_scale(page_at, rich: Path) -> None:

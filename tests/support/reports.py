@@ -18,6 +18,7 @@ from octobert.core.evidence import (
     Execution,
     Histogram,
     Mark,
+    OperatorType,
     Smoothed,
     Transition,
 )
@@ -412,7 +413,7 @@ def _curve(name: str) -> Curve:
 
 def _execution(name: str) -> Execution:
     integer = name in TARGETS
-    late = name == "ort-cpu"
+    late, total = name == "ort-cpu", 12.5 if integer else 33.0
     parts = [
         Executed(
             layer=layer,
@@ -430,9 +431,15 @@ def _execution(name: str) -> Execution:
         runtime="openvino 2025.4.0" if name.startswith("openvino") else "onnxruntime 1.23.0",
         batch=1,
         sequence=128,
-        total_ms=12.5 if integer else 33.0,
+        total_ms=total,
         products=72 if integer else 0,
         integer_products=71 if late else 72 if integer else 0,
         sentences=("71 of 72 products that are 8-bit in the file are computed in integers.",) if late else (),
         parts=tuple(parts),
+        types=(
+            OperatorType(
+                type="FullyConnected", precision="int8" if integer else "f32", count=36, ms=0.8 * total, integer=integer
+            ),
+            OperatorType(type="Softmax", precision="f32", count=LAYERS, ms=0.2 * total, integer=False),
+        ),
     )

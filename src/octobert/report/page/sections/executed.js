@@ -12,12 +12,13 @@ page.draw("executed", (root, data) => {
       page.csv(`executed-${model.name}.csv`, ["layer", "part", "ms", "integer share", "operators", "why"], () => model.parts)));
     root.querySelector(`[data-model="${index}"] > .drawn`).append(figure);
     page.chart(figure, `Share of the time of ${model.name} by type of operator; figures in the table`, (width) => ({
-      height: 22 * shown.length + 30,
+      height: 22 * shown.length + 46,
+      marginBottom: 42,
       width: Math.min(width, 760),
       marginLeft: Math.min(220, width / 2.2),
       marginRight: 48,
       marginTop: 4,
-      x: { percent: true, label: "% of the time", ticks: 4, grid: true },
+      x: { percent: true, label: "% of the time", labelAnchor: "center", labelOffset: 34, ticks: 4, grid: true },
       y: { domain: shown.map(name), label: null, tickSize: 0 },
       marks: [
         Plot.barX(shown, { x: "share", y: name, fill: { value: (each) => (each.integer ? "var(--good)" : "transparent"), scale: null }, fillOpacity: 0.75, stroke: { value: (each) => (each.integer ? "var(--good)" : "var(--muted)"), scale: null } }),
