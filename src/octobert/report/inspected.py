@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from octobert.core.profile import Inspection, Operator, Profile
+from octobert.report import times
 from octobert.report.plans import layers_text
 from octobert.report.tables import Column, FittedTable
 from octobert.report.terminal import table_of
@@ -30,7 +31,7 @@ def tables(inspection: Inspection, *, every: bool = False) -> tuple[FittedTable,
 def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
     title = (
         f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
-        f"{inspection.threads} threads: fastest of {inspection.profile.runs} profiled runs"
+        f"{times.threads_text([inspection.threads])}: fastest of {inspection.profile.runs} profiled runs"
     )
     operators_column = ("operators",) if every else ()
     table = table_of(title, ("layers", "part", *operators_column, "products"), keys=2)
@@ -69,8 +70,8 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
     table.columns += [Column("float count", number=True, optional=int(not every)), Column(_FLOAT, number=True)]
     quantized = _grouped(inspection.profile.operators, _type)
     floats = _grouped(inspection.floating.operators if inspection.floating else (), _type)
-    times = {key: max(_ms(quantized.get(key, ())), _ms(floats.get(key, ()))) for key in (*quantized, *floats)}
-    slowest = sorted(times, key=lambda k: -times[k])
+    slower = {key: max(_ms(quantized.get(key, ())), _ms(floats.get(key, ()))) for key in (*quantized, *floats)}
+    slowest = sorted(slower, key=lambda k: -slower[k])
     rows = [(key, [key]) for key in (slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES])]
     rest = slowest[len(rows) :]
     rows += [((f"{len(rest)} others (--all)", ""), rest)] if rest else []

@@ -19,6 +19,8 @@ from octobert.report.progress import ProgressEvent, duration
 _MOST_LINES = 14
 # Steps at work that have a line of their own, the characters of their bars, and seconds until a rate means something.
 _AT_WORK, _BAR, _RATE_AFTER = 3, 10, 1.0
+# Seconds that a step must take for its time to be shown.
+_WORTH_SAYING = 0.05
 # Pictures of the spinner per second.
 _TURNS = 8
 
@@ -252,7 +254,7 @@ class View:
         """A step in the graph: `observe ✓ 9.7s`."""
         step = self._steps[name]
         mark = self._spinner(self._clock()) if step.state == "running" else self._marks.states[step.state]
-        took = f" {_brief(step.seconds)}" if step.state == "finished" else ""
+        took = f" {_brief(step.seconds)}" if step.state == "finished" and step.seconds >= _WORTH_SAYING else ""
         return Text(f"{_one_line(label)} {mark}{took}", style=_STYLES[step.state])
 
     def _counted(self, label: str, names: Sequence[str]) -> Text:

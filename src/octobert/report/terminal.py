@@ -30,7 +30,7 @@ def render(report: Report) -> RenderableType:
     """Return the answer, the tables, what limits the meaning of the figures, and the first notes; the page has all notes."""
     answer = verdict(report)
     sign, _ = STATES[answer.state]
-    parts: list[RenderableType] = [Text(f"{sign} {answer.sentence}", style="bold")]
+    parts: list[RenderableType] = [Text(f"\n{sign} {answer.sentence}", style="bold")]
     parts += [Text(f"  {answer.reason}")] if answer.reason else []
     if report.choice is not None:
         parts.append(choice_table(report.choice))
@@ -130,8 +130,8 @@ def latency_table(
         elsewhere: what has the columns that are left out.
         every: leave out none.
     """
-    threads = ", ".join(dict.fromkeys(str(timing.threads) for timing in timings))
-    title = f"Latency in ms, {threads} threads; speedups with 95 % confidence intervals"
+    threads = times.threads_text([timing.threads for timing in timings])
+    title = f"Latency in ms, {threads}; speedups with 95 % confidence intervals"
     if any(shape.sequence == "data" for shape in shapes):
         title += "\ndata: rows of the evaluation data"
     table = table_of(title, ("model",))

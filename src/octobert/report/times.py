@@ -151,6 +151,17 @@ def ms(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def threads_text(threads: Sequence[int]) -> str:
+    """Format numbers of threads.
+
+    Example:
+        >>> threads_text([1]), threads_text([4, 4, 1])
+        ('1 thread', '4, 1 threads')
+    """
+    numbers = list(dict.fromkeys(threads))
+    return f"{', '.join(map(str, numbers))} thread{'' if numbers == [1] else 's'}"
+
+
 def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
     """Return the speedups of a model over the fastest float form that was timed on its runtime."""
     return timing.fastest or timing.baseline
