@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
 
 import octobert as library
 from octobert.core.errors import DataError, ModelError, OctobertError, TargetError
 from octobert.graph import operators
-from octobert.inference.opened import opened
-from octobert.web import app, asking, jobs
+from octobert.inference.opened import Opened, opened
+from octobert.web import app, asking, jobs, search
 from octobert.web.asking import Ask, Lengths
-from octobert.web.models import Models, paired
+from octobert.web.models import Models, Pair, paired
+from octobert.web.search import Search
 from octobert.web.server import Server
 from tests.support.cli import octobert
 from tests.support.flips import prefer
@@ -33,6 +35,8 @@ from tests.support.runs import TARGETS, pairs_of_sentences
 PAIR = ("he was good", "<script>alert(1)</script> she ' \" & was \u202egood")
 # Seconds until a server on a busy machine has done something small.
 PATIENCE_S = 20
+# Sums of the same float products in batches of other sizes.
+ROUNDING = 1e-5
 
 
 class Client:
@@ -74,6 +78,16 @@ def client(finished) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def models(finished) -> Models:
     return Models(finished[1])
+
+
+class One:
+    """One model file, as a folder of packages would hold it."""
+
+    def __init__(self, model: Opened) -> None:
+        self._pair = paired("m", model, "")
+
+    def pair(self, name: str) -> Pair:
+        return self._pair
 
 
 def rows_of(count: int, start: int = 5000) -> bytes:
@@ -157,25 +171,21 @@ def test_answers_of_other_tasks_equal_those_of_predict(
     operators.save(captured("bert", head).model, tmp_path / "model.onnx")
     model = opened(tmp_path / "model.onnx", task=task, tokenizer=checkpoint("bert", head), reference=tmp_path / "model.onnx")
 
-    class One:
-        def pair(self, name: str) -> Any:
-            return paired(name, model, "")
-
-    answers = next(e for e in asking.ask(One(), Ask(model="m", input=given, rounds=1)) if "answers" in e)["answers"]
+    answers = next(e for e in asking.ask(One(model), Ask(model="m", input=given, rounds=1)) if "answers" in e)["answers"]
     with library.load(tmp_path / "model.onnx", task=task, tokenizer=checkpoint("bert", head)) as predictor:
         assert answers["int8"] == answers["float"] == predictor([given])[0]
 
 
 def test_rows_are_judged_as_evaluate_judges_them(client, finished, tmp_path) -> None:
-    content = rows_of(100)
+    content = rows_of(50)
     (tmp_path / "rows.csv").write_bytes(content)
     judged = library.evaluate(finished[1] / "ort-cpu", tmp_path / "rows.csv")
     begun, *events = client.events("rows?model=ort-cpu&name=rows.csv", content)
-    assert begun["rows"] == events[-1]["done"] == 100
+    assert begun["rows"] == events[-1]["done"] == 50
     assert [event["done"] for event in events] == sorted({event["done"] for event in events})
     changed = [row for event in events for row in event["changed"]]
     assert judged.comparison is not None
-    assert events[-1]["agreement"] == pytest.approx(judged.comparison.fidelity) == pytest.approx(1 - len(changed) / 100)
+    assert events[-1]["agreement"] == pytest.approx(judged.comparison.fidelity) == pytest.approx(1 - len(changed) / 50)
     scores = {name: {s.metric: s.value for s in own}[begun["metric"]] for name, own in judged.scores.items()}
     assert list(events[-1]["metrics"].values()) == pytest.approx([scores["ort-f32"], scores["ort-cpu"]])
 
@@ -222,12 +232,34 @@ def test_jobs_of_two_tabs_do_not_mix(client) -> None:
     assert [Counter(event["done"] for event in events if "done" in event).most_common(1)[0][1] for events in found] == [1, 1]
 
 
-def test_lengths_are_those_that_the_model_reads(models) -> None:
+def test_texts_are_searched_as_their_embeddings_say(captured, checkpoint, tmp_path) -> None:
+    operators.save(captured("bert", "embedding").model, tmp_path / "model.onnx")
+    options = {"task": "embedding", "tokenizer": checkpoint("bert", "embedding")}
+    models = One(opened(tmp_path / "model.onnx", reference=tmp_path / "model.onnx", **options))
+    texts = [f"{first} {second}" for first, second, _ in pairs_of_sentences(40)]
+    *progress, last = search.search(models, Search(model="m", texts=tuple(texts), query=texts[7]))
+    assert [event["done"] for event in progress[1:]] == [32, 40]
+    with library.load(tmp_path / "model.onnx", **options) as model:
+        vectors = np.array([answer["embedding"] for answer in model(texts)])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = sorted(vectors @ vectors[7], reverse=True)[:10]
+    assert [hit["score"] for hit in last["nearest"]["int8"]] == pytest.approx(expected, abs=ROUNDING)
+    assert last["nearest"]["float"][0] == {"text": texts[7], "score": pytest.approx(1), "other": 1}
+    assert last["shared"] == 10
+    # The list is kept: only the query is embedded.
+    assert len(list(search.search(models, Search(model="m", texts=tuple(texts), query="he")))) == 2
+    done = list(jobs.compare_rows(models, "m", "rows.csv", rows_of(20)))[-1]
+    assert (done["done"], done["likeness"], done["changed"]) == (20, "mean cosine", [])
+    assert done["agreement"] == pytest.approx(1)
+
+
+def test_lengths_are_those_that_the_model_reads(models, monkeypatch) -> None:
+    monkeypatch.setattr(asking, "_ROUNDS", 2)
     first, *timed = asking.lengths(models, Lengths(model="ort-cpu", input=PAIR))
     assert [event["length"] for event in timed] == first["lengths"]
     assert first["lengths"][0] == 16
     assert first["lengths"][-1] == models.pair("ort-cpu").tokenizer.max_length
-    assert all(len(times) == 7 and min(times) > 0 for event in timed for times in event["ms"].values())
+    assert all(len(times) == 2 and min(times) > 0 for event in timed for times in event["ms"].values())
 
 
 def test_a_package_that_changes_is_opened_again(finished, tmp_path) -> None:

@@ -123,7 +123,7 @@ class _Job:
                 metrics[name] = _finite(float(task.metrics[self.metric](np.concatenate(items))))
         return {
             "done": self.done,
-            "seconds": self.seconds,
+            "seconds": dict(self.seconds),
             "likeness": self.likeness,
             "agreement": _finite(self._agreement()),
             "metrics": metrics,
