@@ -136,6 +136,7 @@ def test_rows_are_filtered_ordered_and_saved(page_at: Callable[..., Any], many: 
         assert len(lines) == count
         assert lines[0]["ort-f32"] == "yes"
         assert lines[0]["ort-cpu score"] == "0.7"
+        assert {line["outcome"] for line in lines} == ({"better"} if count == 2 else {"worse", "better"})
     own.get_by_label("search").fill("nowhere")
     assert status.inner_text() == "0 of 120 rows"
     own.get_by_label("model").select_option("openvino-cpu")

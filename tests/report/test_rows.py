@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Evidence, Transition
+from octobert.report import terminal
+from octobert.report.console import PlainConsole
 from octobert.report.page import Run
 from octobert.report.page.sections import Section
 from octobert.report.page.sections.rows import section
@@ -118,6 +120,18 @@ def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> No
         [("b", "was 2", False), ("right", "was 1", True), ("d", "new", False)],
     ]
     assert data["sources"] == ("query",)
+
+
+def test_the_terminal_says_what_changes_have_in_common(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "All 8 changes went from equivalent to different (p < 0.01); 6 rows lost and 2 gained."
+    told = tuple(
+        each.model_copy(update={"direction": said if each.candidate == "ort-cpu" else ""}) for each in run.report.comparisons
+    )
+    PlainConsole(width=120).print(terminal.render(run.report.model_copy(update={"comparisons": told})))
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("• ")]
+    assert f"• ort-cpu: {said}" in notes
+    PlainConsole(width=120).print(terminal.render(run.report))
+    assert "changes went" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

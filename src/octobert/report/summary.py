@@ -122,9 +122,10 @@ def verdicts(report: Report) -> list[str]:
 
 
 def comparisons(report: Report) -> list[str]:
-    """Return sentences on the speed and the accuracy of each target, compared with float."""
+    """Return sentences on what changed answers have in common, and on the speed and the accuracy of each target."""
+    directions = [f"{each.candidate}: {each.direction}" for each in report.comparisons if each.direction]
     compared = [sentence for model in model_results(report) if model.quantized for sentence in _compared(report, model)]
-    return [*compared, *(sentence for timing in throughputs(report) for sentence in times.speed(timing))]
+    return [*directions, *compared, *(sentence for timing in throughputs(report) for sentence in times.speed(timing))]
 
 
 def outcomes(report: Report) -> list[str]:
@@ -161,8 +162,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     parts.append(f"{comparison.fidelity_name}{against} {fidelity}")
     if comparison.divergence is not None:
         parts.append(f"KL divergence {comparison.divergence:.5f} nats")
-    direction = [f"{model.name}: {comparison.direction}"] if comparison.direction else []
-    return [*sentences, f"{model.name}: {'; '.join(parts)}.", *direction]
+    return [*sentences, f"{model.name}: {'; '.join(parts)}."]
 
 
 def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> list[str]:

@@ -1,7 +1,8 @@
 // The list of rows that changed: filters, order, pages of 50, and for each row its texts and both answers.
 page.draw("rows", (() => {
   const PAGE = 50;
-  const OUTCOMES = { lost: "▼ worse", gained: "▲ better", other: "● neither" };
+  const OUTCOMES = { lost: "worse", gained: "better", other: "neither" };
+  const SIGNS = { lost: "▼", gained: "▲", other: "●" };
   const ORDERS = {
     worst: (a, b) => b.change - a.change || a.row - b.row,
     best: (a, b) => a.change - b.change || a.row - b.row,
@@ -94,7 +95,7 @@ page.draw("rows", (() => {
 
     return (row, candidate) => element("li", { className: `change ${row.outcome}` },
       element("div", { className: "head" },
-        element("span", { className: `outcome ${row.outcome}` }, OUTCOMES[row.outcome]),
+        element("span", { className: `outcome ${row.outcome}` }, `${SIGNS[row.outcome]} ${OUTCOMES[row.outcome]}`),
         element("span", {}, `row ${row.row + 1}`),
         ...row.moves.map((move) => element("span", { className: "move" }, move)),
         copier(data, row, candidate)),
@@ -139,7 +140,7 @@ page.draw("rows", (() => {
   function table(data, candidate, rows) {
     const header = ["row", "outcome", "change", ...data.sources, "expected", candidate.reference, `${candidate.reference} score`,
       candidate.name, `${candidate.name} score`];
-    const lines = () => rows().map((row) => [row.row + 1, row.outcome, row.change, ...row.texts.map((place) => data.texts[place]),
+    const lines = () => rows().map((row) => [row.row + 1, OUTCOMES[row.outcome], row.change, ...row.texts.map((place) => data.texts[place]),
       data.texts[row.expected], row.before.text, row.before.score, row.after.text, row.after.score]);
     return [header, lines];
   }
