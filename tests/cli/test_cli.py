@@ -102,6 +102,8 @@ def test_a_target_that_cannot_run_here_is_said_before_the_run(finished, tmp_path
     assert done.stderr.splitlines()[0].startswith("! migraphx is written, but cannot run here: this build of onnxruntime")
     assert f"Model    {tmp_path / 'out' / 'migraphx'}   cannot run here: " in done.stdout
     assert done.stdout.count("   try   octobert predict") == 1
+    assert f"\n  open   octobert report {tmp_path / 'out'} --open\n" in done.stdout
+    assert f"\n  live   octobert compare {tmp_path / 'out'} --open\n" in done.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:

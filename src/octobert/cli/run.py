@@ -81,7 +81,7 @@ def set_up(recipe: Recipe, *, yes: bool, as_json: bool) -> None:
 
     found = octobert.setup(recipe)
     if not as_json:
-        _show.render(*needs.render(found))
+        _show.render(needs.render(found))
         for text in needs.sentences(found):
             _show.line(text)
     if found.commands and (yes or (not as_json and found.problem is None and _show.confirmed("Install these packages now?"))):

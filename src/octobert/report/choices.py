@@ -152,7 +152,7 @@ def _figures_of(best: Found | None) -> str:
         # Differences of a metric between 0 and 1 are points.
         is_share = 0 <= best.values.get(metric, 0.0) <= 1
         text += f", drop {points(drop.value)} points" if is_share else f", drop {drop.value:.3g}"
-    return text
+    return text.replace("-", "−")
 
 
 def gains(choice: Selection, report: Report) -> list[str]:

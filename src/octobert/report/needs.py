@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from octobert.core.setup import Need, Setup
+from octobert.report.tables import FittedTable
+from octobert.report.terminal import table_of
 
 # What octobert itself needs: shown only where it is missing.
 _OWN = ("octobert",)
 
 
-def render(setup: Setup) -> list[Table]:
-    """One table: what is needed, by which part of the recipe, and what is here."""
-    table = Table("Needed", "By", "Here", title="Needed on this machine")
+def render(setup: Setup) -> FittedTable:
+    """A table: what is needed, by which part of the recipe, and what is here."""
+    table = table_of("Needed on this machine", ("needed", "by", "here"))
     for need in setup.needs:
         if not (need.fits and need.wanted_by == _OWN):
             table.add_row(f"{need.name} {need.version}".strip(), ", ".join(need.wanted_by), _state(need))
-    return [table]
+    return table
 
 
 def _state(need: Need) -> str:

@@ -156,10 +156,10 @@ def threads_text(threads: Sequence[int]) -> str:
 
     Example:
         >>> threads_text([1]), threads_text([4, 4, 1])
-        ('1 thread', '4, 1 threads')
+        ('1 thread', '4 or 1 threads')
     """
     numbers = list(dict.fromkeys(threads))
-    return f"{', '.join(map(str, numbers))} thread{'' if numbers == [1] else 's'}"
+    return f"{' or '.join(map(str, numbers))} thread{'' if numbers == [1] else 's'}"
 
 
 def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
