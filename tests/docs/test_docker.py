@@ -64,4 +64,4 @@ def test_the_page_names_every_driver_and_extra() -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert [driver.title for driver in DRIVERS.values() if driver.title not in page] == []
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert [extra for extra in set(extras) - {"demo", "bench", "docs", "dev"} if f"| `{extra}` |" not in page] == []
+    assert [extra for extra in set(extras) - {"demo", "bench", "docs", "dev", "browser"} if f"| `{extra}` |" not in page] == []

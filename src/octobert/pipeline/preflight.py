@@ -20,6 +20,7 @@ from octobert.models import checkpoint, heads
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
 from octobert.quantization.observer import check_provider
+from octobert.report import vendor
 from octobert.targets import runtimes
 from octobert.tasks import Task
 
@@ -28,8 +29,10 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
     """Refuse what can be known to be wrong about the model, the targets and the training.
 
     Raises:
-        OctobertError: a target that is not installed, a model that is not supported, settings that do not fit.
+        OctobertError: a target that is not installed, a model that is not supported, settings that do not fit; or a library of
+            the report's page that is missing.
     """
+    vendor.scripts()
     for name in recipe.targets:
         module = targets.load(name)
         probe = module.probe()
