@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
-from octobert.report import summary
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
 
 def section(run: Run) -> Section | None:
     """Sources of everything on the page."""
-    report = run.report
-    recipe = as_yaml(Recipe.model_validate(report.recipe))
-    return Section("How this was made", {"trainings": summary.trainings(report), "recipe": recipe})
+    recipe = as_yaml(Recipe.model_validate(run.report.recipe))
+    return Section("How this was made", {"recipe": recipe})

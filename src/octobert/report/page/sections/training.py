@@ -10,9 +10,8 @@ TITLES = {"finetune": "Fine-tuning", "qat": "Quantization-aware training"}
 
 
 def section(run: Run) -> Section | None:
-    """The curves, where something was trained."""
-    curves = [curve for curve in run.evidence.curves if curve.steps]
-    if not curves:
-        return None
-    data = {"curves": [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]}
-    return Section("Training", {"sentences": summary.trainings(run.report)}, data)
+    """The sentences, and the curves where the steps are known."""
+    sentences, curves = summary.trainings(run.report), [curve for curve in run.evidence.curves if curve.steps]
+    drawn = [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]
+    values = {"sentences": sentences, "curves": curves}
+    return Section("Training", values, {"curves": drawn} if drawn else None) if sentences or curves else None
