@@ -231,17 +231,17 @@ def test_the_rows_that_changed_most_are_kept(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("counts", "lost", "gained", "said"),
     [
-        ({("a", "b"): 8}, 6, 2, "All 8 changes went from a to b (p < 0.01); 6 rows lost and 2 gained."),
+        ({("a", "b"): 8}, 6, 2, "All 8 changes went from a to b (p < 0.01); 6 rows are worse and 2 better."),
         ({("a", "b"): 6}, 0, 0, "All 6 changes went from a to b (p = 0.03)."),
         # As likely as a coin that shows heads five times: not beyond chance.
         ({("a", "b"): 5}, 5, 0, ""),
-        ({("a", "b"): 4, ("b", "a"): 4}, 8, 0, "8 rows lost and 0 gained (p < 0.01)."),
-        ({("b", "a"): 18, ("a", "b"): 2}, 1, 0, "18 of 20 changes went from b to a (p < 0.01); 1 row lost and 0 gained."),
+        ({("a", "b"): 4, ("b", "a"): 4}, 8, 0, "8 rows are worse and 0 better (p < 0.01)."),
+        ({("b", "a"): 18, ("a", "b"): 2}, 1, 0, "18 of 20 changes went from b to a (p < 0.01); 1 row is worse and 0 better."),
         ({("a", "b"): 9, ("c", "a"): 3}, 0, 0, "All 9 changes between a and b went to b (p < 0.01)."),
         # Of three pairs, one with six of six is expected too often.
         ({("a", "b"): 6, ("b", "c"): 1, ("c", "a"): 1}, 4, 4, ""),
         ({("a", "a"): 50}, 0, 0, ""),
-        ({}, 0, 9, "0 rows lost and 9 gained (p < 0.01)."),
+        ({}, 0, 9, "0 rows are worse and 9 better (p < 0.01)."),
         ({}, 0, 0, ""),
     ],
 )

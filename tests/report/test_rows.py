@@ -123,7 +123,7 @@ def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> No
 
 
 def test_the_terminal_says_what_changes_have_in_common(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "All 8 changes went from equivalent to different (p < 0.01); 6 rows lost and 2 gained."
+    said = "All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better."
     told = tuple(
         each.model_copy(update={"direction": said if each.candidate == "ort-cpu" else ""}) for each in run.report.comparisons
     )

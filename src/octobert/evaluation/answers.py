@@ -188,12 +188,11 @@ def _(task: FillMask, pair: Pair, changed: Sequence[tuple[int, str, str]]) -> It
         ids = [side[_masking.IDS][:, 0] for side in sides]
         differ = np.flatnonzero(ids[0] != ids[1]).tolist()
         spans = tokenizer.offsets([text])[0].spans[[places[k] for k in differ]].tolist()
-        first = differ[0]
         answers = []
         for side, own in zip(sides, ids, strict=True):
             fillers = [tokenizer.decoded([int(own[k])]) for k in differ]
             filled = [Mark(text=0, start=s, end=e, label=name) for (s, e), name in zip(spans, fillers, strict=True)]
-            score = float(np.exp(side[_masking.LOGS][first, 0]))
+            score = float(np.exp(side[_masking.LOGS][differ[0], 0])) if len(differ) == 1 else None
             answers.append(Answer(text=", ".join(fillers), score=score, marks=tuple(filled)))
         expected = ", ".join(text[start:end] for start, end in spans)
         marks = tuple(Mark(text=0, start=start, end=end) for start, end in spans)

@@ -157,7 +157,7 @@ def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> s
 
     Example:
         >>> sentence({("equivalent", "different"): 8}, 6, 2)
-        'All 8 changes went from equivalent to different (p < 0.01); 6 rows lost and 2 gained.'
+        'All 8 changes went from equivalent to different (p < 0.01); 6 rows are worse and 2 better.'
     """
     ways = [(a, b) for a, b in itertools.combinations(sorted({end for move in counts for end in move}), 2)]
     ways = [(a, b) if counts.get((a, b), 0) >= counts.get((b, a), 0) else (b, a) for a, b in ways]
@@ -171,7 +171,7 @@ def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> s
         where = f"from {way[0]} to {way[1]}" if one + back == every else f"to {way[1]}"
         among = "" if one + back == every else f" between {way[0]} and {way[1]}"
         parts.append(f"{number} changes{among} went {where} ({_probability(tested[way])})")
-    outcome = " and ".join([f"{lost} rows lost" if lost != 1 else "1 row lost", f"{gained} gained"])
+    outcome = f"{lost} {'row is' if lost == 1 else 'rows are'} worse and {gained} better"
     if p_value < 1 - CONFIDENCE:
         parts.append(f"{outcome} ({_probability(p_value)})")
     elif parts and lost + gained:

@@ -43,6 +43,7 @@ page.draw("rows", (() => {
       const [, start, end, label] = mark;
       const entity = data.labelled && label;
       const differs = entity && !others.some((other) => String(other) === String(mark));
+      if (entity && data.fills) return { start, end, label: `→ ${label}`, kind: "entity tone0" };
       return { start, end, label, kind: entity ? `${colour(label)}${differs ? " differs" : ""}` : kind };
     });
 

@@ -67,6 +67,7 @@ def _data(run: Run, changed: list[ChangedRows]) -> dict[str, Any]:
         "sources": _SOURCES.get(head, usual),
         "form": _form(head, len(first.texts)),
         "prompt": _prompt(run.report) if first.before.neighbours else [],
+        "fills": head == "masked-lm",
         "labelled": head in ("token-classification", "masked-lm"),
         "shares": all(0 <= (side.score or 0) <= 1 for each in changed for row in each.rows for side in (row.before, row.after)),
     }
