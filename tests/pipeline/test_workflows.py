@@ -31,7 +31,12 @@ from octobert.tasks import _squad
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.cli import octobert as octobert_program
 
-BRIEF = {"targets": ["ort-cpu"], "baselines": ["ort-f32"], "benchmark": {"batch": [1], "sequence": ["data", 16], "repeats": 3}}
+BRIEF = {
+    "targets": ["ort-cpu"],
+    "baselines": ["ort-f32"],
+    "benchmark": {"batch": [1], "sequence": ["data", 16], "repeats": 3},
+    "profile": False,
+}
 NO_ANSWER = "(no answer)"
 
 

@@ -193,6 +193,7 @@ def test_outliers_that_break_plain_ranges_cost_nothing_after_smoothing(shared, t
         "targets": ["ort-cpu"],
         "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [32], "repeats": 3},
+        "profile": False,
     }
     broken = runner.run(
         parse({**recipe, "transforms": [], "corrections": [], "calibrate": "minmax"}), tmp_path / "out", executor=inline.run

@@ -44,6 +44,7 @@ def filled(checkpoint, tmp_path_factory) -> Path:
             "baselines": ["ort-f32"],
             "sensitivity": True,
             "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
+            "profile": False,
         }
         runner.run(parse(recipe), folder / "out", executor=inline.run)
 

@@ -68,6 +68,7 @@ def recipe_for(base: Path, folder: Path, **changes: object) -> Recipe:
         "targets": ["ort-cpu"],
         "baselines": ["torch-f32"],
         "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
+        "profile": False,
     }
     return parse({**plain, **changes})
 

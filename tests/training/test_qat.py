@@ -50,6 +50,7 @@ def recipe_for(model: Path, data: Path, **changes: object) -> Recipe:
         "targets": ["ort-cpu"],
         "baselines": ["ort-f32"],
         "benchmark": {"batch": [1], "sequence": [16], "repeats": 3},
+        "profile": False,
     }
     return parse({**plain, **changes})
 
