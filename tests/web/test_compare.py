@@ -358,11 +358,15 @@ def test_a_target_that_cannot_run_here_is_listed_with_the_reason(finished, tmp_p
         .replace('"target":"ort-cpu"', '"target":"tensorrt"')
         .replace('"target": "ort-cpu"', '"target": "tensorrt"')
     )
+    with pytest.raises(TargetError, match="no package of the folder can be opened"):
+        Models(folder, ["tensorrt"])
     problems = {each["name"]: each["problem"] for each in Models(folder).listed()}
     assert problems["ort-cpu"] is None
     assert "the target tensorrt cannot run here" in problems["tensorrt"]
-    with pytest.raises(TargetError, match="no package of the folder can be opened"):
-        Models(folder, ["tensorrt"])
+    manifest.write_text("{")
+    problems = {each["name"]: each["problem"] for each in Models(folder).listed()}
+    assert problems["ort-cpu"] is None
+    assert "octobert.json cannot be read" in problems["tensorrt"]
 
 
 def test_an_error_ends_work_with_its_sentence(models) -> None:

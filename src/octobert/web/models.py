@@ -123,6 +123,9 @@ class Models:
         self._started: dict[str, Path] = {}
         listed = self.listed()
         if not any(each["problem"] is None for each in listed):
+            # An error of a package itself says more.
+            for path in self._found().values():
+                manifest(path)
             raise TargetError("no package of the folder can be opened", where=str(folder), got=listed[0]["problem"])
 
     def listed(self) -> list[dict[str, Any]]:
@@ -176,22 +179,17 @@ class Models:
 
 def _entry(name: str, path: Path) -> dict[str, Any]:
     """What the page lists of a package."""
-    own = manifest(path)
+    try:
+        own = manifest(path)
+    except ModelError as error:
+        return {"name": name, "target": "", "problem": str(error)}
     task, problem = own.task, None
     try:
         opened(path).check_runs()
     except OctobertError as error:
         problem = str(error)
-    return {
-        "name": name,
-        "target": own.target,
-        "task": task.name,
-        "head": task.head,
-        "labels": task.labels,
-        "texts": task.texts,
-        "prompts": list(task.prompts),
-        "problem": problem,
-    }
+    stated = {"task": task.name, "head": task.head, "texts": task.texts, "prompts": list(task.prompts)}
+    return {"name": name, "target": own.target, **stated, "problem": problem}
 
 
 def paired(name: str, model: Opened, stamp: str) -> Pair:

@@ -8,7 +8,7 @@ const NAMES = { float: "Float", int8: "8 bits" };
 export function side(facts, found, input) {
   const answer = found.answers[facts.name];
   return element("article", { className: `side of-${facts.name}` }, heading(facts), ...body(answer, found, facts.name, input),
-    facts.name === "int8" && found.likeness ? like(found.likeness, answer) : null, element("p", { className: "ms" }));
+    element("p", { className: "ms" }), facts.name === "int8" && found.likeness ? like(found.likeness, answer) : null);
 }
 
 export function heading(facts) {

@@ -23,7 +23,7 @@ function drawFields(model) {
   byId("fields").replaceChildren(
     ...fields.map(([name, label]) => element("div", {},
       element("label", { htmlFor: `field-${name}` }, label),
-      element("textarea", { id: `field-${name}`, name, value: kept[name] ?? "", rows: name === "second" ? 4 : 2, onkeydown: sends }))),
+      element("textarea", { id: `field-${name}`, name, value: kept[name] ?? "", rows: name === "second" && model.head === "question-answering" ? 6 : 3, onkeydown: sends }))),
     ...(model.prompts.length ? [promptField(model, kept.prompt)] : []),
   );
   byId("sides").replaceChildren();

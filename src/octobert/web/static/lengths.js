@@ -51,14 +51,19 @@ function start(sides, points) {
     color: { domain, range },
     marks: [
       Plot.dot(points, { x: "tokens", y: "ms", stroke: "model", strokeOpacity: 0.45, r: 2.5 }),
-      Plot.line(points, Plot.groupX({ y: "median" }, { x: "tokens", y: "ms", z: "model", stroke: "model", strokeWidth: 2.5 })),
-      Plot.text(points, Plot.selectLast({ x: "tokens", y: "ms", z: "model", text: "model", textAnchor: "start", dx: 8, fill: "currentColor" })),
+      Plot.line(medians(points), { x: "tokens", y: "ms", z: "model", stroke: "model", strokeWidth: 2.5 }),
+      Plot.text(medians(points), Plot.selectLast({ x: "tokens", y: "ms", z: "model", text: "model", textAnchor: "start", dx: 8, fill: "currentColor" })),
       Plot.tip(points, Plot.pointer({ x: "tokens", y: "ms", title: (d) => `${d.model}\n${d.tokens} tokens: ${number(d.ms)} ms` })),
     ],
   });
   const chart = page.chart(figure, "Milliseconds against tokens, by model", options);
   figure.append(page.csv("lengths.csv", ["tokens", "model", "round", "ms"], () => points));
   return chart;
+}
+
+function medians(points) {
+  const groups = d3.rollups(points, (own) => d3.median(own, (p) => p.ms), (p) => p.model, (p) => p.tokens);
+  return groups.flatMap(([model, lengths]) => lengths.map(([tokens, ms]) => ({ model, tokens, ms })));
 }
 
 function reset() {

@@ -42,6 +42,7 @@ export async function refresh() {
   if (JSON.stringify(found) === JSON.stringify(models)) return;
   const select = byId("model");
   const usable = found.filter((model) => model.problem === null);
+  if (!usable.length) throw new Error(found[0].problem);
   const wanted = [select.value, fragment().get("model"), found.find((model) => model.preferred)?.name, usable[0]?.name];
   models = found;
   select.replaceChildren(
