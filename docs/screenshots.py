@@ -40,12 +40,12 @@ def picture(browser: Any, page: Path, width: int, height: int, dark: bool, whole
 
 
 def small(png: bytes) -> bytes:
-    """The picture with 256 colours; a long one at two thirds of its size."""
+    """The picture with 256 colours; a long one at half of its size."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     if image.height > 3000:
-        image = image.resize((image.width * 2 // 3, image.height * 2 // 3), Image.Resampling.LANCZOS)
+        image = image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
     stream = io.BytesIO()
     image.quantize(256, dither=Image.Dither.NONE).save(stream, "png", optimize=True)
     return stream.getvalue()

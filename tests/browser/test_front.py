@@ -79,16 +79,16 @@ def test_sliders_and_the_keyboard_do_the_same(page_at, searched: Path) -> None:
     first = said.inner_text()
     shown.keyboard.press("ArrowRight")
     assert said.inner_text() not in ("", first)
-    assert shown.locator(".frontier svg [aria-label=tip]").count() > 0
+    assert shown.locator(".frontier svg :is([aria-label=tip], [data-mark=tip])").count() > 0
     shown.keyboard.press("Escape")
     assert said.inner_text() == ""
 
 
 def test_a_pointer_shows_what_is_known(page_at, rich: Path) -> None:
     shown = page_at(rich)
-    mark = shown.locator(".frontier svg [aria-label=dot] path").last.bounding_box()
+    mark = shown.locator(".frontier svg [data-mark=dot] path").last.bounding_box()
     shown.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
-    tip = shown.locator(".frontier svg [aria-label=tip]").first
+    tip = shown.locator(".frontier svg :is([aria-label=tip], [data-mark=tip])").first
     tip.locator("text").first.wait_for()
     assert "openvino-cpu" in tip.text_content()
     assert "accuracy −0.1 points" in tip.text_content()
