@@ -110,9 +110,9 @@ def test_a_text_is_answered_by_both_models_as_predict_answers_it(tab, folder: Pa
     assert expected["label"] in card
     assert f"{expected['score']:.4f}" in card
     assert re.search(r"\d ms \(", shown.inner_text(".side.of-float"))
-    assert shown.locator("#times svg [aria-label=dot] path").count() == 12
+    assert shown.locator("#times svg [data-mark=dot] path").count() == 12
     ask(shown, "it was good")
-    assert shown.locator("#times svg [aria-label=dot] path").count() == 24
+    assert shown.locator("#times svg [data-mark=dot] path").count() == 24
     shown.click("#read summary")
     assert "[CLS]" in shown.inner_text("#read .tokens")
     # The address keeps the question, and a link to it has no token.

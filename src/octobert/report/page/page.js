@@ -39,8 +39,6 @@ const page = (() => {
       }
       (svg ?? plot).setAttribute("role", "img");
       (svg ?? plot).setAttribute("aria-label", label);
-      // Plot names the groups of its marks; only elements with a role may have a name.
-      plot.querySelectorAll("g[aria-label]:not([role])").forEach((group) => group.setAttribute("role", "group"));
       holder.style.minHeight = `${plot.getBoundingClientRect().height || holder.clientHeight}px`;
       holder.replaceChildren(plot);
       holder.style.minHeight = "";
