@@ -26,9 +26,9 @@ def test_maps_stand_side_by_side_and_say_more_under_the_pointer(page_at, rich: P
     last = maps.nth(2).locator("svg")
     box = last.bounding_box()
     last.hover(position={"x": box["width"] - 20, "y": 50})
-    tip = maps.nth(2).locator("[data-mark=tip], [aria-label=tip]").text_content()
-    assert f"Layer {LAYERS - 1}, query" in tip
-    assert "8 bits: linear layers" in tip
+    said = shown.locator("section.layers .cell").text_content()
+    assert f"Layer {LAYERS - 1}, query: 8-bit" in said
+    assert "linear layers are 8-bit" in said
 
 
 def test_keys_move_from_cell_to_cell_and_reasons_are_read_out(page_at, rich: Path) -> None:

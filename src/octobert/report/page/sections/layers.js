@@ -1,4 +1,4 @@
-// Maps of layers × parts, side by side. The arrow keys move from cell to cell; what is known of a cell stands below the maps.
+// Maps of layers × parts, side by side. The arrow keys move from cell to cell; what is known of a cell, under the pointer too, stands below the maps.
 page.draw("layers", (root, data) => {
   const holder = root.querySelector(".maps");
   const { columns } = data;
@@ -22,7 +22,7 @@ page.draw("layers", (root, data) => {
     return lines;
   }
 
-  // What a map needs besides its own cells: axes, the tip under the pointer, and the outline of the cell that keys have chosen.
+  // What a map needs besides its own cells: axes, and the outlines of the cells under the pointer and that keys have chosen.
   function options(width, cells, marks) {
     const side = { x: column, y: "part" };
     return {
@@ -37,7 +37,6 @@ page.draw("layers", (root, data) => {
       marks: [
         ...marks(side),
         Plot.cell(cells, Plot.pointer({ ...side, fill: "none", stroke: "currentColor", strokeWidth: 2 })),
-        Plot.tip(cells, Plot.pointer({ ...side, title: (cell) => described(cell).join("\n"), fill: "var(--background)", stroke: "var(--line)", lineWidth: 32 })),
         ...(chosen ? [Plot.cell([chosen], { ...side, fill: "none", stroke: "currentColor", strokeWidth: 3 })] : []),
       ],
     };
@@ -59,10 +58,11 @@ page.draw("layers", (root, data) => {
 
   function states(width) {
     const cells = target.cells.filter((cell) => cell.state);
+    const size = Math.min(11, Math.max(7, (0.8 * (width - 122)) / columns.length));
     const tint = (cell) => `var(--${tints[cell.state]})`;
     return options(width, cells, (side) => [
       Plot.cell(cells, { ...side, fill: { value: tint, scale: null }, fillOpacity: 0.18, stroke: { value: tint, scale: null }, strokeWidth: 0.5 }),
-      Plot.text(cells, { ...side, text: "sign", fill: "currentColor", fontSize: 11 }),
+      Plot.text(cells, { ...side, text: "sign", fill: "currentColor", fontSize: size }),
     ]);
   }
 
@@ -74,6 +74,12 @@ page.draw("layers", (root, data) => {
 
   const shown = page.element("p", { className: "cell muted", "aria-live": "polite" });
   const hint = "Point at a cell, or use the arrow keys, to see what is known of it.";
+
+  // Plot says which cell is under the pointer.
+  function point(event) {
+    const cell = event.target.value ?? chosen;
+    shown.textContent = cell ? described(cell).join(". ") : hint;
+  }
 
   function move(event) {
     const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -97,7 +103,7 @@ page.draw("layers", (root, data) => {
     chosen = null;
     parts = data.parts.filter((part) => target.cells.some((cell) => cell.part === part));
     shown.textContent = hint;
-    const row = page.element("div", { className: "row", tabIndex: 0, role: "group", "aria-label": `Layers and parts of ${target.name}; the arrow keys move from cell to cell`, onkeydown: move });
+    const row = page.element("div", { className: "row", tabIndex: 0, role: "group", "aria-label": `Layers and parts of ${target.name}; the arrow keys move from cell to cell`, onkeydown: move, oninput: point });
     holder.querySelector(".row")?.remove();
     holder.insertBefore(row, shown);
     const count = (state) => target.cells.filter((cell) => cell.state === state).length;

@@ -29,7 +29,7 @@ page.draw("trials", (root, data) => {
         Plot.line(line, { x: axis, y: "value", stroke: "var(--accent)", curve: "step-after" }),
         Plot.dot(trials, { filter: (trial) => trial.met, x: axis, y: "value", fill: "var(--good)", r: 4 }),
         Plot.dot(trials, { filter: (trial) => !trial.met, x: axis, y: "value", symbol: "times", stroke: "var(--bad)", r: 4 }),
-        Plot.tip(trials, Plot.pointer({ x: axis, y: "value", title: (trial) => `trial ${trial.number}: ${trial.value.toPrecision(3)} ${label}\n${trial.name}`, fill: "var(--background)", stroke: "var(--line)", lineWidth: 26 })),
+        Plot.tip(trials, Plot.pointer({ x: axis, y: "value", title: (trial) => `trial ${trial.number}: ${trial.value.toPrecision(3)} ${label}\n${trial.name}`, fill: "var(--background)", stroke: "var(--line)", lineWidth: Math.min(26, (width - 60) / 12) })),
       ],
     }));
   }
