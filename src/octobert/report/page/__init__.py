@@ -16,6 +16,7 @@ import gzip
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -109,9 +110,14 @@ def _body(environment: Environment, template: str, section: Section, **values: A
     return Markup(environment.get_template(f"{template}.html").render(**values, **section.values))
 
 
-def _own(sections: Sequence[str], kind: str) -> list[str]:
-    """The scripts or the styles of sections, of those that have one."""
-    return [_file(name) for section in sections if files(__name__).joinpath(name := f"{section}.{kind}").is_file()]
+def _own(parts: Sequence[str], kind: str) -> list[str]:
+    """The scripts or the styles of parts of the page, of those that have one; `<name>_<more>.js` comes before `<name>.js`."""
+    texts = []
+    for part in parts:
+        folder, _, name = part.rpartition("/")
+        known = sorted((each.name for each in files(__name__).joinpath(folder).iterdir()), reverse=True)
+        texts += [_file(f"{folder}/{each}") for each in known if re.fullmatch(rf"{name}(_\w+)?\.{kind}", each)]
+    return texts
 
 
 def _file(name: str) -> str:

@@ -3,7 +3,7 @@
 A section's module has `section(run)`, which returns a `Section`, or None where the run has nothing to show. `<name>.html` next
 to it is a Jinja template of the values (also `run` and `report`). `<name>.js`, where there is one, registers how to draw the
 data: `page.draw("<name>", (root, data) => …)`, with the section's element in the document. `<name>.css` is its style, where it
-has one of its own.
+has one of its own; a long script has parts, `<name>_<part>.js`.
 """
 
 from __future__ import annotations
