@@ -114,9 +114,9 @@ def _own(parts: Sequence[str], kind: str) -> list[str]:
     """The scripts or the styles of parts of the page, of those that have one; `<name>_<more>.js` comes before `<name>.js`."""
     texts = []
     for part in parts:
-        folder, _, name = part.rpartition("/")
+        folder, slash, name = part.rpartition("/")
         known = sorted((each.name for each in files(__name__).joinpath(folder).iterdir()), reverse=True)
-        texts += [_file(f"{folder}/{each}") for each in known if re.fullmatch(rf"{name}(_\w+)?\.{kind}", each)]
+        texts += [_file(f"{folder}{slash}{each}") for each in known if re.fullmatch(rf"{name}(_\w+)?\.{kind}", each)]
     return texts
 
 
