@@ -17,7 +17,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window
 from octobert.evaluation import changes, scoring
 from octobert.evaluation.changes import changed_rows, sentence
-from octobert.tasks import Task, build
+from octobert.tasks import Task, build, measured, measures_of
 
 NAMES = ("equivalent", "different")
 HOSTILE = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", '\u202e\x00\'; rm -rf "$HOME"')
@@ -69,6 +69,13 @@ def test_without_labels_a_row_is_neither_better_nor_worse() -> None:
     task = build("text-classification", {}, Stated(labels=("x", "y", "z")))
     found = told(task, ({"logits": [[3, 0, 0], [3, 0, 0]]}, {"logits": [[0, 3, 0], [0, 9, 0]]}), pairs(("a",), ("b",)))
     assert [(row.row, row.outcome, row.expected) for row in found.rows] == [(1, "other", ""), (0, "other", "")]
+
+
+def test_metrics_of_a_recipe_do_not_change_what_is_worse() -> None:
+    own = build("mrpc", {}, Stated(labels=NAMES))
+    task = measured(own, measures_of(["matthews"], None, own))
+    found = told(task, ({"logits": [[1, 0], [0, 1]]}, {"logits": [[0, 1], [0, 1]]}), pairs(("a", "b"), ("c", "d")), [0, 1])
+    assert [(row.row, row.outcome) for row in found.rows] == [(0, "lost")]
 
 
 def test_several_labels_change_one_by_one() -> None:

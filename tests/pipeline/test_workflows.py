@@ -140,6 +140,7 @@ def test_changed_answers_are_shown_as_text(answered, squad) -> None:
         assert (answers[index]["answer"] or NO_ANSWER) == after
     (shown,) = Evidence.model_validate_json((out / "evidence.json").read_text()).changed
     assert {(row.row, row.expected, row.before.text, row.after.text) for row in shown.rows} == set(comparison.changed)
+    assert comparison.direction == shown.sentence
     for row in shown.rows:
         assert row.texts[0] == rows[row.row]["question"]
         for side in (row.before, row.after):
