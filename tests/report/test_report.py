@@ -348,8 +348,8 @@ def test_the_page_has_every_sentence_and_loads_nothing(report) -> None:
 @pytest.mark.parametrize(
     ("ratio", "decision"),
     [
-        (0.9, "stored: 0.900 × default time (95 % confidence interval 0.880 to 0.920)"),
-        (1.0, "the default setting stays: no other is significantly faster"),
+        (0.9, "threads 2, spinning False takes 0.900 [0.880, 0.920] × the default time, and is stored beside the model."),
+        (1.0, "tuned for latency: the default setting stays, no other of 2 is significantly faster."),
     ],
 )
 def test_a_table_of_settings_says_which_is_stored(ratio: float, decision: str) -> None:

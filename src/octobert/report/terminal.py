@@ -210,12 +210,12 @@ def finetuned(result: Finetuned) -> FittedTable:
 
 def tuned_table(result: Tuned) -> FittedTable:
     """Return every setting that a search has timed, the fastest first."""
-    decision = "the default setting stays: no other is significantly faster"
-    if result.ratio < 1.0:
-        decision = f"stored: {result.ratio:.3f} × default time (95 % confidence interval {result.low:.3f} to {result.high:.3f})"
-    title = f"Tuned for {result.goal} on {result.rows} rows (default: {times.ms(result.default_ms)} ms); {decision}"
+    title = f"Tuned for {result.goal} on {result.rows} rows (default: {times.ms(result.default_ms)} ms)"
     table = table_of(title, (), ("× default time", "streams", "threads", "tokens per batch"))
-    table.add_column("runtime options")
+    table.columns.append(Column("runtime options", optional=1))
+    table.elsewhere = "--json"
+    # The setting that is stored, also where its options are left out of the table.
+    table.caption = f"{summary.tuned_text(result)}."
     for tried in sorted(result.tried, key=lambda t: t.ratio or float("inf")):
         setting = tried.setting
         options = ", ".join(f"{name} {value}" for name, value in setting.runtime_options.items()) or "default"
