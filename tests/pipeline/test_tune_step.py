@@ -79,7 +79,7 @@ def test_the_report_names_settings_and_targets_that_were_not_tuned(finished) -> 
             "absent": {"qnn": "the package onnxruntime-qnn is not installed"},
         }
     )
-    assert summary.verdicts(report)[-3:] == [
+    assert summary.outcomes(report)[-3:] == [
         "ort-cpu: tuned for latency: streams 1, threads 2, spinning False takes 0.800 [0.700, 0.850] × the default time, and is "
         "stored beside the model.",
         "ort-cpu: tuned for throughput: the default setting stays, no other of 0 is significantly faster.",
