@@ -374,3 +374,12 @@ def test_an_error_ends_work_with_its_sentence(models) -> None:
         list(jobs.compare_rows(models, "ort-cpu", "rows.csv", b"sentence1\na"))
     with pytest.raises(DataError, match="the text is empty"):
         list(asking.lengths(models, Lengths(model="ort-cpu", input=("", ""))))
+
+
+def test_tokens_are_those_that_the_model_reads(models) -> None:
+    first = next(asking.ask(models, Ask(model="ort-cpu", input=PAIR)))
+    assert not first["truncated"]
+    assert [token["piece"] for token in first["tokens"]][:3] == ["[CLS]", "he", "was"]
+    cut = next(asking.ask(models, Ask(model="ort-cpu", input=("he was on " * 300, "he"))))
+    assert cut["truncated"]
+    assert (cut["read"], cut["whole"]) == (cut["limit"], 901)

@@ -13,6 +13,7 @@ from pydantic import Field
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
+from octobert.report import times
 from octobert.tasks import Fidelity, Outputs
 from octobert.tasks._common import output_error, probabilities, unit
 from octobert.tasks._embedding import OUTPUT
@@ -127,17 +128,17 @@ def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str
 
     Example:
         >>> sentence({"float": {"label": "a"}, "int8": {"label": "a"}}, [{"float": 9.0, "int8": 3.0}])
-        'Both answer the same. Median of 1 round: 3 ms in 8 bits, 9 ms in float: 3 × as fast.'
+        'Both answer the same. Median of 1 round: 3.00 ms in 8 bits, 9.00 ms in float: 3 × as fast.'
     """
     ours = statistics.median(each[INT8] for each in rounds)
-    counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {ours:.3g} ms"
+    counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {times.ms(ours)} ms"
     if FLOAT not in answers:
         return f"The package has no float model to compare with. {counted}."
     said = {True: "Both answer the same. ", False: "The answers differ. ", None: ""}[same(answers)]
     theirs = statistics.median(each[FLOAT] for each in rounds)
     speed = theirs / ours
     how = f"{speed:.2g} × as fast" if speed >= 1 else f"{1 / speed:.2g} × slower"
-    return f"{said}{counted} in 8 bits, {theirs:.3g} ms in float: {how}."
+    return f"{said}{counted} in 8 bits, {times.ms(theirs)} ms in float: {how}."
 
 
 def _row(frame: Frame, content: np.ndarray) -> Encoded:
