@@ -190,7 +190,7 @@ def test_a_whole_search(searched) -> None:
     assert sensitivity.values[0].output_error == max(value.output_error for value in sensitivity.values)
     page = (out / "report.html").read_text()
     assert "accuracy drops by at most 1" in page
-    assert "One value quantized at a time" in page
+    assert "where one value alone is 8-bit" in page
     manifest = json.loads((out / "ort-cpu" / "octobert.json").read_text())
     assert manifest["search"]["met"] is True
     assert not list((out / ".octobert" / "store").glob("scratch-*"))

@@ -87,17 +87,26 @@ def carry(old: Path, new: Path, place: Path, fresh: Mapping[str, str], recorded:
 
 
 def keep_beside(place: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] | None) -> list[str]:
-    """Keep a file that is about to be replaced, if it is not as it was published.
+    """Keep a file that is about to be replaced, if it is not as it was published, and no page that octobert made since then.
 
     Returns:
         Under which name, as a sentence.
     """
     if not os.path.lexists(place) or digest_or_none(place) in {(recorded or {}).get(ITSELF), fresh.get(ITSELF)} - {None}:
         return []
+    if _is_own_page(place):
+        return []
     kept = next(path for path in _numbered(place) if not os.path.lexists(path) or path.samefile(place))
     if not os.path.lexists(kept):
         link_or_copy(place, kept)
     return [_replaced(place, kept)]
+
+
+def _is_own_page(path: Path) -> bool:
+    """Whether a file is a page that `octobert report` made, or a run in another folder, and nobody has edited."""
+    from octobert.report.page import is_page
+
+    return path.suffix == ".html" and is_file(path) and is_page(path.read_bytes())
 
 
 def _replaced(path: Path, kept: Path) -> str:
