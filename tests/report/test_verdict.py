@@ -16,6 +16,7 @@ from octobert.core.results import Report
 from octobert.report import commands
 from octobert.report.verdict import Verdict, fastest_float, median, speed_over, verdict
 from tests.support.pages import markup_of, page_of
+from tests.support.reports import rich_report
 from tests.support.selections import final_run, found, selection, speedup
 
 GROUP: Any = typer.main.get_command(app)
@@ -70,6 +71,22 @@ def test_ship_it(report) -> None:
     assert (answer.state, answer.use) == ("ship", "openvino-cpu")
     assert [f"{n.value} {n.unit}" for n in answer.numbers] == ["2.8 ×", "3.8 ×", "−0.1 points"]
     assert answer.reason == "It keeps the limit of 1 point that octobert assumes, beyond the noise."
+
+
+def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
+    report = rich_report()
+    shape = ("data", 1)
+    ours, other = list(report.plans)[:2]
+    samples = {each.candidate: each.samples_ms for each in report.latencies if (each.sequence, each.batch) == shape}
+    alike = tuple(value * (0.9 if number % 2 else 1.1) for number, value in enumerate(samples[ours]))
+    latencies = [
+        each.model_copy(update={"samples_ms": alike})
+        if (each.candidate, each.sequence, each.batch) == (other, *shape)
+        else each
+        for each in report.latencies
+    ]
+    answer = verdict(report.model_copy(update={"latencies": tuple(latencies)}))
+    assert answer.reason.endswith(f" {({ours, other} - {answer.use}).pop()} is as fast within the noise.")
 
 
 @pytest.mark.parametrize(

@@ -163,17 +163,30 @@ def fastest_float(report: Report) -> str | None:
 def speed_over(report: Report, name: str, reference: str) -> Speedup | None:
     """How fast a model is compared with another one, on rows of the data or at the first shape.
 
-    Models of one runtime were compared when they were timed. For others it is the median of the ratios of the rounds, in which
-    all models were timed on the same rows, with the interval of `median`.
+    Models of one runtime were compared when they were timed; for others see `paired`.
+    """
+    for shape in in_order(report)[:1]:
+        for known in report.speedups:
+            if (known.candidate, known.reference, known.batch, known.sequence) == (
+                name,
+                reference,
+                shape.batch,
+                shape.sequence,
+            ):
+                return known
+    return paired(report, name, reference)
+
+
+def paired(report: Report, name: str, reference: str) -> Speedup | None:
+    """How fast a model is compared with any other one: the median of the ratios of the rounds, with the interval of `median`.
+
+    All models were timed on the same rows in a round, so that the ratios do not vary with the lengths of the rows.
     """
     shapes = _first_shape(report)
     ours, theirs = (next((each for each in shapes if each.candidate == wanted), None) for wanted in (name, reference))
     if ours is None or theirs is None:
         return None
     shape = (ours.batch, ours.sequence)
-    for known in report.speedups:
-        if (known.candidate, known.reference, known.batch, known.sequence) == (name, reference, *shape):
-            return known
     pairs = [b / a for a, b in zip(ours.samples_ms, theirs.samples_ms, strict=False) if a > 0]
     if not pairs:
         return None
@@ -201,12 +214,13 @@ def _of_targets(report: Report) -> Verdict:
     targets = [each.name for each in summary.model_results(report) if each.name in report.plans]
     found = [_Candidate(name, name, speed_over(report, name, reference), compared.get(name)) for name in targets]
     fitting = [each for each in found if _keeps(each.compared, accepted)]
-    best = max(fitting or found, key=lambda each: each.gain.ratio if each.gain else 0.0)
+    best = _fastest(report, fitting or found, reference)
     figures = _figures(report, best, reference, words)
     numbers = _numbers(report, best, reference, words)
     if fitting and best.gain is not None and (best.gain.low > 1 or best.gain.ratio > _GAIN):
         state, reason = _held(report, best, accepted)
         start = "Ship" if state == "ship" else "Probably ship"
+        reason = f"{reason}{_as_fast(report, best, fitting)}"
         return Verdict(state, f"{start} {best.name}: {', '.join(figures)}.", reason, best.name, numbers, accepted)
     if not reference or best.gain is None:
         return Verdict("unmeasured", f"No float model was timed beside {best.name}.", numbers=numbers, accepted=accepted)
@@ -215,6 +229,23 @@ def _of_targets(report: Report) -> Verdict:
     else:
         why = f"{best.name} loses more than {accepted.words}: it is {', '.join(figures)}."
     return Verdict("no", f"Use {reference}, the fastest float form here. {why}", "", reference, numbers, accepted)
+
+
+def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Candidate:
+    """The fastest of some models of several runtimes, all compared in the same way."""
+
+    def gain(each: _Candidate) -> float:
+        speed = paired(report, each.name, reference)
+        return speed.ratio if speed is not None else 0.0
+
+    return max(found, key=gain)
+
+
+def _as_fast(report: Report, best: _Candidate, found: Sequence[_Candidate]) -> str:
+    """Which other models are as fast as the best one within the noise, as a sentence."""
+    speeds = [(each.name, paired(report, each.name, best.name)) for each in found if each is not best]
+    names = [name for name, speed in speeds if speed is not None and speed.low <= 1 <= speed.high]
+    return f" {' and '.join(names)} {'is' if len(names) == 1 else 'are'} as fast within the noise." if names else ""
 
 
 def _of_choice(report: Report) -> Verdict:
