@@ -23,7 +23,7 @@ def command(
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     as_json: bool = _show.JSON_OPTION,
 ) -> None:
-    """Ask the float model and the quantized one, side by side, in the browser. Needs octobert[web]. Ctrl-C ends it."""
+    """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it."""
     from octobert.web.server import Server
 
     server = Server(folder, port=port, targets=tuple(_show.split_names(target)))
