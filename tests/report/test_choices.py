@@ -278,3 +278,17 @@ def test_facts_of_a_search() -> None:
     simulated = CHOICE.model_copy(update={"simulated": {"ONEDNN_MAX_CPU_ISA": "AVX2"}})
     assert "Simulated: ONEDNN_MAX_CPU_ISA=AVX2 kept runtimes" in choices.facts(simulated)[-1]
     assert "tuning rows" not in choices.facts(selection(metric=None, limits=()))[0]
+
+
+@pytest.mark.parametrize(
+    ("drop", "as_drop", "as_change"),
+    [
+        ((0.014, 0.008, 0.02), "1.4 points (0.8 to 2.0)", "F1 −1.4 points (−2.0 to −0.8)"),
+        ((-0.002, -0.006, 0.002), "−0.2 points (−0.6 to 0.2)", "F1 +0.2 points (−0.2 to +0.6)"),
+        ((0.0, 0.0, 0.0), "0.0 points", "F1 0.0 points"),
+    ],
+)
+def test_a_drop_below_one_point_keeps_its_sign(drop: tuple[float, float, float], as_drop: str, as_change: str) -> None:
+    figure = Figure(value=drop[0], low=drop[1], high=drop[2])
+    assert WORDS.drop("f1", figure) == as_drop
+    assert WORDS.change("f1", figure) == as_change

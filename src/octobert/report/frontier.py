@@ -138,7 +138,7 @@ def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
         y = None if drop is None else Figure(value=-unit * drop.value, low=-unit * drop.high, high=-unit * drop.low)
         details = [found.reason]
         if drop is not None:
-            details.insert(0, f"{words.name(metric)} drops by {words.drop(metric, drop)} on {found.rows:,} tuning rows")
+            details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
         # One that misses a limit on the metric wins where the reader accepts more; any other limit is not in the chart.
         limit = choice.accepted_drop
         elsewhere = found.state == "excluded" and (limit is None or drop is None or drop.value <= limit)

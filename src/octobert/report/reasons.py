@@ -70,8 +70,15 @@ class Words:
 
     def drop(self, metric: str, figure: Figure) -> str:
         """A drop with its interval: `1.4 points (0.8 to 2.0)`; a rise has a minus sign."""
-        sign = "−" if self.amount(metric, figure.value)[0] != "0" and figure.value < 0 else ""
-        return f"{sign}{self.amount(metric, figure.value)}{self.interval(metric, figure)}"
+        amount = self.amount(metric, figure.value)
+        sign = "−" if figure.value < 0 and float(amount.split()[0]) else ""
+        return f"{sign}{amount}{self.interval(metric, figure)}"
+
+    def change(self, metric: str, drop: Figure) -> str:
+        """A drop as a change of the metric, with its interval: `F1 −1.4 points (−2.0 to −0.8)`."""
+        value, low, high = (self.signed(metric, -each) for each in (drop.value, drop.high, drop.low))
+        interval = "" if drop.low == drop.high else f" ({low} to {high})"
+        return f"{self.name(metric)} {value}{self.unit(metric)}{interval}"
 
     def interval(self, metric: str, figure: Figure) -> str:
         """The interval of a drop in brackets; empty where it has none."""
