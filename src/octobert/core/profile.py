@@ -6,14 +6,15 @@ are measured without the profiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeVar
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Latency
 from octobert.core.tabular import Row, Tabular
 
+K = TypeVar("K")
 Kind = Literal["product", "conversion", "other"]
 
 
@@ -44,6 +45,19 @@ class Operator(FrozenModel):
     layer: int | None
     part: str
     covers: tuple[str, ...] = ()
+
+
+def grouped(operators: Iterable[Operator], key: Callable[[Operator], K]) -> dict[K, list[Operator]]:
+    """Return operators by a key, such as their type, in the order of execution."""
+    groups: dict[K, list[Operator]] = {}
+    for operator in operators:
+        groups.setdefault(key(operator), []).append(operator)
+    return groups
+
+
+def time_of(operators: Iterable[Operator]) -> float:
+    """Return the time of operators together, in ms."""
+    return sum(operator.ms for operator in operators)
 
 
 class Operand(FrozenModel):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from octobert.core.evidence import Executed, Execution, OperatorType
-from octobert.core.profile import Inspection, Operator
+from octobert.core.profile import Inspection, Operator, grouped, time_of
 from octobert.targets import runtimes
-
-K = TypeVar("K")
 
 
 def execution(inspection: Inspection) -> Execution:
@@ -19,8 +16,8 @@ def execution(inspection: Inspection) -> Execution:
     why: dict[tuple[int | None, str], list[str]] = {}
     for each in inspection.fallbacks:
         why.setdefault((each.layer, each.part), []).append(each.why or "neither the file nor the runtime shows why")
-    places = _grouped(operators, lambda each: (each.layer, each.part))
-    types = _grouped(operators, lambda each: (each.type, each.precision, each.integer))
+    places = grouped(operators, lambda each: (each.layer, each.part))
+    types = grouped(operators, lambda each: (each.type, each.precision, each.integer))
     return Execution(
         candidate=inspection.target,
         runtime=f"{runtimes.load(inspection.runtime).TITLE} {inspection.version}",
@@ -34,8 +31,8 @@ def execution(inspection: Inspection) -> Execution:
             Executed(
                 layer=layer,
                 part=part,
-                ms=_ms(own),
-                integer=_ms(o for o in own if o.integer) / (_ms(own) or 1.0),
+                ms=time_of(own),
+                integer=time_of(o for o in own if o.integer) / (time_of(own) or 1.0),
                 types=_counted(own),
                 why="; ".join(dict.fromkeys(why.get((layer, part), ()))),
             )
@@ -44,7 +41,7 @@ def execution(inspection: Inspection) -> Execution:
         types=tuple(
             sorted(
                 (
-                    OperatorType(type=name, precision=precision, count=len(own), ms=_ms(own), integer=integer)
+                    OperatorType(type=name, precision=precision, count=len(own), ms=time_of(own), integer=integer)
                     for (name, precision, integer), own in types.items()
                 ),
                 key=lambda each: -each.ms,
@@ -53,18 +50,7 @@ def execution(inspection: Inspection) -> Execution:
     )
 
 
-def _grouped(operators: Iterable[Operator], key: Callable[[Operator], K]) -> dict[K, list[Operator]]:
-    groups: dict[K, list[Operator]] = {}
-    for each in operators:
-        groups.setdefault(key(each), []).append(each)
-    return groups
-
-
 def _counted(operators: Iterable[Operator]) -> tuple[str, ...]:
     """`2 × MatMulIntegerToFloat int8`, `Softmax`."""
     names = Counter(f"{each.type} {each.precision}" if each.kind == "product" else each.type for each in operators)
     return tuple(f"{count} × {name}" if count > 1 else name for name, count in names.items())
-
-
-def _ms(operators: Iterable[Operator]) -> float:
-    return sum(each.ms for each in operators)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from octobert.core.profile import Inspection, Operator, Profile
+from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.report import times
 from octobert.report.plans import layers_text
 from octobert.report.tables import Column, FittedTable
@@ -37,8 +37,8 @@ def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
     table = table_of(title, ("layers", "part", *operators_column, "products"), keys=2)
     table.columns += [Column("conversions", number=True, optional=int(not every)), Column("ms", number=True)]
     table.columns.append(Column(_FLOAT, number=True))
-    quantized = _grouped(inspection.profile.operators, _place)
-    floats = _grouped(inspection.floating.operators if inspection.floating else (), _place)
+    quantized = grouped(inspection.profile.operators, _place)
+    floats = grouped(inspection.floating.operators if inspection.floating else (), _place)
     groups: dict[tuple[object, ...], list[_Key]] = {}
     for place, operators in quantized.items():
         alike = (place,) if every or not place[0] else (place[1], *_products(operators))
@@ -53,8 +53,8 @@ def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
             *((", ".join(_counted(first)),) if every else ()),
             ", ".join(_products(first)),
             str(sum(operator.kind == "conversion" for operator in operators) or ""),
-            f"{_ms(operators):.2f}",
-            f"{_ms(matched):.2f}" if matched else "",
+            f"{time_of(operators):.2f}",
+            f"{time_of(matched):.2f}" if matched else "",
             style="" if any(operator.integer for operator in operators) else "dim",
         )
     return table
@@ -68,9 +68,9 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
     """Each type of operator in each precision, the slowest in one of the models first; those that take little time together."""
     table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share"))
     table.columns += [Column("float count", number=True, optional=int(not every)), Column(_FLOAT, number=True)]
-    quantized = _grouped(inspection.profile.operators, _type)
-    floats = _grouped(inspection.floating.operators if inspection.floating else (), _type)
-    slower = {key: max(_ms(quantized.get(key, ())), _ms(floats.get(key, ()))) for key in (*quantized, *floats)}
+    quantized = grouped(inspection.profile.operators, _type)
+    floats = grouped(inspection.floating.operators if inspection.floating else (), _type)
+    slower = {key: max(time_of(quantized.get(key, ())), time_of(floats.get(key, ()))) for key in (*quantized, *floats)}
     slowest = sorted(slower, key=lambda k: -slower[k])
     rows = [(key, [key]) for key in (slowest if every or len(slowest) <= _TYPES + 1 else slowest[:_TYPES])]
     rest = slowest[len(rows) :]
@@ -81,10 +81,10 @@ def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
         table.add_row(
             *names,
             str(len(operators)) if operators else "",
-            f"{_ms(operators):.2f}" if operators else "",
-            f"{inspection.profile.split.share(_ms(operators)):.1%}" if operators else "",
+            f"{time_of(operators):.2f}" if operators else "",
+            f"{inspection.profile.split.share(time_of(operators)):.1%}" if operators else "",
             str(len(float_operators)) if float_operators else "",
-            f"{_ms(float_operators):.2f}" if float_operators else "",
+            f"{time_of(float_operators):.2f}" if float_operators else "",
             style="bold" if any(operator.integer for operator in operators) else "",
         )
     table.add_section()
@@ -115,18 +115,7 @@ def _type(operator: Operator) -> _Key:
     return operator.type, operator.precision
 
 
-def _grouped(operators: Iterable[Operator], key: Callable[[Operator], _Key]) -> dict[_Key, list[Operator]]:
-    groups: dict[_Key, list[Operator]] = {}
-    for operator in operators:
-        groups.setdefault(key(operator), []).append(operator)
-    return groups
-
-
 def _counted(operators: Sequence[Operator]) -> list[str]:
     """`2 Reshape`, `Softmax`."""
     types = [operator.type for operator in operators]
     return [f"{types.count(t)} {t}" if types.count(t) > 1 else t for t in dict.fromkeys(types)]
-
-
-def _ms(operators: Iterable[Operator]) -> float:
-    return sum(operator.ms for operator in operators)

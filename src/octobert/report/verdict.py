@@ -165,15 +165,10 @@ def speed_over(report: Report, name: str, reference: str) -> Speedup | None:
 
     Models of one runtime were compared when they were timed; for others see `paired`.
     """
-    for shape in in_order(report)[:1]:
-        for known in report.speedups:
-            if (known.candidate, known.reference, known.batch, known.sequence) == (
-                name,
-                reference,
-                shape.batch,
-                shape.sequence,
-            ):
-                return known
+    shape = next(iter(in_order(report)), None)
+    for known in report.speedups:
+        if (known.candidate, known.reference) == (name, reference) and times.TimedShape(known.batch, known.sequence) == shape:
+            return known
     return paired(report, name, reference)
 
 

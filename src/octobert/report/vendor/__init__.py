@@ -8,6 +8,7 @@ security policy holds. Vega-Lite and ECharts are twice as large, and uPlot draws
 
 from __future__ import annotations
 
+import functools
 from importlib.resources import files
 
 from octobert.core.errors import StorageError
@@ -16,7 +17,8 @@ from octobert.core.errors import StorageError
 _FILES = ("d3", "plot")
 
 
-def scripts() -> list[str]:
+@functools.cache
+def scripts() -> tuple[str, ...]:
     """The libraries as scripts, with their licences.
 
     Raises:
@@ -31,4 +33,4 @@ def scripts() -> list[str]:
         where, fix = error.filename, "install octobert again: pip install -e . in its folder, or make install"
         raise StorageError("a library of the page is missing", where=where, fix=fix) from error
     # The end of a script in a text of a script would end it.
-    return [f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script") for script, licence in found]
+    return tuple(f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script") for script, licence in found)
