@@ -57,6 +57,7 @@ from soaking import (
 )
 
 from octobert.core.files import file_digest
+from octobert.report.page import is_page
 
 KINDS = ("process", "group", "descendant")
 # Every so many bursts begin with nothing. The others begin with the results of the undisturbed run that other flows make as
@@ -215,8 +216,13 @@ def _check_after_kill(flow: Flow, mark: str, before: dict[str, str], results: Re
         results.problem(flow, f"after a kill, {name} is neither what it was nor what it will be: {what}")
     for name in REPORTS:
         path = flow.out / name
-        if path.is_file() and not path.read_text(encoding="utf-8").rstrip().endswith(("}", "</html>")):
+        if path.is_file() and not _is_whole(path):
             results.problem(flow, f"{name} is cut short")
+
+
+def _is_whole(path: Path) -> bool:
+    content = path.read_bytes()
+    return is_page(content) if path.suffix == ".html" else content.rstrip().endswith(b"}")
 
 
 def kill_at_change(flow: Flow, kind: str, generator: random.Random, results: Results) -> None:
