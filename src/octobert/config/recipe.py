@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from octobert.config.choosing import Choose, Search
 from octobert.config.measuring import Benchmark, EvaluateMetric
+from octobert.config.pruning import Prune
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core.errors import OldNameWarning, did_you_mean
 from octobert.core.family import families
@@ -177,6 +178,8 @@ class Recipe(FrozenModel):
         qat: Quantization-aware training, after calibration. It excludes transforms and corrections, which would change the
             trained weights.
         training: How training runs: processes, machines, checkpoints.
+        prune: Structured pruning after training: remove heads and neurons, and fit the rest to the whole model's outputs. It
+            excludes qat.
         transforms: Graph transforms before calibration. Default: SmoothQuant; none with the method `float`.
         calibrate: The calibrator.
         calibration_provider: ONNX Runtime's execution provider that runs the float graph over the calibration rows, such as
@@ -232,6 +235,7 @@ class Recipe(FrozenModel):
     finetune: Finetune | None = None
     qat: Qat | None = None
     training: Training = Training()
+    prune: Prune | None = None
     transforms: Annotated[tuple[Choice, ...], PluginOf("transforms")] = (Choice(name="smoothquant"),)
     calibrate: Annotated[Choice, PluginOf("calibrators")] = Choice(name="minmax")
     calibration_provider: str = "CPUExecutionProvider"

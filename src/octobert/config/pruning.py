@@ -1,0 +1,59 @@
+"""Structured pruning after training: keys of a recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, PositiveInt, model_validator
+
+from octobert.core.frozen import FrozenModel
+
+
+class Recover(FrozenModel):
+    """Training of the pruned model towards the outputs of the whole model. It needs no labels.
+
+    Args:
+        epochs: Passes over the training rows.
+        learning_rate: Peak learning rate.
+        batch: Batch size.
+        temperature: Temperature of the logits.
+        hidden: Weight of the mean squared difference of the last hidden states.
+        samples: Number of training rows. Default: all.
+    """
+
+    epochs: float = Field(default=1.0, gt=0)
+    learning_rate: float = Field(default=5e-5, gt=0)
+    batch: PositiveInt = 16
+    temperature: float = Field(default=2.0, gt=0)
+    hidden: float = Field(default=1.0, ge=0)
+    samples: PositiveInt | None = None
+
+
+class Prune(FrozenModel):
+    """Structured pruning: attention heads and neurons of feed-forward layers are removed, the rest is fitted to the outputs of
+    the whole model. No training, a few minutes.
+
+    Args:
+        speedup: How many times faster than the whole model in 8 bits the pruned one is to be, at the lengths of the rows.
+        max_drop: Largest accepted drop of the metric on the tuning rows. Of the models that keep it the fastest is taken, or
+            the whole model where none does. Default without `speedup`: 0.01.
+        relative: `max_drop` is a fraction of the whole model's metric.
+        target: Target whose 8-bit kernels are timed. Default: the first of the recipe's targets that runs here.
+        tokens: Tokens of calibration and training rows that the weights are fitted to.
+        damping: Added to the energy of each channel, as a share of the mean energy; limits the effect of chance correlations.
+        recover: Training after pruning.
+    """
+
+    speedup: float | None = Field(default=None, gt=1, le=10)
+    max_drop: float | None = Field(default=None, ge=0)
+    relative: bool = False
+    target: str | None = None
+    tokens: int = Field(default=50_000, ge=1_000)
+    damping: float = Field(default=0.01, gt=0, le=10)
+    recover: Recover | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _some_goal(cls, raw: Any) -> Any:
+        given = isinstance(raw, dict) and any(raw.get(key) is not None for key in ("speedup", "max_drop"))
+        return {**raw, "max_drop": 0.01} if isinstance(raw, dict) and not given else raw

@@ -1,0 +1,127 @@
+"""Records of structured pruning: the structures of a graph, the levels that were tried, and what was removed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from octobert.core.frozen import FrozenModel
+
+SublayerKind = Literal["attention", "ffn"]
+
+
+class Sublayer(FrozenModel):
+    """An attention or a feed-forward of an encoder layer, whose heads or neurons can be removed.
+
+    Args:
+        layer: index of the encoder layer.
+        kind: what it is.
+        module: module path of its output projection: the linear layer that writes to the residual path.
+        units: heads, or neurons.
+        width: input channels of the output projection per unit: the size of a head, 1 for a neuron.
+    """
+
+    layer: int
+    kind: SublayerKind
+    module: str
+    units: int
+    width: int
+
+
+class LeftWhole(FrozenModel):
+    """A part of a graph that cannot be pruned.
+
+    Args:
+        module: its module path.
+        reason: why, in words.
+    """
+
+    module: str
+    reason: str
+
+
+class PrunedSublayer(FrozenModel):
+    """What a sublayer kept.
+
+    Args:
+        sublayer: as it was.
+        kept: units that are left; 0 where only its bias is left.
+        error: mean squared error of its output after the removal, as a share of its mean square.
+        refitted: the same after refitting, with the inputs that the pruned layers before it give.
+        loss: estimated loss of the model by this removal alone: KL divergence of the outputs, in nats per row.
+    """
+
+    sublayer: Sublayer
+    kept: int
+    error: float
+    refitted: float | None
+    loss: float
+
+
+class PrunedModel(FrozenModel):
+    """One pruned model that was tried.
+
+    Args:
+        speedup: predicted from the times of the levels, over the whole model in 8 bits.
+        loss: KL divergence of its outputs on the tuning rows, in nats per row.
+        metric: on the tuning rows, in float.
+        drop: of the metric, from the whole model.
+        low: lower end of the 95 % interval of the drop.
+        high: upper end.
+        sublayers: what each kept.
+    """
+
+    speedup: float
+    loss: float
+    metric: float
+    drop: float
+    low: float
+    high: float
+    sublayers: tuple[PrunedSublayer, ...]
+
+
+class LevelTimes(FrozenModel):
+    """Times of a model in 8 bits in which every layer has one sublayer at a level.
+
+    Args:
+        kind: of the sublayers.
+        units: left, ascending; 0 stands for a sublayer that is gone.
+        ms: milliseconds of one sublayer at each of these.
+    """
+
+    kind: SublayerKind
+    units: tuple[int, ...]
+    ms: tuple[float, ...]
+
+
+class PruningFacts(FrozenModel):
+    """`pruning.json`: how a model was pruned.
+
+    Args:
+        target: whose 8-bit kernels were timed.
+        lengths: tokens of the rows that were timed.
+        tokens: that the weights were fitted to.
+        whole_ms: milliseconds of the whole model in 8 bits, mean over the lengths.
+        times: of the levels.
+        metric: name of the metric on the tuning rows.
+        whole: its value for the whole model.
+        tried: models, by speedup.
+        chosen: index in `tried`; None where the model was left whole.
+        reason: why this one, in words.
+        left: parts that cannot be pruned.
+        seconds: by step: `moments`, `times`, `losses`, `fitting`, `judging`, `recovering`.
+    """
+
+    target: str
+    lengths: tuple[int, ...]
+    tokens: int
+    whole_ms: float
+    times: tuple[LevelTimes, ...]
+    metric: str
+    whole: float
+    tried: tuple[PrunedModel, ...]
+    chosen: int | None
+    reason: str
+    left: tuple[LeftWhole, ...] = ()
+    seconds: dict[str, float] = Field(default_factory=dict)
