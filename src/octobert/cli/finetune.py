@@ -38,7 +38,12 @@ def command(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size over all processes.")] = 16,
     teacher: Annotated[
-        str | None, typer.Option(help="Checkpoint to distill from. self: the float model (quantization-aware training).")
+        str | None,
+        typer.Option(help="Checkpoint to distill from. self: the float model (quantization-aware training, or --layers)."),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Encoder layers that are kept: a number of them, evenly chosen, or their indices: [0,2,5]."),
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Training processes on this machine.")] = 1,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard event files.")] = None,
@@ -59,6 +64,9 @@ def command(
 
     if qat and both:
         raise RecipeError("--qat and --both exclude each other", where="command line", fix="--both trains in float first")
+    if qat and layers is not None:
+        fix = "use --both, or no --qat"
+        raise RecipeError("--layers belongs to the training in float", where="command line", fix=fix)
     common: dict[str, Any] = {"batch": batch}
     if teacher is not None:
         common["distill"] = {} if teacher == "self" else {"teacher": teacher}
@@ -68,7 +76,9 @@ def command(
     if qat:
         keys["qat"] = first
     else:
-        keys["finetune"] = {key: value for key, value in first.items() if key != "distill" or teacher != "self"}
+        dropped = {} if layers is None else {"layers": _recipe.yaml_of(layers, "--layers")}
+        own_teacher = teacher == "self" and not dropped
+        keys["finetune"] = {key: value for key, value in first.items() if key != "distill" or not own_teacher} | dropped
         keys |= {"qat": common} if both else {}
     if qat or both:
         keys["quantize"] = {"static": {"placement": _recipe.yaml_of(placement, "--placement")}}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from octobert.core.frozen import FrozenModel
 
@@ -13,10 +13,12 @@ class Distill(FrozenModel):
     """Distillation: the loss also compares the model with a teacher.
 
     Args:
-        teacher: Checkpoint of the teacher, trained for the same task. Default with `qat`: the float model.
+        teacher: Checkpoint of the teacher, trained for the same task. Default with `qat`, and with `finetune.layers`: the model
+            that training starts from, with all of its layers.
         share: Weight of the teacher's loss, from 0 to 1. With 1, training needs no labels.
         temperature: Temperature of the logits.
         hidden: Weight of the mean squared difference of hidden states, over all layers. The teacher must have the same sizes.
+            With `finetune.layers`, each layer is compared with the teacher's layer that it was, the last one with the last.
     """
 
     teacher: str | None = None
@@ -25,11 +27,11 @@ class Distill(FrozenModel):
     hidden: float = Field(default=0.0, ge=0)
 
 
-class Finetune(FrozenModel):
-    """Fine-tuning in float, before everything else, with the Trainer of transformers.
+class TrainingSettings(FrozenModel):
+    """Settings of every training with the Trainer of transformers.
 
     Args:
-        epochs: Passes over the training rows. 0 creates a new head and does not train it.
+        epochs: Passes over the training rows.
         learning_rate: Peak learning rate.
         batch: Batch size over all processes.
         accumulate: Gradient accumulation steps.
@@ -55,7 +57,30 @@ class Finetune(FrozenModel):
     code: str | None = None
 
 
-class Qat(Finetune):
+class Finetune(TrainingSettings):
+    """Fine-tuning in float, before everything else.
+
+    Args:
+        epochs: Passes over the training rows. 0 creates a new head and does not train it.
+        layers: Encoder layers of the model that are kept: a number of them, evenly chosen, with the first and the last; or
+            their indices from 0, ascending. Default: all.
+    """
+
+    layers: PositiveInt | tuple[NonNegativeInt, ...] | None = None
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _number_or_indices(cls, value: Any) -> Any:
+        numbers = value if isinstance(value, list | tuple) else (value,)
+        if value is None or (numbers is not value and type(value) is int and value > 0):
+            return value
+        indices = numbers is value and all(type(number) is int and number >= 0 for number in numbers)
+        if not indices or not numbers or list(numbers) != sorted(set(numbers)):
+            raise ValueError("a number from 1, or the indices of the layers that are kept, each once and ascending: [0, 2, 5]")
+        return value
+
+
+class Qat(TrainingSettings):
     """Quantization-aware training: the forward pass rounds values as the plan does. Ranges start at the calibrated ones.
 
     Args:

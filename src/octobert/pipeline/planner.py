@@ -17,7 +17,7 @@ from dataclasses import replace
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.recipe import Choice, Recipe, RowSelection
-from octobert.config.training import Finetune
+from octobert.config.training import TrainingSettings
 from octobert.core import user_code
 from octobert.core.errors import RecipeError
 from octobert.core.user_code import UserCode
@@ -191,14 +191,14 @@ def _finetune(facts: RunFacts) -> list[Step]:
     return [step("finetune", finetune.run, finetune.Inputs(data=DATA), options, recipe.training)]
 
 
-def _teacher(recipe: Recipe, settings: Finetune) -> ModelSource | None:
+def _teacher(recipe: Recipe, settings: TrainingSettings) -> ModelSource | None:
     """The checkpoint that a model in training follows, where it is not the one it starts from."""
     if settings.distill is None or settings.distill.teacher is None:
         return None
     return source.resolve(settings.distill.teacher, allow_pickle=recipe.allow_pickle)
 
 
-def _code(stage: str, settings: Finetune) -> UserCode | None:
+def _code(stage: str, settings: TrainingSettings) -> UserCode | None:
     """The user's training function."""
     return None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code")
 

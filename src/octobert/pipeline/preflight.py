@@ -8,7 +8,7 @@ from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Accuracy, Recipe
-from octobert.config.training import Finetune, Qat
+from octobert.config.training import Finetune, Qat, TrainingSettings
 from octobert.core import environment
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
@@ -16,7 +16,7 @@ from octobert.core.session import SessionEntries
 from octobert.data import sources
 from octobert.data.tokenization import check_length
 from octobert.evaluation.latency import check_lengths
-from octobert.models import checkpoint, heads
+from octobert.models import checkpoint, dropping, heads
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
 from octobert.quantization.observer import check_provider
@@ -120,7 +120,7 @@ def _check_entries(capabilities: Capabilities, entries: SessionEntries) -> None:
         raise
 
 
-def _check_training(name: str, settings: Finetune, model: ModelSource, task: Task) -> None:
+def _check_training(name: str, settings: TrainingSettings, model: ModelSource, task: Task) -> None:
     """Refuse what cannot be trained."""
     if not model.is_checkpoint:
         fix = "give the PyTorch checkpoint"
@@ -133,6 +133,11 @@ def _check_training(name: str, settings: Finetune, model: ModelSource, task: Tas
         raise RecipeError(f"{untrainable} can be trained by a teacher only", where=name, fix=fix)
     if not train_installed():
         raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
+    if isinstance(settings, Finetune) and settings.layers is not None:
+        dropping.kept_layers(model, settings.layers)
+        if settings.distill is not None and settings.distill.teacher is None:
+            # The model teaches what is left of it.
+            heads.check_head(model, task.head)
 
 
 def train_installed() -> bool:

@@ -244,6 +244,10 @@ def trainings(report: Report) -> list[str]:
         parts.append(
             f"learning rate {settings['learning_rate']:g}, {settings['epochs']:g} epochs, batch size {settings['batch']}"
         )
+        if settings.get("layers"):
+            kept = settings["layers"]
+            names = f"{kept}" if isinstance(kept, int) else f"numbers {', '.join(map(str, kept))}"
+            parts.append(f"kept encoder layers: {names}")
         if settings.get("distill"):
             parts.append(f"distillation is {settings['distill']['share']:.0%} of the loss")
         if name == "qat":

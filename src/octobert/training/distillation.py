@@ -22,25 +22,31 @@ from octobert.models.source import ModelSource
 _MASKED = -1e4
 
 
-class Teacher:
+class CheckpointTeacher:
     """A float model with fixed weights and without dropout.
 
     Args:
         folder: checkpoint of the teacher.
         head: head of both models.
         settings: how the losses are computed.
+        kept: layers that the model in training has, as indices of the teacher's; None for all.
         allow_pickle: accept weights in pickle files.
 
     Raises:
         ModelError: the checkpoint cannot be loaded.
     """
 
-    def __init__(self, folder: Path, head: str, settings: Distill, *, allow_pickle: bool = False) -> None:
+    def __init__(
+        self, folder: Path, head: str, settings: Distill, *, kept: Sequence[int] | None = None, allow_pickle: bool = False
+    ) -> None:
         self.model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
         self.model.requires_grad_(False)
         self.settings, self.head = settings, head_of(head)
         self.pooler = pooler_of(folder, allow_pickle=allow_pickle) if self.head.pooled else None
         self._accepted = inputs_of(self.model)
+        # Hidden states to compare with: those of the embeddings and behind each layer that is kept. The last layer in training
+        # does the work of all layers behind it.
+        self._compared = None if kept is None else (0, *(index + 1 for index in kept[:-1]), -1)
 
     def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the distance of a model's outputs from the teacher's, as a scalar.
@@ -58,7 +64,9 @@ class Teacher:
         mask = inputs["attention_mask"].bool()
         total = self._outputs_loss(outputs, expected, mask)
         if self.settings.hidden:
-            total = total + self.settings.hidden * _hidden_loss(outputs.hidden_states, expected.hidden_states, mask)
+            states = expected.hidden_states
+            states = states if self._compared is None else [states[index] for index in self._compared]
+            total = total + self.settings.hidden * _hidden_loss(outputs.hidden_states, states, mask)
         return total
 
     def _outputs_loss(self, outputs: Any, expected: Any, mask: Any) -> Any:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from octobert.config.training import Finetune, Training
+from octobert.config.training import Distill, Training, TrainingSettings
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.models.checkpoint import inputs_of
 from octobert.training.distributed import rank, world_size
 
 if TYPE_CHECKING:
-    from octobert.training.distillation import Teacher
     from octobert.training.simulation import Simulation
 
 # Torch's cross entropy ignores targets of this value.
@@ -39,6 +38,26 @@ class TrainingRows:
     pad_id: int
 
 
+class Teacher(Protocol):
+    """What a model in training follows.
+
+    Attributes:
+        settings: share of its loss, and how that is computed.
+    """
+
+    @property
+    def settings(self) -> Distill: ...
+
+    def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
+        """Return the distance of a model's outputs from its own, as a scalar.
+
+        Args:
+            outputs: of the model in training, with hidden states if `settings.hidden` is positive.
+            inputs: of the model in training, [B, S] each.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Job:
     """One training.
@@ -58,7 +77,7 @@ class Job:
 
     model: Any
     rows: TrainingRows
-    settings: Finetune
+    settings: TrainingSettings
     how: Training
     seed: int
     scratch: Path

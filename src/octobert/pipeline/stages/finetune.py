@@ -10,13 +10,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from octobert.config.training import Finetune, Training
+from octobert.config.training import Finetune, Training, TrainingSettings
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import TRAINED
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import Tokenizer, save_tokenizer
-from octobert.models import checkpoint
+from octobert.models import checkpoint, dropping
 from octobert.models.modules import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
@@ -24,10 +24,9 @@ from octobert.pipeline.keys import key_data
 from octobert.pipeline.stages import _artifacts, _rows
 from octobert.training import trainer
 from octobert.training.distributed import is_first
-from octobert.training.job import Job, TrainingRows
+from octobert.training.job import Job, Teacher, TrainingRows
 
 if TYPE_CHECKING:
-    from octobert.training.distillation import Teacher
     from octobert.training.simulation import Simulation
 
 CURVE = "curve.json"
@@ -69,12 +68,15 @@ def run(context: Context[Inputs, Options]) -> Summary:
     """Fine-tune."""
     options = context.options
     model = load(options, options.model, options.settings)
+    kept = _kept(options.model, options.settings)
+    if kept is not None:
+        model = dropping.without_layers(model, options.model.family, kept)
     facts = train_(context, context.inputs.data, options.model, options.settings, model)
     save(context.work, options, options.model, options.settings, model, facts)
     return facts
 
 
-def load(options: TrainingOptions, base: ModelSource, settings: Finetune) -> Any:
+def load(options: TrainingOptions, base: ModelSource, settings: TrainingSettings) -> Any:
     """The PyTorch model that is trained."""
     task = options.task.build()
     return checkpoint.load_base(
@@ -91,7 +93,7 @@ def train_(
     context: Context[FrozenModel, TrainingOptions],
     data: StepResult,
     base: ModelSource,
-    settings: Finetune,
+    settings: TrainingSettings,
     model: Any,
     simulation: Simulation | None = None,
 ) -> Summary:
@@ -120,7 +122,13 @@ def train_(
     return {**trained.facts, "texts": len(encoded.texts), "rows": len(encoded.flat)}
 
 
-def _teacher(options: TrainingOptions, base: ModelSource, settings: Finetune) -> Teacher | None:
+def _kept(base: ModelSource, settings: TrainingSettings) -> tuple[int, ...] | None:
+    """The layers that are kept; None for all."""
+    layers = settings.layers if isinstance(settings, Finetune) else None
+    return None if layers is None else dropping.kept_layers(base, layers)
+
+
+def _teacher(options: TrainingOptions, base: ModelSource, settings: TrainingSettings) -> Teacher | None:
     """The teacher: another checkpoint, or the model that training begins from.
 
     Raises:
@@ -132,10 +140,14 @@ def _teacher(options: TrainingOptions, base: ModelSource, settings: Finetune) ->
 
     task, teacher = options.task.build(), options.teacher or base
     distillation.check_teacher(teacher, base, task.labels, settings.distill)
-    return distillation.Teacher(teacher.path, task.head, settings.distill, allow_pickle=options.allow_pickle)
+    return distillation.CheckpointTeacher(
+        teacher.path, task.head, settings.distill, kept=_kept(base, settings), allow_pickle=options.allow_pickle
+    )
 
 
-def save(work: Path, options: TrainingOptions, base: ModelSource, settings: Finetune, model: Any, facts: Summary) -> None:
+def save(
+    work: Path, options: TrainingOptions, base: ModelSource, settings: TrainingSettings, model: Any, facts: Summary
+) -> None:
     """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
     if not is_first():
         return
