@@ -81,7 +81,7 @@ def plot(results: dict[str, dict[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(1, len(results), figsize=(6 * len(results), 4.5), squeeze=False)
     systems = list(dict.fromkeys(system for result in results.values() for system in result["shapes"]))
-    colours = dict(zip(systems, pyplot.get_cmap("tab20").colors, strict=False))
+    colours = dict(zip(systems, pyplot.get_cmap("tab20")(range(20)), strict=False))
     for axis, (name, result) in zip(axes[0], results.items(), strict=True):
         lengths = [int(shape.split(" × ")[1]) for shape in result["limits"] if shape.startswith("1 ×")]
         for system, times in result["shapes"].items():
