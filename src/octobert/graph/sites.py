@@ -20,6 +20,7 @@ Roles of outputs of an operator, for placements that quantize outputs; all reade
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -31,12 +32,13 @@ from octobert.graph import operators, parts
 
 
 def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
-    """Return the number of encoder layers in a graph."""
-    names = {node.name for node in graph}
-    count = 0
-    while f"{family.part(count, 'attention')}.scores" in names:
-        count += 1
-    return count
+    """Return the number of encoder layers in a graph: the highest index in the names of its nodes, plus one.
+
+    Pruning can remove parts of a layer, or all of them.
+    """
+    pattern = re.compile(re.escape(family.layer).replace(r"\{\}", r"(\d+)") + r"\.")
+    found = [match for node in graph if (match := pattern.match(str(node.name)))]
+    return max((int(match[1]) + 1 for match in found), default=0)
 
 
 def linear_node(nodes: dict[str, ir.Node], path: str) -> ir.Node:
@@ -110,6 +112,11 @@ def layer_norms(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) ->
     return {role: path for role, path in paths.items() if path in nodes}
 
 
+def has_attention(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> bool:
+    """Return whether an encoder layer has an attention; pruning can remove it."""
+    return f"{family.part(index, 'attention')}.scores" in nodes
+
+
 def activation_node(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, role: str) -> ir.Node | None:
     """Return the node whose output the second linear layer of a feed-forward reads, or None without such a feed-forward."""
     path = family.part(index, role)
@@ -123,14 +130,15 @@ def _layer_sites(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, b
         yield _site(matmul, 1, "linear.weight", part, path, index)
         yield _output(nodes[path], "linear.output", part, path, index)
     attention = family.part(index, "attention")
-    scores, context = node_named(nodes, f"{attention}.scores"), node_named(nodes, f"{attention}.context_heads")
-    yield _site(scores, 0, "scores.query", "attention", attention, index)
-    yield _site(scores, 1, "scores.key", "attention", attention, index)
-    yield _output(scores, "scores.output", "attention", attention, index)
-    yield _output(node_named(nodes, f"{attention}.probs"), "probs.output", "attention", attention, index)
-    yield _site(context, 0, "context.probs", "attention", attention, index)
-    yield _site(context, 1, "context.value", "attention", attention, index)
-    yield _output(node_named(nodes, f"{attention}.context"), "context.output", "attention", attention, index)
+    if has_attention(nodes, family, index):
+        scores, context = nodes[f"{attention}.scores"], node_named(nodes, f"{attention}.context_heads")
+        yield _site(scores, 0, "scores.query", "attention", attention, index)
+        yield _site(scores, 1, "scores.key", "attention", attention, index)
+        yield _output(scores, "scores.output", "attention", attention, index)
+        yield _output(node_named(nodes, f"{attention}.probs"), "probs.output", "attention", attention, index)
+        yield _site(context, 0, "context.probs", "attention", attention, index)
+        yield _site(context, 1, "context.value", "attention", attention, index)
+        yield _output(node_named(nodes, f"{attention}.context"), "context.output", "attention", attention, index)
     for role in family.roles("activation"):
         activation = activation_node(nodes, family, index, role)
         if activation is not None:

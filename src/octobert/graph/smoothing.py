@@ -104,8 +104,6 @@ def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Skip
 def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[Kind, Place | Skipped]]:
     """Yield the places of one encoder layer."""
     linears = sites.layer_linears(nodes, family, index)
-    attention = family.part(index, "attention")
-    scores, context = nodes[f"{attention}.scores"], nodes[f"{attention}.context_heads"]
     norms = [family.embeddings_norm]
     norms += [family.part(i, role) for i in {max(index - 1, 0), index} for role in family.roles(*NORM_PARTS)]
     normed = {str(nodes[path].outputs[0].name): path for path in norms if path in nodes}
@@ -118,6 +116,20 @@ def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[
         source = normed.get(value)
         place = Place(index, source, tuple(paths), value) if source else Skipped("norm", paths[0], "it reads no norm")
         yield "norm", place
+    if sites.has_attention(nodes, family, index):
+        yield from _attention_choices(nodes, linears, family.part(index, "attention"), index)
+    for role in family.roles("activation"):
+        node = sites.activation_node(nodes, family, index, role)
+        if node is not None:
+            down = linears[role.replace("activation", "ffn_down")]
+            yield "activation", Place(index, str(node.name), (down,), str(node.outputs[0].name))
+
+
+def _attention_choices(
+    nodes: Nodes, linears: dict[str, str], attention: str, index: int
+) -> Iterator[tuple[Kind, Place | Skipped]]:
+    """Yield the places between the linear layers of an attention."""
+    scores, context = nodes[f"{attention}.scores"], nodes[f"{attention}.context_heads"]
     if "query" in linears:
         query, key, v, output = (linears[role] for role in ("query", "key", "value", "attention_output"))
         alone = _leads(nodes[query], scores) and _leads(nodes[key], scores)
@@ -132,11 +144,6 @@ def _choices(nodes: Nodes, family: EncoderFamily, index: int) -> Iterator[tuple[
     else:
         yield "scores", Skipped("scores", attention, "Q, K and V are one linear layer")
         yield "value", Skipped("value", attention, "Q, K and V are one linear layer")
-    for role in family.roles("activation"):
-        node = sites.activation_node(nodes, family, index, role)
-        if node is not None:
-            down = linears[role.replace("activation", "ffn_down")]
-            yield "activation", Place(index, str(node.name), (down,), str(node.outputs[0].name))
 
 
 def _leads(node: ir.Node, target: ir.Node) -> bool:
