@@ -177,7 +177,7 @@ class Curve(FrozenModel):
     """How a training went.
 
     Args:
-        name: `finetune` or `qat`.
+        name: recipe key of the training: `finetune`, `qat` or `prune.recover`.
         steps: numbers of the steps.
         values: name, such as `loss` or `learning rate` → value at each step.
     """

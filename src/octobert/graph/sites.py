@@ -78,7 +78,7 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     if family.final_norm:
         sites.extend(_norm_sites(nodes, family.final_norm, "final_norm", None, branches))
     inside = {site.node for site in sites}
-    lookups = [node for node in graph if _looks_words_up(node)]
+    lookups = [node for node in graph if looks_words_up(node)]
     words = {len(operators.constant_of(node.inputs[0])) for node in lookups}
     for linear in parts.all_linears(graph):
         name = str(linear.matmul.name)
@@ -93,7 +93,8 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _looks_words_up(node: ir.Node) -> bool:
+def looks_words_up(node: ir.Node) -> bool:
+    """Return whether a node reads the table of word embeddings."""
     if node.op_type != "Gather" or operators.const_array(node.inputs[0]) is None:
         return False
     ids = operators.input_of(node, 1)

@@ -151,7 +151,12 @@ def dropouts(config: Mapping[str, Any]) -> list[str]:
 
 
 def inputs_of(model: Any) -> tuple[str, ...]:
-    """The names of the inputs that a PyTorch model reads; `token_type_ids` only where it has more than one segment type."""
+    """The names of the inputs that a PyTorch model reads; `token_type_ids` only where it has more than one segment type.
+
+    A model that is not of transformers names them itself, as `input_names`.
+    """
+    if hasattr(model, "input_names"):
+        return tuple(model.input_names)
     accepted = inspect.signature(model.forward).parameters
     segments = getattr(model.config, "type_vocab_size", 0) > 1
     names = ("input_ids", "attention_mask", "token_type_ids")

@@ -62,26 +62,36 @@ class CheckpointTeacher:
         with torch.no_grad():
             expected = self.model(**own_inputs, output_hidden_states=self.settings.hidden > 0)
         mask = inputs["attention_mask"].bool()
-        total = self._outputs_loss(outputs, expected, mask)
+        total = outputs_loss(self.head.shape, self._pairs(outputs, expected, mask), mask, self.settings.temperature)
         if self.settings.hidden:
             states = expected.hidden_states
             states = states if self._compared is None else [states[index] for index in self._compared]
-            total = total + self.settings.hidden * _hidden_loss(outputs.hidden_states, states, mask)
+            total = total + self.settings.hidden * hidden_loss(outputs.hidden_states, states, mask)
         return total
 
-    def _outputs_loss(self, outputs: Any, expected: Any, mask: Any) -> Any:
-        shape, names = self.head.shape, self.head.outputs
+    def _pairs(self, outputs: Any, expected: Any, mask: Any) -> list[tuple[Any, Any]]:
         if self.pooler is not None:
-            student, teacher = (pool(both.last_hidden_state, mask, self.pooler) for both in (outputs, expected))
-            return (1 - F.cosine_similarity(student, teacher, dim=-1)).mean()
-        pairs = [(outputs[name], expected[name]) for name in names]
-        if shape == "states":
-            return torch.stack([(1 - F.cosine_similarity(a[mask], b[mask], dim=-1)).mean() for a, b in pairs]).mean()
-        if shape == "tokens":
-            pairs = [(a.masked_fill(~mask, _MASKED), b.masked_fill(~mask, _MASKED)) for a, b in pairs]
-        elif shape == "token-classes":
-            pairs = [(a[mask], b[mask]) for a, b in pairs]
-        return torch.stack([_divergence(a, b, self.settings.temperature) for a, b in pairs]).mean()
+            return [(pool(outputs.last_hidden_state, mask, self.pooler), pool(expected.last_hidden_state, mask, self.pooler))]
+        return [(outputs[name], expected[name]) for name in self.head.outputs]
+
+
+def outputs_loss(shape: str, pairs: Sequence[tuple[Any, Any]], mask: Any, temperature: float) -> Any:
+    """Return the distance of outputs from those of a teacher, the mean over the outputs.
+
+    Args:
+        shape: of the outputs, as in `Head`.
+        pairs: (output in training, output of the teacher).
+        mask: bool [B, S]; padding does not count.
+        temperature: of the logits.
+    """
+    if shape in ("states", "embedding"):
+        vectors = pairs if shape == "embedding" else [(a[mask], b[mask]) for a, b in pairs]
+        return torch.stack([(1 - F.cosine_similarity(a, b, dim=-1)).mean() for a, b in vectors]).mean()
+    if shape == "tokens":
+        pairs = [(a.masked_fill(~mask, _MASKED), b.masked_fill(~mask, _MASKED)) for a, b in pairs]
+    elif shape == "token-classes":
+        pairs = [(a[mask], b[mask]) for a, b in pairs]
+    return torch.stack([_divergence(a, b, temperature) for a, b in pairs]).mean()
 
 
 def _divergence(student: Any, teacher: Any, temperature: float) -> Any:
@@ -96,7 +106,7 @@ def _divergence(student: Any, teacher: Any, temperature: float) -> Any:
     return F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean") * temperature**2
 
 
-def _hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> Any:
+def hidden_loss(student: Sequence[Any], teacher: Sequence[Any], mask: Any) -> Any:
     """Mean squared difference of hidden states [B, S, D] without padding, relative to the teacher's mean square."""
     shares = []
     for own, other in zip(student, teacher, strict=True):

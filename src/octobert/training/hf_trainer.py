@@ -112,12 +112,12 @@ class JobCallback(transformers.TrainerCallback):
         if loss is None:
             return
         if not math.isfinite(float(loss)):
-            last = last_checkpoint(Path(args.output_dir))
+            last, low = last_checkpoint(Path(args.output_dir)), self._job.settings.precision != "float32"
             raise ModelError(
                 "the training loss is not a number",
                 where=f"step {state.global_step} of {state.max_steps}",
                 got=f"{loss}; the last good checkpoint is {last}" if last else str(loss),
-                fix=f"lower {'qat' if self._job.simulation else 'finetune'}.learning_rate, or train in float32",
+                fix=f"lower {self._job.key}.learning_rate" + (", or train in float32" if low else ""),
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

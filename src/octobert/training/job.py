@@ -71,6 +71,7 @@ class Job:
         scratch: folder for checkpoints.
         simulation: fake quantization; None in float.
         teacher: model to distill from; None without one.
+        key: recipe key of the training.
         identity: digest of everything that the training depends on. Checkpoints in `scratch` of another identity are refused.
         on_step: called with (step, number of steps) after each step.
     """
@@ -84,6 +85,7 @@ class Job:
     simulation: Simulation | None = None
     teacher: Teacher | None = None
     identity: str = ""
+    key: str = "finetune"
     on_step: Callable[[int, int], None] | None = None
 
     def batches(self, epoch: int = 0) -> list[dict[str, Any]]:

@@ -100,7 +100,7 @@ def _train_with_trainer(job: Job) -> Trained:
     last_losses = losses[-max(1, len(losses) // 10) :]
     seconds = float(np.median(callback.seconds)) if callback.seconds else 0.0
     facts = {"steps": trainer.state.global_step, "loss": float(np.mean(last_losses)), "step_seconds": seconds}
-    return Trained(facts, Curve(name="finetune" if job.simulation is None else "qat", steps=steps, values=values))
+    return Trained(facts, Curve(name=job.key, steps=steps, values=values))
 
 
 def _arguments(job: Job, output: Path) -> transformers.TrainingArguments:

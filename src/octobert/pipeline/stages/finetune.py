@@ -114,6 +114,7 @@ def train_(
         simulation=simulation,
         teacher=_teacher(options, base, settings),
         identity=canonical_digest([key_data(options), stored]),
+        key="finetune" if simulation is None else "qat",
         on_step=lambda step, of: context.progress("training", step, of),
     )
     trained = trainer.train(job)

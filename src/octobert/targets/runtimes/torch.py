@@ -140,7 +140,7 @@ class TorchGraphSession:
         import torch
 
         from octobert.core.onnx_files import ports_of, read_onnx
-        from octobert.targets.shared import torch_graph
+        from octobert.graph import torch_graph
 
         self._torch, self._device, self._path = torch, device, path
         options = running.with_streams(options)

@@ -1,4 +1,4 @@
-"""An ONNX graph as a PyTorch module: what `torch-cpu` and `torch-cuda` run. Needs torch, but not transformers.
+"""An ONNX graph as a PyTorch module: what `torch-cpu` and `torch-cuda` run, and what is trained of a graph that was cut.
 
 `to_torch` writes one call (torch.fx) of a function in `torch_operators` per node, with weights as buffers. torch.compile
 compiles the module as a whole, with dynamic batch and sequence. A linear layer with Q/DQ on both inputs becomes
@@ -7,7 +7,7 @@ compiles the module as a whole, with dynamic batch and sequence. A linear layer 
 
 A value is quantized once for all its readers. uint8 is stored as int8, minus 128, as is the zero point. All other Q/DQ
 pairs, those of the attention products too, are simulated: the value is rounded, and computed with in float. Float graphs
-work as well, and graphs that `float16` converted.
+work as well, and graphs that `float16` converted. Needs torch, but not transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,8 @@ from torch import fx
 
 from octobert.core.errors import ModelError
 from octobert.core.plan import LIMITS
-from octobert.graph import operators, qdq
+from octobert.graph import operators, qdq, torch_operators
 from octobert.graph.passes import float16
-from octobert.targets.shared import torch_operators
 
 _TYPES = {
     ir.DataType.FLOAT: torch.float32,
@@ -43,7 +42,9 @@ _TYPES = {
 _LONGEST_SIZE = 8
 
 
-def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: bool = True) -> fx.GraphModule:
+def to_torch(
+    model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: bool = True, also: Sequence[ir.Value] = ()
+) -> fx.GraphModule:
     """Return a module that takes the graph's inputs in order and returns a tuple of its outputs.
 
     Args:
@@ -51,6 +52,10 @@ def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: boo
         dtype: of the float operators. With float16 and bfloat16 the operators that the pass `float16` leaves in float32 stay
             float32; softmax computes in float32. With float32, a graph that is float16 already stays as it is.
         int_mm: compute integer products with `torch._int_mm`; else in float32, block by block, with the same result.
+        also: values of the graph that are returned behind its outputs. With a float graph in float32 only.
+
+    Returns:
+        The module. `meta["initializers"]` has the names of its buffers that are initializers: buffer → initializer.
 
     Raises:
         ModelError: an operator, an attribute or a type is not supported.
@@ -62,7 +67,7 @@ def to_torch(model: ir.Model, dtype: torch.dtype = torch.float32, *, int_mm: boo
     if dtype is not torch.float32 and not is_half(model):
         model = ir.from_proto(ir.to_proto(model))
         float16.convert_(model)
-    return _Writer(model, torch.float16 if dtype is torch.float32 else dtype, int_mm=int_mm).module()
+    return _Writer(model, torch.float16 if dtype is torch.float32 else dtype, int_mm=int_mm).module(also)
 
 
 def is_half(model: ir.Model) -> bool:
@@ -85,7 +90,7 @@ class _Writer:
         # By weight and scale of the input, because several layers may share both.
         self._weights: dict[tuple[ir.Value, ir.Value | None], tuple[fx.Node, fx.Node | None, fx.Node]] = {}
 
-    def module(self) -> fx.GraphModule:
+    def module(self, also: Sequence[ir.Value] = ()) -> fx.GraphModule:
         for index, value in enumerate(self._source.inputs):
             # fx writes the names of placeholders into Python source, so no name of the file may be one.
             self._values[value] = self._graph.placeholder(f"input_{index}")
@@ -95,9 +100,13 @@ class _Writer:
             # Q/DQ nodes are written by their readers: an integer product reads the integers only.
             if node.op_type not in (*operators.PAIR, "Constant"):
                 self._write(node)
-        self._graph.output(tuple(self._value(value) for value in self._source.outputs))
+        self._graph.output(tuple(self._value(value) for value in (*self._source.outputs, *also)))
         self._graph.eliminate_dead_code()
-        return fx.GraphModule(self._root, self._graph).eval()
+        module = fx.GraphModule(self._root, self._graph).eval()
+        written = {name: self._values.get(value) for name, value in self._source.initializers.items()}
+        buffers = {node.target: name for name, node in written.items() if isinstance(node, fx.Node) and node.op == "get_attr"}
+        module.meta["initializers"] = {buffer: name for buffer, name in buffers.items() if hasattr(module, str(buffer))}
+        return module
 
     def _write(self, node: ir.Node) -> None:
         layer = _Linear.of(node)
@@ -107,7 +116,7 @@ class _Writer:
         function = torch_operators.OPERATORS.get(node.op_type)
         if function is None or node.domain not in ("", "ai.onnx"):
             raise ModelError(
-                "the PyTorch targets do not support an operator",
+                "PyTorch cannot run an operator",
                 where=f"node {node.name}",
                 got=node.op_type,
                 fix="choose an ONNX Runtime or OpenVINO target",
@@ -116,9 +125,7 @@ class _Writer:
         options = {name: self._attribute(node, attribute) for name, attribute in node.attributes.items()}
         for name in options:
             if name not in accepted:
-                raise ModelError(
-                    "the PyTorch targets do not support an attribute", where=f"node {node.name}", got=f"{node.op_type}.{name}"
-                )
+                raise ModelError("PyTorch cannot run an attribute", where=f"node {node.name}", got=f"{node.op_type}.{name}")
         if "device" in accepted:
             options["device"] = self._device
         result = self._call(function, *(self._value(value) for value in node.inputs), **options)
@@ -136,7 +143,7 @@ class _Writer:
     def _type(self, dtype: ir.DataType | None, node: ir.Node) -> torch.dtype:
         if dtype is None or dtype not in self._types:
             got = dtype.name if dtype is not None else "no type"
-            raise ModelError("the PyTorch targets do not support a type", where=f"node {node.name}", got=got)
+            raise ModelError("PyTorch cannot run a type", where=f"node {node.name}", got=got)
         return self._types[dtype]
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> fx.Node:
@@ -183,7 +190,7 @@ class _Writer:
             )
         if quantized is None:
             fix = "quantize each activation with one constant scale"
-            problem = "the PyTorch targets do not support this quantization"
+            problem = "PyTorch cannot run this quantization"
             raise ModelError(problem, where=f"node {node.name}", got=node.op_type, fix=fix)
         scale, zero = self._scale(operators.input_of(quantized.node, 1)), quantized.zero_point
         integers = self._value(node.inputs[0])

@@ -18,13 +18,12 @@ from octobert.core.errors import ModelError, TargetError
 from octobert.core.session import SessionOptions
 from octobert.data.tokenization import feeds_of
 from octobert.evaluation import candidates
-from octobert.graph import operators, qdq, sites
+from octobert.graph import operators, qdq, sites, torch_operators
 from octobert.graph.passes import float16
+from octobert.graph.torch_graph import is_half, to_torch
 from octobert.quantization.methods import dynamic, static
 from octobert.targets import torch_cpu, torch_cuda
 from octobert.targets.runtimes.torch import TorchGraphSession
-from octobert.targets.shared import torch_operators
-from octobert.targets.shared.torch_graph import is_half, to_torch
 from tests.support.checkpoints import batch
 from tests.support.graphs import encoded, outputs_of, ranges_of, relative_error, statistics_of
 from tests.support.tolerances import assert_same_rounding
@@ -237,17 +236,15 @@ def test_what_is_unknown_is_refused_by_name(captured, float_path) -> None:
     model = ir.load(float_path)
     found = sites.find_sites(model.graph, captured("bert").family)
     qdq.write(model, dynamic.plan(found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()))
-    with pytest.raises(
-        ModelError, match=r"^node .*: the PyTorch targets do not support an operator \(got DynamicQuantizeLinear\); choose"
-    ):
+    with pytest.raises(ModelError, match=r"^node .*: PyTorch cannot run an operator \(got DynamicQuantizeLinear\); choose"):
         to_torch(model)
 
 
 @pytest.mark.parametrize(
     ("op_type", "attributes", "message"),
     [
-        ("Softmax", {"flavour": 1}, r"^node odd: the PyTorch targets do not support an attribute \(got Softmax.flavour\)"),
-        ("Cast", {"to": ir.DataType.COMPLEX64}, r"^node odd: the PyTorch targets do not support a type \(got COMPLEX64\)"),
+        ("Softmax", {"flavour": 1}, r"^node odd: PyTorch cannot run an attribute \(got Softmax.flavour\)"),
+        ("Cast", {"to": ir.DataType.COMPLEX64}, r"^node odd: PyTorch cannot run a type \(got COMPLEX64\)"),
     ],
 )
 def test_an_odd_node_is_refused(op_type: str, attributes: dict, message: str) -> None:
@@ -265,9 +262,7 @@ def test_integers_with_a_scale_that_is_computed_are_refused() -> None:
     dequantize = operators.make_node("DequantizeLinear", [quantize.outputs[0], scale], "odd")
     nodes = [quantize, dequantize]
     graph = ir.Graph([x, scale], list(dequantize.outputs), nodes=nodes, opset_imports={"": 18}, name="g")
-    with pytest.raises(
-        ModelError, match=r"^node odd: the PyTorch targets do not support this quantization \(got DequantizeLinear\); quantize"
-    ):
+    with pytest.raises(ModelError, match=r"^node odd: PyTorch cannot run this quantization \(got DequantizeLinear\); quantize"):
         to_torch(ir.Model(graph, ir_version=10))
 
 
