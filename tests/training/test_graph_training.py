@@ -9,6 +9,8 @@ import torch
 
 from octobert.config.pruning import Recover
 from octobert.core.errors import DataError, ModelError
+from octobert.core.evidence import Curve
+from octobert.core.pruning import Recovery
 from octobert.data.tokenization import feeds_of
 from octobert.graph import cutting, parity
 from octobert.training import graph_training
@@ -46,7 +48,7 @@ def torch_outputs(graph: graph_training.Graph) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def train(tmp_path):
-    def run(cut: ir.Model, of, head: str = "sequence-classification", **settings: object) -> graph_training.Recovered:
+    def run(cut: ir.Model, of, head: str = "sequence-classification", **settings: object) -> tuple[Recovery, Curve]:
         return graph_training.train_(
             cut,
             of.model,
@@ -87,12 +89,12 @@ def test_the_loss_on_rows_that_were_held_out_falls_and_the_graph_has_the_trained
     monkeypatch.setattr(graph_training.Graph, "write_", lambda self, model: (seen.append(self), WRITE(self, model)))
     before = {name: value.const_value.numpy().copy() for name, value in cut.graph.initializers.items()}
     far = _distance(cut, bert.model)
-    result = train(cut, bert)
+    result, curve = train(cut, bert)
     assert result.kept
     assert result.after < 0.5 * result.before
     assert result.rows == 72
-    assert result.curve.name == "prune.recover"
-    assert len(result.curve.steps) == 36
+    assert curve.name == "prune.recover"
+    assert len(curve.steps) == 36
     # Judged by what the files compute.
     assert _distance(cut, bert.model) < far
     (trained,) = seen
@@ -125,7 +127,7 @@ def _distance(model: ir.Model, other: ir.Model) -> float:
 def test_other_heads_and_families_are_trained(captured, train, family: str, head: str) -> None:
     of = captured(family, head)
     cut = cut_of(of)
-    result = train(cut, of, head, epochs=1)
+    result, _ = train(cut, of, head, epochs=1)
     assert result.after < result.before
     tables = [
         node.inputs[0]
@@ -139,7 +141,7 @@ def test_other_heads_and_families_are_trained(captured, train, family: str, head
 def test_a_training_that_makes_it_worse_leaves_the_graph_as_it_was(bert, train) -> None:
     cut = cut_of(bert)
     before = {name: value.const_value.numpy().copy() for name, value in cut.graph.initializers.items()}
-    result = train(cut, bert, learning_rate=3.0, epochs=1)
+    result, _ = train(cut, bert, learning_rate=3.0, epochs=1)
     assert not result.kept
     for name, array in before.items():
         np.testing.assert_array_equal(cut.graph.initializers[name].const_value.numpy(), array)
@@ -153,6 +155,6 @@ def test_a_loss_that_is_no_number_names_the_step_and_the_key(bert, train) -> Non
 
 
 def test_rows_are_limited_and_a_single_one_is_refused(bert, train) -> None:
-    assert train(cut_of(bert), bert, samples=20, epochs=0.5).rows == 18
+    assert train(cut_of(bert), bert, samples=20, epochs=0.5)[0].rows == 18
     with pytest.raises(DataError, match=r"prune.recover: there are too few rows to train on \(got 1, expected 2\)"):
         train(cut_of(bert), bert, samples=1)

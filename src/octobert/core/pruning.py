@@ -59,6 +59,22 @@ class PrunedSublayer(FrozenModel):
     loss: float
 
 
+class Recovery(FrozenModel):
+    """Training of a pruned model towards the outputs of the whole one.
+
+    Args:
+        rows: that it was trained on.
+        before: loss on rows that were held out, before the training.
+        after: the same after it.
+        kept: whether the model has the trained weights: only where the loss has fallen.
+    """
+
+    rows: int
+    before: float
+    after: float
+    kept: bool
+
+
 class PrunedModel(FrozenModel):
     """One pruned model that was tried.
 

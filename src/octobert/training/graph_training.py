@@ -9,7 +9,6 @@ those of the whole graph, and the hidden states behind the last layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from octobert.config.training import Distill, Training, TrainingSettings
 from octobert.core.errors import DataError, ModelError
 from octobert.core.evidence import Curve
 from octobert.core.family import EncoderFamily
+from octobert.core.pruning import Recovery
 from octobert.core.session import read_outputs
 from octobert.data.tokenization import Encoded, batches
 from octobert.graph import operators, parts, sites, torch_graph
@@ -36,28 +36,6 @@ _HELD_OUT, _MOST_HELD_OUT = 0.1, 256
 _BATCH_TOKENS = 4096
 
 
-@dataclass(frozen=True)
-class Recovered:
-    """How a training went.
-
-    Args:
-        before: loss on the rows that were held out, before the training.
-        after: the same after it.
-        rows: that were trained on.
-        curve: loss and learning rate of every step.
-    """
-
-    before: float
-    after: float
-    rows: int
-    curve: Curve | None
-
-    @property
-    def kept(self) -> bool:
-        """Whether the trained weights are in the graph: only if the loss has fallen."""
-        return self.after < self.before
-
-
 def train_(
     pruned: ir.Model,
     whole: ir.Model,
@@ -70,7 +48,7 @@ def train_(
     scratch: Path,
     identity: str = "",
     on_step: Callable[[int, int], None] | None = None,
-) -> Recovered:
+) -> tuple[Recovery, Curve | None]:
     """Train a cut graph in place; where the loss on the rows that are held out does not fall, leave it as it was.
 
     Args:
@@ -84,6 +62,9 @@ def train_(
         scratch: folder for checkpoints. An interrupted training resumes from them.
         identity: digest of everything that the training depends on.
         on_step: called with (step, number of steps).
+
+    Returns:
+        How it went; loss and learning rate of every step.
 
     Raises:
         DataError: there are fewer than two rows.
@@ -113,9 +94,10 @@ def train_(
     )
     curve = trainer.train(job).curve
     after = _loss(follower, teacher, parts_held, rows.pad_id)
-    if after < before:
+    kept = after < before
+    if kept:
         follower.write_(pruned)
-    return Recovered(before, after, len(trained), curve)
+    return Recovery(rows=len(trained), before=before, after=after, kept=kept), curve
 
 
 def _shares(rows: Sequence[Encoded], samples: int | None, seed: int) -> tuple[list[Encoded], list[Encoded]]:
