@@ -90,7 +90,7 @@ bench: install
 	$(BIN)/python benchmarks/norms.py
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
 	$(BIN)/python benchmarks/page.py
-	$(BIN)/python benchmarks/speed.py --page docs/benchmarks.md
+	$(BIN)/python benchmarks/speed.py
 
 # OLIVE is a checkout of Olive; MODEL and DATA take the place of the models and data of its configs. SEARCH: part of the names of the
 # configs whose plans are searched, by default all.

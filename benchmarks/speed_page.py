@@ -1,100 +1,310 @@
-"""The page that `speed.py` writes: tables and a plot of its measurements."""
+"""`docs/benchmarks.md`, made of all results of `speed.py`: a summary, and a section for each kind of CPU.
+
+python benchmarks/speed_page.py
+"""
 
 from __future__ import annotations
 
-import statistics
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-TITLES = {"base": "BERT-base (random weights)", "minilm": "all-MiniLM-L6-v2"}
-_INTRODUCTION = """# Speed compared with other tools
+from speed_results import (
+    GOAL,
+    GOAL_SHAPES,
+    RESULTS,
+    RIVALS,
+    Compared,
+    Ratio,
+    Result,
+    Throughput,
+    read_all,
+)
 
-`make bench` writes this page. The docstring of `benchmarks/speed.py` says what each system is and how it is called. All
-figures of one table come from one interleaved run. Compare them only with each other.
+from octobert.core.errors import OctobertError
+from octobert.core.files import atomic_write
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+NOTEBOOK = "NNCF: padded"
+_NAMES = {
+    "amx": "AMX",
+    "avx512-vnni": "AVX512-VNNI",
+    "avx-vnni": "AVX-VNNI",
+    "avx512": "AVX512 without VNNI",
+    "avx2": "AVX2 alone",
+    "arm-i8mm": "Arm with I8MM",
+    "arm-dotprod": "Arm with dot products",
+}
+_INTRODUCTION = f"""# Speed compared with other tools
+
+`python benchmarks/speed_page.py` makes this page of the files in `benchmarks/results`, one for each kind of CPU, model and
+number of cores. `python benchmarks/speed.py` measures on the machine at hand, adds or replaces its files, and makes the page
+again. Its docstring says what each system is and how it is called. All figures of one table come from one interleaved run.
+Compare them only with each other.
+
+## Summary
+
+Time of octobert's 8-bit model divided by that of the other model: the mean over those of {", ".join(GOAL_SHAPES)}
+(rows × tokens) that were timed, and the largest. Below 1, octobert is faster. The goal is at most {GOAL:.2f} on average and
+never above 1. In brackets is the 95 % interval; without one, single measurements were not recorded. NNCF and OpenVINO in
+float are taken with float parts in float32 or bfloat16, whichever is faster. BERT-base has random weights.
+"""
+_TEXTS = """
+From strings to labels: time of single texts divided by that of the other tool's loop without padding (median over the texts),
+and throughput as a multiple of the loop of NNCF's notebook, which pads to 128 tokens.
 """
 
 
-def page(results: dict[str, dict[str, Any]], note: str = "") -> str:
-    """Markdown."""
-    parts = [_INTRODUCTION, note]
-    for name, result in results.items():
-        here = result["environment"]
-        parts.append(f"\n## {TITLES[name]}\n")
-        units = ", ".join(f for f in here["features"] if f != "avx2") or "AVX2 without VNNI: 7-bit weights"
-        versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
-        parts.append(f"{here['cpu']}, {here['cores']} cores ({units}); {versions}.\n")
-        parts += _shapes(result)
-        for source, times in result["texts"].items():
-            parts += _texts(source, result["rows"][source], times)
-        parts += _starts(result["starts"])
-        if result["failures"]:
-            parts.append("\nNot measured: " + "; ".join(f"{k}: {v}" for k, v in result["failures"].items()) + ".")
-    parts.append("\n![Time per token against length](images/cost-per-token.svg)\n")
+def page(results: Sequence[Result]) -> str:
+    """The page.
+
+    Args:
+        results: in the order of `speed_results.read_all`.
+    """
+    parts = [_INTRODUCTION, _summary(results)]
+    if any(result.singles or result.throughput for result in results):
+        parts += [_TEXTS, _summary_of_texts(results)]
+    parts += [section(list(own)) for _, own in itertools.groupby(results, key=lambda result: result.kind)]
     return "\n".join(parts)
 
 
-def _shapes(result: dict[str, Any]) -> list[str]:
-    shapes = list(result["limits"])
-    lines = ["Median latency in milliseconds (rows × tokens):\n", "| | kind | float parts | " + " | ".join(shapes) + " |"]
-    lines.append("|---" * (3 + len(shapes)) + "|")
-    for name, times in result["shapes"].items():
-        kind, precision = result["systems"][name]
-        cells = [_ms(statistics.median(times[s])) if s in times else "" for s in shapes]
-        bold = "**" if name.startswith("octobert") else ""
-        lines.append(f"| {bold}{name}{bold} | {kind} | {precision} | " + " | ".join(cells) + " |")
-    rates = result["rates"]
-    speeds = f"{rates['8-bit']:.0f} and {rates['float32']:.0f} billion multiply-adds per second"
-    limit = f"| matrix products only, at {speeds} | limit | |"
-    return [*lines, f"{limit} " + " | ".join(_ms(result["limits"][s]) for s in shapes) + " |", ""]
+def merge(folder: Path = RESULTS, path: Path = PAGE) -> None:
+    """Write the page."""
+    text = page(read_all(folder))
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
-def _texts(source: str, rows: int, times: dict[str, list[float]]) -> list[str]:
-    best = {name: statistics.median(rates) for name, rates in times.items()}
-    base = next((rate for name, rate in best.items() if name.startswith("NNCF: padded")), None)
-    lines = [
-        f"Throughput from strings to labels, {source}, {rows} rows, in rows per second:\n",
-        "| | rows/s | × NNCF notebook's loop |",
-        "|---|---|---|",
+def section(results: Sequence[Result]) -> str:
+    """The section of one kind of CPU. Its first sentences say where INT8 is slower than float.
+
+    Args:
+        results: of this kind.
+    """
+    return "\n".join([f"\n## {kind_name(results[0])}\n", verdict(results), *map(_of_model, results)])
+
+
+def kind_name(result: Result) -> str:
+    return _NAMES.get(result.kind, result.cpu)
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """Whether INT8 is faster than float on a kind of CPU, target by target; those that are slower come first."""
+    slower, partly, faster, unknown = [], [], [], []
+    for target, rivals in RIVALS.items():
+        what = next(name for name in rivals if name.endswith("float"))
+        runtime, name = what.removesuffix(", float"), f"`{target.removeprefix('octobert ')}`"
+        found = [(_of(result), each) for result in results if (each := result.compared_with(target, what))]
+        means = {model: each.mean.value for model, each in found if each.mean}
+        lost = {model: value for model, value in means.items() if value > 1}
+        shapes = [f"{model} at {', '.join(names)}" for model, each in found if (names := _slower_at(each))]
+        if lost and len(lost) == len(means):
+            slower.append(
+                f"**INT8 of {name} is slower than {runtime} in float: {_range(lost)} times its time; use float there.**"
+            )
+        elif lost:
+            models = ", ".join(f"{value:.2f} times its time for {model}" for model, value in lost.items())
+            slower.append(
+                f"**INT8 of {name} is slower than {runtime} in float for some models: {models}; use float for them.**"
+            )
+        elif shapes:
+            gain = f"INT8 of {name} is faster than {runtime} in float on average ({_range(means)} of its time)"
+            partly.append(f"{gain}, and slower for {'; '.join(shapes)}.")
+        elif means:
+            faster.append(
+                f"INT8 of {name} is faster than {runtime} in float at every shape: {_range(means)} of its time on average."
+            )
+        else:
+            unknown.append(f"{runtime} in float was not measured, so nothing says whether INT8 of {name} gains.")
+    return " ".join(slower + partly + faster + unknown)
+
+
+def _of(result: Result) -> str:
+    return f"{result.title.split(' (')[0]} on {_cores(result)}"
+
+
+def _cores(result: Result) -> str:
+    return f"{result.cores} core{'s' * (result.cores > 1)}"
+
+
+def _slower_at(each: Compared) -> list[str]:
+    """Shapes at which the target is slower beyond noise, or slower at all where no interval is known."""
+    return [shape for shape, ratio in each.shapes.items() if (ratio.value if ratio.low is None else ratio.low) > 1]
+
+
+def _range(values: Mapping[str, float]) -> str:
+    low, *_, high = (f"{value:.2f}" for value in sorted((*values.values(), *values.values())))
+    return low if low == high else f"{low}–{high}"
+
+
+def _summary(results: Sequence[Result]) -> str:
+    heads = [f"{target.removeprefix('octobert ')} ÷ {what}" for target, rivals in RIVALS.items() for what in rivals]
+    rows = [
+        [*_about(result), *(_cell(result, target, what) for target, rivals in RIVALS.items() for what in rivals)]
+        for result in results
     ]
-    for name, rate in sorted(best.items(), key=lambda item: item[1]):
-        bold = "**" if name.startswith("octobert") else ""
-        lines.append(f"| {bold}{name}{bold} | {rate:.1f} | {f'{rate / base:.2f}' if base else ''} |")
-    return [*lines, ""]
+    return _table(["CPU", "model", "cores", "date", *heads], rows)
 
 
-def _starts(times: dict[str, float]) -> list[str]:
-    starts = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in times.items())
-    return [f"Start of a new process, warm file cache: {starts}.", ""]
+def _about(result: Result) -> list[str]:
+    link = kind_name(result).lower().replace(" ", "-")
+    partial = ", partial" if result.partial else ""
+    return [f"[{kind_name(result)}](#{link})", result.title, str(result.cores), (result.date or "not recorded") + partial]
+
+
+def _cell(result: Result, target: str, what: str) -> str:
+    each = result.compared_with(target, what)
+    if each is None or each.mean is None or each.worst is None:
+        return ""
+    worst = each.shapes[each.worst].value
+    bf16 = " (bf16)" if each.rival.endswith("bf16") else ""
+    return f"{_ratio(each.mean)}, {worst:.2f} at {each.worst}{bf16}"
+
+
+def _summary_of_texts(results: Sequence[Result]) -> str:
+    rows = []
+    for result in results:
+        for source in dict.fromkeys((*result.singles, *result.throughput)):
+            single, all_texts = result.singles.get(source), result.throughput.get(source)
+            cells = []
+            for target, rivals in RIVALS.items():
+                own = single.ratios.get(target, {}) if single else {}
+                names = [name for name in next(iter(rivals.values())) if name in own]
+                slowest = max((own[name] for name in names), key=lambda ratio: ratio.value, default=None)
+                cells += [_ratio(slowest) if slowest else "", _times_notebook(all_texts, f"{target}: throughput")]
+            rows.append([*_about(result), source, *cells])
+    heads = []
+    for target, rivals in RIVALS.items():
+        short = target.removeprefix("octobert ")
+        heads += [f"{short} ÷ {next(iter(rivals))}, single texts", f"{short}, × notebook"]
+    return _table(["CPU", "model", "cores", "date", "texts", *heads], rows)
+
+
+def _times_notebook(all_texts: Throughput | None, loop: str) -> str:
+    if all_texts is None or loop not in all_texts.loops or NOTEBOOK not in all_texts.loops:
+        return ""
+    return f"{all_texts.loops[loop].rate.median / all_texts.loops[NOTEBOOK].rate.median:.1f}"
+
+
+# ---- the tables of one model
+
+
+def _of_model(result: Result) -> str:
+    versions = ", ".join(f"{package} {version}" for package, version in result.versions.items())
+    facts = [result.cpu, _cores(result), ", ".join(result.features) or "features not listed by the system"]
+    measured = [f"Measured on {result.date}" if result.date else "The date was not recorded"]
+    measured += [f"with `{result.command}`"] if result.command else []
+    busy = f" Other programs kept {result.others:.1f} cores busy meanwhile." if result.others is not None else ""
+    parts = [f"\n### {result.title}, {_cores(result)}: {kind_name(result)}\n", f"{' '.join(measured)}.{busy}"]
+    parts += [f"{'; '.join(facts)}{f'; {versions}' if versions else ''}."]
+    parts += [f"This result is partial: {result.partial}"] if result.partial else []
+    parts += [result.note] if result.note else []
+    parts += _latency(result) + _ratios(result.compared) + _single_texts(result)
+    for source, own in result.throughput.items():
+        parts += _all_texts(source, own)
+    if result.starts:
+        starts = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in result.starts.items())
+        parts.append(f"\nStart of a new process, warm file cache: {starts}.")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in result.left_out.items():
+        reasons.setdefault(reason, []).append(name)
+    if reasons:
+        parts.append(
+            "\nNot measured: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items()) + "."
+        )
+    return "\n".join(parts)
+
+
+def _latency(result: Result) -> list[str]:
+    shapes = list(dict.fromkeys(shape for own in result.shapes.values() for shape in own))
+    rows = [
+        [_bold(name), result.systems[name].kind, result.systems[name].float_parts]
+        + [_ms(own[shape].median) if shape in own else "" for shape in shapes]
+        for name, own in result.shapes.items()
+    ]
+    if result.limit:
+        rates = f"{result.limit.rates['8-bit']:.0f} and {result.limit.rates['float32']:.0f} billion multiply-adds per second"
+        limits = [_ms(result.limit.shapes[shape]) for shape in shapes]
+        rows.append([f"matrix products only, at {rates}", "limit", "", *limits])
+    counts = sorted({own[shape].count or 0 for own in result.shapes.values() for shape in own})
+    rounds = f", {counts[0]} to {counts[-1]} rounds" if counts[0] else ""
+    return [f"\nMedian latency in milliseconds (rows × tokens){rounds}:\n", _table(["", "kind", "float parts", *shapes], rows)]
+
+
+def _ratios(comparisons: Sequence[Compared]) -> list[str]:
+    if not comparisons:
+        return []
+    shapes = list(dict.fromkeys(shape for each in comparisons for shape in each.shapes))
+    rows = [
+        [f"{each.target.removeprefix('octobert ')} ÷ {each.rival}", _ratio(each.mean) if each.mean else ""]
+        + [_ratio(each.shapes[shape]) if shape in each.shapes else "" for shape in shapes]
+        for each in comparisons
+    ]
+    title = "\nTime of octobert divided by that of others, mean over the shapes of the summary, and each shape:\n"
+    return [title, _table(["", "mean", *shapes], rows)]
+
+
+def _single_texts(result: Result) -> list[str]:
+    parts = []
+    for source, own in result.singles.items():
+        rows = [
+            [_bold(name), _ms(each.median), f"{_ms(each.low)}–{_ms(each.high)}" if each.low and each.high else ""]
+            + [_ratio(own.ratios[target][name]) if name in own.ratios.get(target, {}) else "" for target in own.ratios]
+            for name, each in own.systems.items()
+        ]
+        heads = ["", "median", "quartiles", *(f"{target.removeprefix('octobert ')} ÷ this" for target in own.ratios)]
+        parts += [
+            f"\nLatency of single texts from string to label, {source}, {own.texts} texts, milliseconds:\n",
+            _table(heads, rows),
+        ]
+    return parts
+
+
+def _all_texts(source: str, own: Throughput) -> list[str]:
+    scored = any(loop.accuracy is not None for loop in own.loops.values())
+    rows = []
+    for name, loop in sorted(own.loops.items(), key=lambda item: item[1].rate.median):
+        row = [_bold(name), f"{loop.rate.median:.1f}", "" if loop.rate.count is None else str(loop.rate.count)]
+        row.append(f"{loop.rate.median / own.loops[NOTEBOOK].rate.median:.2f}" if NOTEBOOK in own.loops else "")
+        if scored:
+            row += ["" if loop.accuracy is None else f"{100 * loop.accuracy:.2f}", _points(loop.change)]
+        rows.append(row)
+    heads = [
+        "",
+        "rows/s",
+        "rounds",
+        "× NNCF notebook's loop",
+        *(("accuracy, %", "change from float, points") if scored else ()),
+    ]
+    return [f"\nThroughput from strings to labels, {source}, {own.rows} rows:\n", _table(heads, rows)]
+
+
+def _points(change: Ratio | None) -> str:
+    if change is None or change.low is None or change.high is None:
+        return ""
+    return f"{100 * change.value:+.2f} [{100 * change.low:+.2f}, {100 * change.high:+.2f}]"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _ratio(ratio: Ratio) -> str:
+    interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{ratio.value:.2f}{interval}"
+
+
+def _bold(name: str) -> str:
+    return f"**{name}**" if name.startswith("octobert") else name
 
 
 def _ms(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def plot(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """Microseconds per token of single rows, against their length, beside the limit; an SVG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "octobert"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(results), figsize=(6 * len(results), 4.5), squeeze=False)
-    systems = list(dict.fromkeys(system for result in results.values() for system in result["shapes"]))
-    colours = dict(zip(systems, pyplot.get_cmap("tab20")(range(20)), strict=False))
-    for axis, (name, result) in zip(axes[0], results.items(), strict=True):
-        lengths = [int(shape.split(" × ")[1]) for shape in result["limits"] if shape.startswith("1 ×")]
-        for system, times in result["shapes"].items():
-            own = [(n, statistics.median(times[f"1 × {n}"])) for n in lengths if f"1 × {n}" in times]
-            style = {"linewidth": 2.5 if system.startswith("octobert") else 1.0, "color": colours[system]}
-            if len(own) < len(lengths):
-                continue
-            axis.plot([n for n, _ in own], [1e3 * ms / n for n, ms in own], marker="o", label=system, **style)
-        limit = [1e3 * result["limits"][f"1 × {n}"] / n for n in lengths]
-        axis.plot(lengths, limit, "k--", label="matrix products only")
-        axis.set(xscale="log", yscale="log", xlabel="tokens of a row", ylabel="µs per token", title=TITLES[name])
-        axis.set_xticks(lengths, [str(n) for n in lengths])
-        axis.minorticks_off()
-    axes[0][-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+if __name__ == "__main__":
+    try:
+        merge()
+    except OctobertError as error:
+        raise SystemExit(str(error)) from error
