@@ -19,7 +19,7 @@ from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.ports import Port, Ports
 from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions
-from octobert.targets.shared import running
+from octobert.targets.shared import openvino_norms, running
 from octobert.targets.shared.importing import unavailable
 
 TITLE = "OpenVINO"
@@ -126,6 +126,7 @@ def convert(onnx_path: Path, xml_path: Path) -> None:
 
     xml_path.parent.mkdir(parents=True, exist_ok=True)
     model = openvino.Core().read_model(str(onnx_path))
+    openvino_norms.separate_(model)
     try:
         openvino.save_model(model, str(xml_path), compress_to_fp16=False)
     except RuntimeError as error:
