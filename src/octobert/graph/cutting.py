@@ -75,9 +75,10 @@ class _Structure:
 
 
 def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Sublayer], list[LeftWhole]]:
-    """Return the sublayers whose units can be cut, layer by layer, and those that cannot be cut, with the reason."""
+    """Return the sublayers whose units can be cut, in the order of computation, and those that cannot, with the reason."""
     structures, left = _find(graph, family)
-    return [each.sublayer for each in structures.values()], left
+    position = {node: index for index, node in enumerate(graph)}
+    return [each.sublayer for each in sorted(structures.values(), key=lambda each: position[each.add])], left
 
 
 def cut_(model: ir.Model, family: EncoderFamily, kept: Mapping[str, np.ndarray]) -> None:
