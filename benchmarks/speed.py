@@ -33,6 +33,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -67,7 +68,7 @@ from octobert.evaluation.latency import CpuTimes
 SHAPES = ((1, 16), (1, 53), (1, 128), (1, 384), (8, 64), (32, 128))
 PACKAGES = ("octobert", "nncf", "ctranslate2", "torchao", "onnxruntime", "openvino", "torch", "transformers")
 # The float model that accuracy is compared with.
-FLOAT_LOOP = "PyTorch eager: plain"
+FLOAT_LOOP = "OpenVINO: plain"
 
 
 def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
@@ -76,6 +77,9 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
     config = json.loads((case.checkpoint / "config.json").read_text())
     wanted = _wanted(options)
     systems, failures = systems_of(case, out, options.prune, wanted)
+    if not systems:
+        expected = "names that systems begin with, such as NNCF or octobert"
+        raise OctobertError("no system has such a name", where="--only and --without", expected=expected, fix="change them")
     running = opened(systems, failures)
     try:
         before = CpuTimes.now()
@@ -106,7 +110,7 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
         features=here.features,
         cores=environment.cores(),
         versions=environment.versions(PACKAGES),
-        command=" ".join(["python benchmarks/speed.py", *map(without_paths, sys.argv[1:])]),
+        command=f"python benchmarks/speed.py {shlex.join(map(without_paths, sys.argv[1:]))}".strip(),
         rounds=options.rounds,
         others=round(others, 2),
         note=" ".join(filter(None, (options.note, _simulated()))),
@@ -188,8 +192,9 @@ def shape(text: str) -> tuple[int, int]:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=tuple(TITLES), action="append", help="default: both")
-    parser.add_argument("--checkpoint", type=Path, help="a sequence classifier that was trained, instead of --model")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", choices=tuple(TITLES), action="append", help="default: both")
+    which.add_argument("--checkpoint", type=Path, help="a sequence classifier that was trained, instead of --model")
     parser.add_argument("--data", type=Path, help="folder with the files train and validation of the checkpoint's task")
     parser.add_argument("--task", default="mrpc", help="of the checkpoint")
     parser.add_argument("--prune", type=float, help="also a pruned model that may lose this much of the metric, such as 0.01")
@@ -210,12 +215,29 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def check(options: argparse.Namespace) -> None:
+    """Refuse what could not be measured, before anything is.
+
+    Raises:
+        OctobertError: options that do not go together, or files that do not exist.
+    """
+    if options.checkpoint is None and (options.prune is not None or options.data):
+        where = "--data" if options.prune is None else "--prune"
+        raise OctobertError("only a checkpoint that was trained has it", where=where, fix="add --checkpoint FOLDER")
+    if options.checkpoint is not None and options.data is None:
+        raise OctobertError("a checkpoint needs the data of its task", where="--checkpoint", fix="add --data FOLDER")
+    files = [path for path in (options.checkpoint and options.checkpoint / "config.json", *(options.texts or ())) if path]
+    for path in files:
+        if not path.is_file():
+            raise OctobertError("there is no such file", where=str(path), fix="check the path")
+    if options.rows < 1 or options.rounds < 1:
+        raise OctobertError("nothing would be measured", where="--rows and --rounds", expected="at least 1", fix="raise them")
+
+
 def cases(options: argparse.Namespace) -> list[Callable[[], tuple[Case, Path]]]:
     """What makes each model with its texts, and the folder of its files."""
 
     def trained() -> tuple[Case, Path]:
-        if options.data is None:
-            raise OctobertError("a checkpoint needs the data of its task", where="--data", fix="add --data FOLDER")
         case = trained_case(options.checkpoint, options.data, options.task, options.rows)
         return case, options.out / case.name
 
@@ -233,6 +255,7 @@ def main() -> None:
     is_part = bool(options.shapes or options.only or _simulated())
     folder = options.results or (options.out / "results" if is_part else RESULTS)
     try:
+        check(options)
         for make in cases(options):
             case, out = make()
             out.mkdir(parents=True, exist_ok=True)

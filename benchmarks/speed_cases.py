@@ -183,13 +183,13 @@ def systems_of(
     loops = ("padded", "plain")
     systems = [
         System("PyTorch eager", "float", "Torch", (folder,), loops),
-        System("ONNX Runtime", "float", "Sessions", ("ort-cpu", str(floating), folder), single="plain"),
-        System("OpenVINO", "float", "Sessions", ("openvino-cpu", str(floating), folder), single="plain"),
+        System("ONNX Runtime", "float", "Sessions", ("ort-cpu", str(floating), folder), ("plain",), "plain"),
+        System("OpenVINO", "float", "Sessions", ("openvino-cpu", str(floating), folder), ("plain",), "plain"),
     ]
     has_bf16 = bool(BF16 & set(environment.current().features))
     if has_bf16:
         arguments = ("openvino-cpu", str(floating), folder, "bf16")
-        systems.append(System("OpenVINO, bf16", "float", "Sessions", arguments, single="plain"))
+        systems.append(System("OpenVINO, bf16", "float", "Sessions", arguments, ("plain",), "plain"))
     files, failures = _peers(case, floating, out, wanted)
     for name, (target, file) in files.items():
         latency = "plain" if name in ("NNCF", "onnxruntime quantize_dynamic") else ""

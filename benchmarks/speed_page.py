@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from speed_results import (
+    BF16,
     GOAL,
     GOAL_SHAPES,
     RESULTS,
@@ -195,7 +196,8 @@ def _of_model(result: Result) -> str:
     measured = [f"Measured on {result.date}" if result.date else "The date was not recorded"]
     measured += [f"with `{result.command}`"] if result.command else []
     busy = f" Other programs kept {result.others:.1f} cores busy meanwhile." if result.others is not None else ""
-    parts = [f"\n### {result.title}, {_cores(result)}: {kind_name(result)}\n", f"{' '.join(measured)}.{busy}"]
+    bf16 = " with bfloat16" if BF16 & set(result.features) else ""
+    parts = [f"\n### {result.title}, {_cores(result)}: {kind_name(result)}{bf16}\n", f"{' '.join(measured)}.{busy}"]
     parts += [f"{'; '.join(facts)}{f'; {versions}' if versions else ''}."]
     parts += [f"This result is partial: {result.partial}"] if result.partial else []
     parts += [result.note] if result.note else []
@@ -227,7 +229,8 @@ def _latency(result: Result) -> list[str]:
         limits = [_ms(result.limit.shapes[shape]) for shape in shapes]
         rows.append([f"matrix products only, at {rates}", "limit", "", *limits])
     counts = sorted({own[shape].count or 0 for own in result.shapes.values() for shape in own})
-    rounds = f", {counts[0]} to {counts[-1]} rounds" if counts[0] else ""
+    most = f" to {counts[-1]}" if len(counts) > 1 else ""
+    rounds = f", {counts[0]}{most} rounds" if counts[0] else ""
     return [f"\nMedian latency in milliseconds (rows × tokens){rounds}:\n", _table(["", "kind", "float parts", *shapes], rows)]
 
 

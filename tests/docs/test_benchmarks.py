@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import speed
 import speed_cases
 import speed_measuring
 import speed_page
@@ -207,6 +208,25 @@ def test_a_trained_checkpoint_needs_its_data(checkpoint: Callable[[str], Path], 
     case = speed_cases.trained_case(checkpoint("bert"), tmp_path, "text-classification", 4)
     assert case.sources == {tmp_path.name: [("a b",), ("b c",)]}
     assert case.gold == {tmp_path.name: [1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--prune 0.01", "--prune: only a checkpoint that was trained has it; add --checkpoint FOLDER."),
+        ("--checkpoint gone", "--checkpoint: a checkpoint needs the data of its task; add --data FOLDER."),
+        ("--checkpoint gone --data gone", "gone/config.json: there is no such file; check the path."),
+        ("--texts gone.tsv", "gone.tsv: there is no such file; check the path."),
+        ("--rows 0", "--rows and --rounds: nothing would be measured (expected at least 1); raise them."),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_measured(
+    arguments: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["speed.py", *arguments.split()])
+    with pytest.raises(SystemExit) as refused:
+        speed.main()
+    assert str(refused.value) == message
 
 
 def test_systems_take_turns_and_those_that_fail_are_named(
