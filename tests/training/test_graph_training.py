@@ -10,6 +10,7 @@ import torch
 from octobert.config.pruning import Recover
 from octobert.core.errors import DataError, ModelError
 from octobert.core.evidence import Curve
+from octobert.core.files import canonical_digest
 from octobert.core.pruning import Recovery
 from octobert.data.tokenization import feeds_of
 from octobert.graph import cutting, parity
@@ -58,6 +59,8 @@ def train(tmp_path):
             family=of.family,
             seed=0,
             scratch=tmp_path / "scratch",
+            # Of another cut, or with other settings, checkpoints are not read.
+            identity=canonical_digest([str(cut), settings]),
         )
 
     return run

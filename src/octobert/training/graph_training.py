@@ -59,8 +59,8 @@ def train_(
         head: a key of `heads.HEADS`.
         family: of the encoder.
         seed: for the choice and the order of rows.
-        scratch: folder for checkpoints. An interrupted training resumes from them.
-        identity: digest of everything that the training depends on.
+        scratch: folder for checkpoints, in one of its own for each `identity`. An interrupted training resumes from them.
+        identity: digest of everything that the training depends on; another cut is another training.
         on_step: called with (step, number of steps).
 
     Returns:
@@ -86,7 +86,7 @@ def train_(
         ),
         how=Training(),
         seed=seed,
-        scratch=scratch,
+        scratch=scratch / identity,
         teacher=teacher,
         identity=identity,
         key="prune.recover",
