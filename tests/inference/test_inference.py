@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,11 +23,7 @@ import pytest
 import octobert
 from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
-from octobert.core.session import Feeds
-from octobert.core.settings import MAX_RUN_TOKENS
-from octobert.inference import batching, cost_model, streaming
-from octobert.inference.batching import Batch, make_batches
-from octobert.inference.cost_model import CostModel, measure_cost_model
+from octobert.inference import streaming
 from octobert.inference.predictor import Predictor
 from tests.support.runs import TARGETS
 
@@ -53,101 +49,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def model(finished) -> Iterator[Predictor]:
     with octobert.load(finished[1] / "ort-cpu") as predictor:
         yield predictor
-
-
-# ---- batching
-
-
-def total(batches: list[Batch], lengths: list[int], cost: CostModel, seen: set[tuple[int, int]]) -> float:
-    """The cost of batches, one after another."""
-    assert all(batch.length >= max(lengths[i] for i in batch.rows) for batch in batches)
-    new = [0.0 if b.shape in seen else cost.new_shape_ms / (1 if b.length % 8 else 2) for b in batches]
-    return sum(float(cost.batch_ms(np.array([len(b.rows)]), b.length)[0]) for b in batches) + sum(new)
-
-
-@pytest.mark.parametrize("new_shape_ms", [0.0, 20.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_batches_are_the_cheapest(seed: int, new_shape_ms: float) -> None:
-    generator = np.random.default_rng(seed)
-    lengths = [int(n) for n in generator.integers(1, 60, 9)]
-    own = float(generator.integers(0, 30))
-    cost = CostModel(tokens=(0, 40, 400), ms=(own, 60.0, 500.0), square_ms=0.01, new_shape_ms=new_shape_ms)
-    seen = {(int(n), int(length)) for n, length in generator.integers((1, 1), (5, 65), (60, 2))}
-    batches = make_batches(lengths, cost, max_length=64, seen=seen)
-    assert sorted(i for batch in batches for i in batch.rows) == list(range(9))
-    order = sorted(range(9), key=lambda i: (-lengths[i], i))
-    every = []
-    for cuts in itertools.product((False, True), repeat=8):
-        edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), 9]
-        parts = [order[a:b] for a, b in itertools.pairwise(edges)]
-        if new_shape_ms and any(len(part) in (5, 7, 9) for part in parts):
-            continue
-        widths = [{lengths[part[0]], -(-lengths[part[0]] // 8) * 8 if new_shape_ms else lengths[part[0]]} for part in parts]
-        every += [[Batch(p, w) for p, w in zip(parts, chosen, strict=True)] for chosen in itertools.product(*widths)]
-    least = min(total(way, lengths, cost, seen) for way in every)
-    assert total(batches, lengths, cost, seen) == pytest.approx(least, rel=1e-12)
-
-
-PLAIN = CostModel(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=0.0)
-
-
-def test_batches_stay_within_their_limits() -> None:
-    lengths = [512] * 9 + [3] * 200
-    batches = make_batches(lengths, PLAIN, max_length=512)
-    assert all(len(batch.rows) <= batching.MAX_ROWS for batch in batches)
-    assert all(len(batch.rows) * batch.length <= MAX_RUN_TOKENS for batch in batches)
-    assert make_batches([], PLAIN, max_length=512) == []
-    # A row with more tokens than a batch may have forms a batch of its own.
-    assert make_batches([5000], PLAIN, max_length=5000) == [Batch([0], 5000)]
-
-
-def test_every_stream_gets_a_batch() -> None:
-    assert len(make_batches([10] * 32, PLAIN, max_length=512)) == 1
-    assert len(make_batches([10] * 32, PLAIN, max_length=512, streams=4)) == 4
-
-
-def test_shapes_are_reused_where_new_ones_are_slow() -> None:
-    generator, seen = np.random.default_rng(0), set()
-    cost = PLAIN.model_copy(update={"new_shape_ms": 100.0})
-    new = []
-    for _ in range(30):
-        batches = make_batches([int(n) for n in generator.integers(5, 120, 200)], cost, max_length=120, seen=seen)
-        assert all(batch.length <= 120 for batch in batches)
-        new.append(len({batch.shape for batch in batches} - seen))
-        seen.update(batch.shape for batch in batches)
-    assert sum(new[-10:]) <= 0.3 * sum(new[:10])
-
-
-NEW_SHAPE_MS = 7.0
-
-
-class Clockwork:
-    """A session whose time is a formula, measured with a fake clock."""
-
-    outputs, precision, threads, streams = ("logits",), "f32", 1, 1
-    prepares_shapes = True
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ms: Callable[[int, int], float]) -> None:
-        self._now, self._ms, self._seen = 0.0, ms, set[tuple[int, ...]]()
-        monkeypatch.setattr(cost_model.time, "perf_counter", lambda: self._now)
-
-    def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        shape = feeds["input_ids"].shape
-        self._now += (self._ms(*shape) + (0.0 if shape in self._seen else NEW_SHAPE_MS)) / 1e3
-        self._seen.add(shape)
-        return {}
-
-
-@pytest.mark.parametrize("longest", [512, 128, 32, 7])
-def test_the_measured_cost_model_predicts_the_times(monkeypatch, longest: int) -> None:
-    def ms(rows: int, length: int) -> float:
-        return 2.0 + 0.01 * rows * length + 5e-6 * rows * length**2
-
-    cost = measure_cost_model(Clockwork(monkeypatch, ms), longest)
-    assert cost.new_shape_ms == pytest.approx(NEW_SHAPE_MS)
-    for rows, length in ((1, 5), (3, 64), (16, 30), (30, 64), (2, 384)):
-        if length <= longest:
-            assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(ms(rows, length), rel=0.03)
 
 
 # ---- answers
@@ -353,23 +254,6 @@ def test_a_model_is_freed_when_nobody_uses_it(finished) -> None:
         assert engine() is None
     finally:
         gc.enable()
-
-
-# ---- the stored cost model
-
-
-def test_the_cost_model_is_measured_once(finished, cache: Path) -> None:
-    for _ in range(2):
-        octobert.load(finished[1] / "ort-cpu", goal="throughput").close()
-        (file,) = cache.iterdir()
-        content = file.read_text()
-    assert CostModel.model_validate_json(content).tokens
-    written = file.stat().st_mtime_ns
-    octobert.load(finished[1] / "ort-cpu", goal="throughput").close()
-    assert file.stat().st_mtime_ns == written
-    file.write_text("{")
-    octobert.load(finished[1] / "ort-cpu", goal="throughput").close()
-    assert CostModel.model_validate_json(file.read_text())
 
 
 def test_prediction_works_without_a_writable_cache(finished, tmp_path, monkeypatch) -> None:

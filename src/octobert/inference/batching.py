@@ -2,12 +2,14 @@
 
 The time of a batch grows with its tokens, padding included, and has a constant part, because weights are read once for all its
 rows. Rows are sorted by length, and of all ways to cut the sorted list into batches the cheapest by the cost model is taken.
+Where the measured times have steps, a batch, or a single row, is padded to the end of its step if that is faster beyond noise.
 Some runtimes compile a kernel for each new shape. With them fewer shapes are used, and shapes that were used before are
 preferred.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,8 @@ _COUNTS = np.arange(1, MAX_ROWS + 1)
 # pays.
 _SHARED_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MAX_ROWS])
 _LENGTH_MULTIPLE = 8
+# Most tokens of padding that a step of the measured times can be worth: two of the widest blocks of kernels.
+_FARTHEST = 32
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def make_batches(
         [[1], [2, 0]]
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    ways = functools.cache(functools.partial(_ways, cost, max_length))
     most = min(tokens, -(-sum(lengths) // streams))
     best = np.full(len(order) + 1, np.inf)
     best[0] = 0.0
@@ -91,9 +96,8 @@ def make_batches(
         exact = max(lengths[index], 1)
         counts = _SHARED_COUNTS if cost.new_shape_ms else _COUNTS
         counts = counts[counts <= max(1, min(most // exact, len(order) - start))]
-        rounded = min(-(-exact // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, max_length)
-        for length in {exact, max(exact, rounded)} if cost.new_shape_ms else {exact}:
-            reached = best[start] + cost.batch_ms(counts, length)
+        for length, ms in ways(exact):
+            reached = best[start] + ms[counts - 1]
             if cost.new_shape_ms:
                 # A new shape that other lengths will share counts half.
                 new = cost.new_shape_ms / (2 if length % _LENGTH_MULTIPLE == 0 else 1)
@@ -107,6 +111,26 @@ def make_batches(
         batches.append(Batch(order[start:end], length))
         end = start
     return batches[::-1]
+
+
+def _ways(cost: CostModel, max_length: int, exact: int) -> list[tuple[int, np.ndarray]]:
+    """The lengths to which rows of one length may be padded.
+
+    Returns:
+        (length, milliseconds of 1, 2, …, `MAX_ROWS` rows): not padded first. Infinite where the padding does not pay.
+    """
+    own = cost.batch_ms(_COUNTS, exact)
+    found = {exact: own}
+    for length in cost.lengths:
+        if exact < length <= min(exact + _FARTHEST, max_length):
+            padded = cost.batch_ms(_COUNTS, length)
+            pays = padded * (1 + cost.margin) < own
+            if pays.any():
+                found[length] = np.where(pays, padded, np.inf)
+    rounded = min(-(-exact // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, max_length)
+    if cost.new_shape_ms and rounded > exact:
+        found[rounded] = cost.batch_ms(_COUNTS, rounded)
+    return list(found.items())
 
 
 class Outputs:
@@ -150,22 +174,22 @@ def run_rows(
     on_done: Callable[[int], None] | None = None,
     *,
     per_token: bool = False,
-    cost: CostModel | None = None,
 ) -> dict[str, np.ndarray]:
     """Run all rows and return their outputs in order.
+
+    Batches follow from the lengths alone, not from times on this machine: scores must be the same on the next run.
 
     Args:
         pad_id: token id of padding.
         on_done: called after each batch with the number of rows that are done.
         per_token: outputs have one entry per token; entries of padding are dropped.
-        cost: decides which rows run together; None takes a default.
 
     Returns:
         Output name to [rows, …], or to [tokens of all rows, …] with `per_token`.
     """
     outputs, done = Outputs(session.outputs, rows, per_token=per_token), 0
     lengths = [len(row) for row in rows]
-    cost, most = cost or default_cost_model(session), most_tokens(rows)
+    cost, most = default_cost_model(session), most_tokens(rows)
     for batch in make_batches(lengths, cost, max_length=max(lengths, default=0), tokens=most):
         outputs.put(batch, session.run(batch.feeds(rows, pad_id)))
         done += len(batch.rows)

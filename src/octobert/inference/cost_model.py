@@ -1,12 +1,15 @@
 """The time that one inference takes on this machine, by its number of rows and its padded length.
 
-A cost model is measured once for a model, a machine and a setting, in about a second. It is then stored in the user's cache
-folder. Batching uses it to decide which rows run together.
+The time does not grow evenly with the length: kernels work on blocks of 8 or 16 tokens, so that 53 tokens can take longer
+than 64. A cost model is a measured curve with points on both sides of such steps. It is measured once for a machine, a setting
+and a shape of model, in at most about two and a half seconds, and stored in the user's cache folder. Batching uses it to decide
+which rows run together and to which length they are padded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,18 +18,30 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core.environment import cache_folder
+from octobert.core import environment
 from octobert.core.files import atomic_write, canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Feeds, Session
 from octobert.inference.tuned_file import machine_id
 
-# Shapes that are timed, as (rows, tokens of a row): small ones for the constant cost of an inference, then full ones.
-_WIDTH = 64
-_CURVE = ((1, 8), (1, 32), (1, _WIDTH), (4, _WIDTH), (16, _WIDTH))
-# One long row, for the time of attention.
-_LONG = 384
-_REPEATS, _SECONDS = 3, 2.0
+# Shapes that are timed first, as (rows, tokens of a row): small ones for the constant cost of an inference, full ones, and one
+# long row for the time of attention.
+_WIDTH, _LONG = 64, 384
+_COARSE = ((1, 8), (1, 32), (1, _WIDTH), (4, _WIDTH), (16, _WIDTH), (1, _LONG))
+# Then single rows at multiples of the blocks of kernels, and one token before and beyond. AMX has tiles of 16 rows; vector
+# kernels have blocks of 4, 6, 8 or 16. Each entry is timed if it fits into the time that is left.
+_BLOCKS = ((16, range(0, 129, 16)), (8, range(8, 129, 16)), (16, range(144, 257, 16)), (32, range(288, 513, 32)))
+# Numbers of timed runs of each shape; the least counts, because other programs only ever add time.
+_LEAST_REPEATS, _MOST_REPEATS, _SECONDS = 3, 9, 2.5
+# A model that takes less at 64 tokens spends its time on overhead, which has no steps.
+_OVERHEAD_MS = 1.0
+# Least gain for which a row is padded. Single runs of one shape differ by 1 to 2 % on a quiet machine.
+_LEAST_MARGIN = 0.03
+# With more noise than this part of the time, other programs keep the machine busy: no steps are seen, and nothing is padded.
+# Such a cost model is measured again after an hour.
+_BUSY, _BUSY_S = 0.05, 3600
+# Part of the stored key: raised when a stored cost model means something else.
+_FORM = "steps-1"
 
 
 class CostModel(FrozenModel):
@@ -34,15 +49,19 @@ class CostModel(FrozenModel):
 
     Args:
         tokens: tokens of an inference (rows times padded length), ascending.
-        ms: milliseconds at each of these; interpolated linearly in between, extrapolated beyond the last.
+        ms: milliseconds at each of these; interpolated linearly in between, extrapolated beyond the last. It may fall.
         square_ms: milliseconds for each row, times its length squared: the part of attention that linear layers lack.
         new_shape_ms: extra milliseconds of the first inference with a shape.
+        lengths: ends of the steps of a single row, ascending: the lengths to which rows may be padded.
+        margin: rows are padded to one of `lengths` only if it is faster by more than this part of the time.
     """
 
     tokens: tuple[int, ...]
     ms: tuple[float, ...]
     square_ms: float
     new_shape_ms: float = 0.0
+    lengths: tuple[int, ...] = ()
+    margin: float = _LEAST_MARGIN
 
     def batch_ms(self, rows: np.ndarray, length: int) -> np.ndarray:
         """Return the milliseconds of batches with these numbers of rows, all padded to one length.
@@ -74,83 +93,164 @@ def default_cost_model(session: Session) -> CostModel:
 
 
 def measure_cost_model(session: Session, max_length: int) -> CostModel:
-    """Time a session on a few shapes, for about a second.
+    """Time a session on up to about seventy shapes, for at most about two and a half seconds.
 
     Args:
         max_length: most tokens that a row may have.
     """
-    first_extra: list[float] = []
-
-    def ms(rows: int, length: int) -> float:
-        ids = np.zeros((rows, length), dtype=np.int64)
-        feeds: Feeds = {"input_ids": ids, "attention_mask": ids + 1, "token_type_ids": ids}
-        times = []
-        for _ in range(1 + _REPEATS):
-            started = time.perf_counter()
-            session.run(feeds)
-            times.append(1e3 * (time.perf_counter() - started))
-        first_extra.append(times[0] - min(times[1:]))
-        return min(times[1:])
-
-    started = time.perf_counter()
-    total_ms: dict[int, float] = {}
-    squares: dict[int, int] = {}
-    for rows, width in _CURVE:
-        length = min(width, max_length)
-        if rows * length in total_ms:
-            continue
-        total_ms[rows * length], squares[rows * length] = ms(rows, length), rows * length**2
-        if time.perf_counter() - started > _SECONDS and len(total_ms) > 1:
+    timed = _Timed(session)
+    for rows, width in _COARSE:
+        timed.add([(rows, min(width, max_length))])
+        if timed.seconds > _SECONDS and len(timed.ms) > 1:
             break
-    tokens = sorted(total_ms)
-    long, square = min(_LONG, max_length), 0.0
+    lengths: list[int] = []
+    base = _fitted(timed.least())
+    if timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS and timed.noise() <= _BUSY:
+        for block, ends in _BLOCKS:
+            shapes = [(1, length) for end in ends for length in (end - 1, end, end + 1) if 0 < length <= max_length]
+            new = [shape for shape in shapes if shape not in timed.ms]
+            ms = sum(float(base.batch_ms(np.ones(1), length)[0]) for _, length in new) * (1 + _LEAST_REPEATS)
+            if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > _SECONDS:
+                break
+            timed.add(new)
+            lengths += [length for _, length in shapes if length % block == 0]
+        timed.repeat()
+    noise = timed.noise()
+    update = {
+        # The very first inference also reads the weights, so it does not count.
+        "new_shape_ms": timed.new_shape_ms if session.prepares_shapes else 0.0,
+        "lengths": tuple(sorted({*lengths})) if noise <= _BUSY else (),
+        "margin": max(_LEAST_MARGIN, 2 * noise),
+    }
+    return _fitted(timed.least()).model_copy(update=update)
+
+
+class _Timed:
+    """Shapes [B, S] of a session and the milliseconds of their runs; the first run of each shape is apart.
+
+    Args:
+        session: that is timed.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._started = session, time.perf_counter()
+        self.ms: dict[tuple[int, int], list[float]] = {}
+        self._first: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.perf_counter() - self._started
+
+    @property
+    def new_shape_ms(self) -> float:
+        """What the first run of a shape takes longer."""
+        least = [min(own) for own in self.ms.values()]
+        return max(0.0, statistics.median(f - m for f, m in zip(self._first[1:], least[1:], strict=True))) if least[1:] else 0.0
+
+    def add(self, shapes: Sequence[tuple[int, int]]) -> None:
+        """Time new shapes, in turn."""
+        new = [shape for shape in shapes if shape not in self.ms]
+        for shape in new:
+            self._first.append(self._run(shape))
+            self.ms[shape] = []
+        for _ in range(_LEAST_REPEATS):
+            for shape in new:
+                self.ms[shape].append(self._run(shape))
+
+    def repeat(self) -> None:
+        """Time all shapes again, in turn, while there is time: what else the machine does then hits neighbours alike."""
+        round_s = sum(map(min, self.ms.values())) / 1e3
+        for _ in range(_MOST_REPEATS - _LEAST_REPEATS):
+            if self.seconds + round_s > _SECONDS:
+                break
+            for shape, own in self.ms.items():
+                own.append(self._run(shape))
+
+    def least(self) -> dict[tuple[int, int], float]:
+        """Milliseconds of the fastest run of each shape."""
+        return {shape: min(own) for shape, own in self.ms.items()}
+
+    def noise(self) -> float:
+        """How much the second fastest run of a shape takes longer than its fastest, as a part of that; the median."""
+        return float(statistics.median(sorted(own)[1] / max(min(own), 1e-9) - 1 for own in self.ms.values()))
+
+    def _run(self, shape: tuple[int, int]) -> float:
+        ids = np.zeros(shape, dtype=np.int64)
+        feeds: Feeds = {"input_ids": ids, "attention_mask": ids + 1, "token_type_ids": ids}
+        started = time.perf_counter()
+        self._session.run(feeds)
+        return 1e3 * (time.perf_counter() - started)
+
+
+def _fitted(least: dict[tuple[int, int], float]) -> CostModel:
+    """The curve over tokens through single rows, and beyond the longest of them through batches.
+
+    A long row takes more time than short rows with as many tokens; the difference is attention.
+    """
+    short = {rows * length: (ms, rows * length**2) for (rows, length), ms in least.items() if length <= _WIDTH}
+    tokens = sorted(short)
+    singles = {length: ms for (rows, length), ms in least.items() if rows == 1}
+    long, square = max(singles), 0.0
+    long = _LONG if _LONG in singles else long
     if tokens[-1] > long > _WIDTH:
-        # A long row takes more time than short rows with as many tokens; the difference is attention.
-        apart = long**2 - np.interp(long, tokens, [squares[n] for n in tokens])
-        square = max(0.0, (ms(1, long) - float(np.interp(long, tokens, [total_ms[n] for n in tokens]))) / apart)
-    curve = np.maximum.accumulate([max(total_ms[n] - square * squares[n], 0.0) for n in tokens])
-    # The very first inference also reads the weights, so it does not count.
-    new_shape = max(0.0, statistics.median(first_extra[1:])) if session.prepares_shapes else 0.0
-    return CostModel(
-        tokens=tuple(tokens), ms=tuple(float(t) for t in curve), square_ms=float(square), new_shape_ms=float(new_shape)
-    )
+        apart = long**2 - np.interp(long, tokens, [short[n][1] for n in tokens])
+        square = max(0.0, (singles[long] - float(np.interp(long, tokens, [short[n][0] for n in tokens]))) / apart)
+    points = {n: ms - square * squares for n, (ms, squares) in short.items() if n > max(singles)}
+    points |= {n: ms - square * n**2 for n, ms in singles.items()}
+    ordered = sorted(points)
+    return CostModel(tokens=tuple(ordered), ms=tuple(max(float(points[n]), 0.0) for n in ordered), square_ms=float(square))
 
 
-def read_cost_model(identity: Sequence[Any], session: Session) -> CostModel | None:
-    """Read the cost model of a model. None if it was not measured with these streams and threads on this machine.
-
-    Args:
-        identity: what the model is, as plain data.
-    """
-    return _read(_path(identity, session))
-
-
-def read_or_measure_cost_model(identity: Sequence[Any], session: Session, max_length: int) -> CostModel:
-    """Read the cost model of a model, or measure it and store it.
-
-    Args:
-        identity: what the model is, as plain data.
-        max_length: most tokens that a row may have.
-    """
-    path = _path(identity, session)
-    cost = _read(path)
-    if cost is None:
-        cost = measure_cost_model(session, max_length)
-        # Without a writable cache folder, the model is measured again next time.
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as partial:
-                partial.write_text(cost.model_dump_json(), encoding="utf-8")
-    return cost
-
-
-def _read(path: Path) -> CostModel | None:
+def read_cost_model(path: Path) -> CostModel | None:
+    """Read a stored cost model. None if there is none."""
     try:
         return CostModel.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def _path(identity: Sequence[Any], session: Session) -> Path:
-    depends_on = [*identity, machine_id(), session.streams, session.threads]
-    return cache_folder() / f"cost-{canonical_digest(depends_on)[:16]}.json"
+def read_or_measure_cost_model(
+    path: Path, session: Session, max_length: int, *, only_if_stored: bool = False
+) -> CostModel | None:
+    """Read a stored cost model, or measure it and store it.
+
+    Args:
+        path: where it is stored, `stored_path`.
+        max_length: most tokens that a row may have.
+        only_if_stored: return None without measuring where nothing can be stored, because it would be measured every time.
+    """
+    cost = read_cost_model(path)
+    if cost is None or (cost.margin > 2 * _BUSY and time.time() - path.stat().st_mtime > _BUSY_S):
+        # Without a writable cache folder, the model is measured again next time.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if only_if_stored and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            return None
+        cost = measure_cost_model(session, max_length)
+        with contextlib.suppress(OSError), atomic_write(path) as partial:
+            partial.write_text(cost.model_dump_json(), encoding="utf-8")
+    return cost
+
+
+def stored_path(shape: Sequence[Any], session: Session, options: Any, max_length: int) -> Path:
+    """Where the cost model of a session on this machine is stored.
+
+    Args:
+        shape: what times depend on in the model, as plain data.
+        options: what the session was opened with, as plain data.
+        max_length: most tokens that a row may have.
+    """
+    simulated = {name: os.environ.get(name) for name in environment.SIMULATING}
+    depends_on = [
+        _FORM,
+        *shape,
+        machine_id(),
+        simulated,
+        options,
+        session.streams,
+        session.threads,
+        session.precision,
+        max_length,
+    ]
+    return environment.cache_folder() / f"cost-{canonical_digest(depends_on)[:16]}.json"

@@ -104,11 +104,27 @@ class Opened:
         return min(known, default=None)
 
     @property
-    def identity(self) -> list[Any]:
-        """What the model is, for what is stored about it: digests of a package's files, or what the file system says."""
-        if self.manifest is not None:
-            return [self.manifest.files, self.target]
-        return [{str(file): file_stamp(file) for file in files_of(self.file)}, self.target]
+    def shape_facts(self) -> list[Any]:
+        """What the times of its inferences depend on, as plain data: the same for other weights of the same shape.
+
+        Widths of layers are in the sizes of the files, because a pruned model has layers of several widths.
+        """
+        if self.manifest is None or not self.manifest.sizes:
+            return [self.target, {str(file): file_stamp(file) for file in files_of(self.file)}]
+        model, plan = self.manifest.model, self.manifest.plan
+        ranges = {"low", "high", "ceiling", "shared"}
+        quantized = [(s.role, s.module, quantizer.model_dump(mode="json", exclude=ranges)) for s, quantizer in plan.quantized]
+        own = self.file.relative_to(self.path).with_suffix("").as_posix()
+        widths = {name: size for name, size in self.manifest.sizes.items() if name.startswith(own)}
+        return [self.target, model.family, model.head, model.sizes.model_dump(mode="json"), plan.float_parts, quantized, widths]
+
+    @property
+    def ignores_padding(self) -> bool:
+        """Whether padding, with a mask, leaves its answers as they are, up to the last digits of float sums.
+
+        Ranges of dynamic quantization are those of all tokens, padding included. What a file of another tool does is not known.
+        """
+        return self.manifest is not None and not any(quantizer.dynamic for _, quantizer in self.manifest.plan.quantized)
 
     def entries_on(self, device: str | None = None) -> SessionEntries:
         """What sessions of it are opened with: what its recipe sets, and the type of its float operators.

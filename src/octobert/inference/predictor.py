@@ -38,7 +38,6 @@ class _Engine:
 
     tokenizer: Tokenizer
     session: Session
-    cost: CostModel
     scheduler: Scheduler
 
 
@@ -49,9 +48,10 @@ class Predictor:
 
     Args:
         model: a package, `OUT/<target>`; or what `inference.opened` makes of a model file.
-        goal: `latency` gives one inference all cores. `throughput` runs one inference per core; its first use on a machine
-            takes about a second longer, to measure which rows are best run together. Settings that `octobert tune` stored for
-            the goal on this machine are used.
+        goal: `latency` gives one inference all cores. `throughput` runs one inference per core. The first use of a shape of
+            model on a machine takes up to about two and a half seconds longer, to measure the time by length: which rows are
+            best run together, and whether a padded text is faster. Settings that `octobert tune` stored for the goal on this
+            machine are used.
         streams: inferences that run at the same time; 0 leaves the number to the goal.
         threads: threads of one inference; 0 leaves the number to the goal. With `streams` or `threads`, tuned settings are
             ignored.
@@ -193,9 +193,7 @@ class Predictor:
             Output name to [rows, …], or to [tokens of all rows, …] for tasks with an output per token.
         """
         engine, per_token = self._engine.get(), self.task.per_token
-        return on_live_thread(
-            lambda: run_rows(engine.session, rows, engine.tokenizer.pad_id, on_done, per_token=per_token, cost=engine.cost)
-        )
+        return on_live_thread(lambda: run_rows(engine.session, rows, engine.tokenizer.pad_id, on_done, per_token=per_token))
 
 
 # The public name is `octobert.load`.
@@ -206,13 +204,21 @@ def _engine(model: Opened, goal: Goal, setting: Setting, options: SessionOptions
     """Open a model."""
     task = model.rebuilt()
     tokenizer, session = model.tokenizer(task), model.session(options)
-    cost = (
-        cost_model.read_or_measure_cost_model(model.identity, session, tokenizer.max_length)
-        if goal == "throughput"
-        else cost_model.read_cost_model(model.identity, session)
-    )
+    cost = _cost(model, goal, options, session, tokenizer.max_length)
+    return _Engine(tokenizer, session, Scheduler(task, tokenizer, session, cost, setting.tokens))
+
+
+def _cost(model: Opened, goal: Goal, options: SessionOptions, session: Session, max_length: int) -> CostModel:
+    """The measured times of a session, or a default where measuring is of no use."""
+    plain = options.model_dump(mode="json", exclude={"cache", "log"})
+    path = cost_model.stored_path(model.shape_facts, session, plain, max_length)
+    if goal == "latency" and not model.ignores_padding:
+        # Without padding there is nothing to choose for a single text.
+        cost = cost_model.read_cost_model(path)
+    else:
+        cost = cost_model.read_or_measure_cost_model(path, session, max_length, only_if_stored=goal == "latency")
     cost = cost or cost_model.default_cost_model(session)
-    return _Engine(tokenizer, session, cost, Scheduler(task, tokenizer, session, cost, setting.tokens))
+    return cost if model.ignores_padding else cost.model_copy(update={"lengths": ()})
 
 
 def _setting(folder: Path | None, listed: Listed, goal: Goal, streams: int, threads: int) -> Setting:
