@@ -68,7 +68,7 @@ def test_moments_are_sums_over_real_tokens(float_path, bert) -> None:
     np.testing.assert_allclose(found.products, ones.T @ ones, rtol=SUMMED, atol=SUMMED * len(x))
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "mobilebert", "albert"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "mobilebert"])
 def test_fitting_brings_the_residual_sums_back(captured, family: str, tmp_path) -> None:
     result, path = captured(family), tmp_path / "whole.onnx"
     operators.save(result.model, path)
@@ -83,7 +83,7 @@ def test_fitting_brings_the_residual_sums_back(captured, family: str, tmp_path) 
     after = tmp_path / "after.onnx"
     operators.save(model, after)
     assert done == [(i + 1, len(sublayers)) for i in range(len(sublayers))]
-    assert errors[sublayers[0].module] < 1e-6 < errors[sublayers[1].module] < 1
+    assert errors[sublayers[0].module] == 0 < errors[sublayers[1].module] < 1
     for rows in (ROWS, HELD_OUT):
         expected = values(path, [state], rows)[state]
         lost = [np.mean((values(each, [state], rows)[state] - expected) ** 2) for each in (before, after)]

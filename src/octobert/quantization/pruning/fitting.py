@@ -57,10 +57,18 @@ def refit_(
     real = [each["attention_mask"].astype(bool) for each in feeds]
     order = [each.module for each in sublayers]
     own = [_place(model.graph, module) for module in order]
-    reference = _Runner(whole, feeds, [str(_place(whole.graph, module).add.outputs[0].name) for module in order])
+    before = [_place(whole.graph, module) for module in order]
+    reference = _Runner(whole, feeds, [str(place.add.outputs[0].name) for place in before])
     pruned = _Runner(model, feeds, [str(place.add.outputs[0].name) for place in own])
     errors: dict[str, float] = {}
+    same = True
     for done, (module, place) in enumerate(zip(order, own, strict=True)):
+        same = same and _equal(place, before[done])
+        if same:
+            # Up to here nothing was cut, and nothing is to be compensated.
+            errors[module] = 0.0
+            progress(done + 1, len(order))
+            continue
         (sums,) = reference.values([reference.states[done]])
         reference.keep(done, sums)
         skips, *x = pruned.values([place.skip, *place.x])
@@ -110,6 +118,11 @@ def _constants(place: _Place) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros((0, len(left)), dtype=np.float32), left
     weight, bias = operators.constant_of(place.linear.weight), operators.const_array(place.linear.bias)
     return weight, np.zeros(weight.shape[1], dtype=np.float32) if bias is None else bias
+
+
+def _equal(place: _Place, other: _Place) -> bool:
+    """Return whether two output projections are the same."""
+    return all(np.array_equal(mine, theirs) for mine, theirs in zip(_constants(place), _constants(other), strict=True))
 
 
 def _solved(
