@@ -28,7 +28,7 @@ _KEPT = {name for target, rivals in RIVALS.items() for names in ((target,), *riv
 # A way to take all texts that is slower than the fastest by this factor does so in the first round only.
 SLOW = 4
 # Short runs vary the most and take the least time; long ones take most of it.
-_SHORT, _LONG = 64, 256
+_SHORT, _LONG = 64, 1024
 
 
 class Running:
