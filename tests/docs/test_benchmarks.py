@@ -127,6 +127,8 @@ def test_the_section_begins_with_float_where_int8_is_slower() -> None:
     assert speed_page.verdict([fast]).startswith("INT8 of `openvino-cpu` is faster than OpenVINO in float at every shape: 0.80")
     assert "slower for BERT-base on 2 cores at 1 × 53." in speed_page.verdict([with_slow_shape(0.98)])
     assert "at every shape" in speed_page.verdict([with_slow_shape(low=0.9)])
+    wide = Compared(target="octobert ort-cpu", rival="ONNX Runtime", shapes={}, mean=Ratio(value=1.2, low=0.8, high=2.0))
+    assert "`ort-cpu` is not clearly faster than ONNX Runtime in float: 1.20" in speed_page.verdict([made(compared=(wide,))])
     assert speed_page.verdict([made(compared=())]).startswith("OpenVINO in float was not measured")
 
 
@@ -168,11 +170,12 @@ def test_texts_have_their_tables() -> None:
         texts=3, systems={target: Spread(median=7)}, ratios={target: {rival: Ratio(value=0.7, low=0.65, high=0.75)}}
     )
     loops = {
-        "NNCF: padded": Loop(rate=Spread(median=20)),
+        "NNCF: padded": Loop(rate=Spread(median=15)),
+        "NNCF, bf16: padded": Loop(rate=Spread(median=20)),
         f"{target}: throughput": Loop(rate=Spread(median=90), accuracy=0.8186, change=Ratio(value=-0.01, low=-0.02, high=0)),
     }
     text = speed_page.page([made(singles={"mrpc": single}, throughput={"mrpc": Throughput(rows=3, loops=loops)})])
-    assert "| mrpc | 0.70 [0.65, 0.75] | 4.5 |" in text
+    assert "| mrpc | 0.70 [0.65, 0.75] | 4.50 |" in text
     assert "| 90.0 |  | 4.50 | 81.86 | -1.00 [-2.00, +0.00] |" in text
 
 
