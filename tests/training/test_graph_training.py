@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 import torch
 
+import octobert
 from octobert.config.pruning import Recover
-from octobert.core.errors import DataError, ModelError
+from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.evidence import Curve
 from octobert.core.files import canonical_digest
 from octobert.core.pruning import Recovery
@@ -161,3 +162,25 @@ def test_rows_are_limited_and_a_single_one_is_refused(bert, train) -> None:
     assert train(cut_of(bert), bert, samples=20, epochs=0.5)[0].rows == 18
     with pytest.raises(DataError, match=r"prune.recover: there are too few rows to train on \(got 1, expected 2\)"):
         train(cut_of(bert), bert, samples=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"prune.recover: training needs accelerate; pip install .*\[train\]'"),
+        ({"epochs": 0}, r"prune.recover.epochs: input should be greater than 0"),
+        ({"temperature": 0}, r"prune.recover.temperature: input should be greater than 0"),
+        ({"hidden": -1}, r"prune.recover.hidden: input should be greater than or equal to 0"),
+        ({"lr": 1e-4}, r"prune.recover.lr: unknown key"),
+        ({"samples": 0}, r"prune.recover.samples: input should be greater than 0"),
+    ],
+    ids=str,
+)
+def test_recipes_that_cannot_recover_are_refused(
+    checkpoint, pairs, tmp_path, monkeypatch, settings: dict, message: str
+) -> None:
+    monkeypatch.setattr("octobert.pipeline.preflight.train_installed", lambda: False)
+    plain = {"model": str(checkpoint("bert")), "task": "text-classification", "data": str(pairs)}
+    with pytest.raises(OctobertError, match=message):
+        octobert.run({**plain, "prune": {"speedup": 1.2, "recover": settings}}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

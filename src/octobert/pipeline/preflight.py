@@ -61,6 +61,8 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
         settings = getattr(recipe, name)
         if settings is not None:
             _check_training(name, settings, model, task)
+    if recipe.prune is not None and recipe.prune.recover is not None:
+        _check_trainer("prune.recover")
     if recipe.qat is not None and options_of(recipe.quantize, "methods").activations == "float8e4m3":
         fix = "use an integer type, or no qat"
         raise RecipeError("training rounds to integers only", where="quantize.static.activations", got="float8e4m3", fix=fix)
@@ -131,13 +133,17 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
     if untrainable and (settings.distill is None or settings.distill.share < 1):
         fix = f"{name}: {{distill: {{share: 1}}}}, or train them with a library for that first"
         raise RecipeError(f"{untrainable} can be trained by a teacher only", where=name, fix=fix)
-    if not train_installed():
-        raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
+    _check_trainer(name)
     if isinstance(settings, Finetune) and settings.layers is not None:
         dropping.kept_layers(model, settings.layers)
         if settings.distill is not None and settings.distill.teacher is None:
             # The model teaches what is left of it.
             heads.check_head(model, task.head)
+
+
+def _check_trainer(name: str) -> None:
+    if not train_installed():
+        raise RecipeError("training needs accelerate", where=name, fix=environment.install("train"))
 
 
 def train_installed() -> bool:
