@@ -40,7 +40,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from speed_cases import TITLES, Case, named_case, systems_of, trained_case
+from speed_cases import TITLES, Case, named_case, pruned_folder, pruning_note, systems_of, trained_case
 from speed_measuring import limit_of, limits, opened, starts, time_shapes, time_singles, time_texts
 from speed_page import PAGE, merge, section
 from speed_results import (
@@ -100,6 +100,7 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
     finally:
         for system in running:
             system.stop()
+    pruned = pruning_note(pruned_folder(out, options.prune)) if options.prune is not None else ""
     first = next(iter(case.sources.values()))[0]
     return Result(
         kind=kind_of(here.features, here.cpu),
@@ -113,7 +114,7 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
         command=f"python benchmarks/speed.py {shlex.join(map(without_paths, sys.argv[1:]))}".strip(),
         rounds=options.rounds,
         others=round(others, 2),
-        note=" ".join(filter(None, (options.note, _simulated()))),
+        note=" ".join(filter(None, (options.note, _simulated(), pruned))),
         systems=made,
         shapes={name: {shape: spread(own) for shape, own in each.items()} for name, each in times.items()},
         compared=_compared(times),

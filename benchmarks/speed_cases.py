@@ -19,6 +19,7 @@ from speed_systems import System
 from octobert.config.loading import parse
 from octobert.core import environment
 from octobert.core.errors import DataError
+from octobert.core.pruning import PruningFacts
 from octobert.core.session import Feeds
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -202,11 +203,38 @@ def systems_of(
     ]
     systems += [System(f"octobert {t}", "INT8", "Octobert", (str(made / t),), _OURS, _OURS[0]) for t in _TARGETS]
     if prune is not None:
-        pruned, failure = attempt(partial(package, case, out / f"pruned-{prune:g}", prune={"max_drop": prune}))
-        names = {t: f"octobert {t}, pruned" for t in _TARGETS}
-        failures |= {} if pruned else dict.fromkeys(names.values(), failure)
-        systems += [System(names[t], "INT8", "Octobert", (str(pruned / t),), _OURS, _OURS[0]) for t in _TARGETS if pruned]
+        pruned, failure = attempt(partial(package, case, pruned_folder(out, prune), prune={"max_drop": prune}))
+        facts = pruning(pruned) if pruned else None
+        if facts is None or facts.chosen is None:
+            failures["pruned"] = failure or f"the model was left whole: {facts.reason if facts else 'it was not pruned'}"
+        else:
+            ours = {f"octobert {t}, pruned": str(pruned_folder(out, prune) / t) for t in _TARGETS}
+            systems += [System(name, "INT8", "Octobert", (path,), _OURS, _OURS[0]) for name, path in ours.items()]
     return [system for system in systems if wanted(system.name)], failures
+
+
+def pruned_folder(out: Path, prune: float) -> Path:
+    """Where octobert's run with pruning is."""
+    return out / f"pruned-{prune:g}"
+
+
+def pruning(folder: Path) -> PruningFacts | None:
+    """How the model of a run was pruned; None if it was not."""
+    facts = json.loads((folder / "report.json").read_text(encoding="utf-8")).get("pruning")
+    return PruningFacts.model_validate(facts) if facts else None
+
+
+def pruning_note(folder: Path) -> str:
+    """A sentence on how the model of a run was pruned, "" if it was not."""
+    facts = pruning(folder) if (folder / "report.json").is_file() else None
+    if facts is None or facts.chosen is None:
+        return ""
+    model = facts.tried[facts.chosen]
+    drop = f"{model.drop:.4f} [{model.low:.4f}, {model.high:.4f}]"
+    return (
+        f"The pruned model: {model.speedup:.2f} times as fast as the whole one by the times of its parts on {facts.target}; "
+        f"drop of {facts.metric} on the tuning rows {drop}; pruning took {sum(facts.seconds.values()):.0f} s."
+    )
 
 
 def _peers(
