@@ -29,6 +29,10 @@ def command(
         float | None, typer.Option(help="Search for the fastest plan whose metric drops by at most this much.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time limit of that search.")] = 10,
+    prune: Annotated[
+        float | None,
+        typer.Option(metavar="SPEEDUP", help="Remove heads and neurons until the 8-bit model is this many times faster."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Number of calibration rows.")] = 256,
     columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
     config: _recipe.ConfigOption = None,
@@ -47,6 +51,8 @@ def command(
         keys["shape"] = _shape_of(shape)
     if max_drop is not None:
         keys["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
+    if prune is not None:
+        keys["prune"] = {"speedup": prune}
     rows: dict[str, Any] = {"samples": samples, "columns": columns, "allow_leakage": allow_leakage}
     rows |= {"config": config, "data_revision": data_revision}
     recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)

@@ -184,6 +184,14 @@ def _check_criterion(report: Report) -> None:
             fix="allow more, give the search more minutes, or vary more keys",
         )
 
+    if report.pruning is not None and report.pruning.chosen is None:
+        pruning = report.pruning
+        raise AccuracyError(
+            "pruning found no model that is as wanted; the whole model is packaged",
+            where="prune",
+            got=pruning.reason.removeprefix("left whole: "),
+            fix="allow a larger drop or a smaller speedup, train what is left (prune.recover), or remove prune",
+        )
     for target, search in report.searches.items():
         if not search.met:
             raise AccuracyError(

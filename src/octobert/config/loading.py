@@ -233,6 +233,10 @@ def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
     names = plugins.names(family)
     # Data sets are also spelled with underscores: squad_v2.
     name = name.replace("_", "-") if isinstance(name, str) else name
+    if name == "prune" and family == "transforms":
+        # It changes what the model computes and needs a goal.
+        problems.append("prune: a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms")
+        return _BROKEN
     if name not in names:
         what = f'there is no {key} "{name}"' if isinstance(name, str) else "write a name, or one name with its options"
         problems.append(f"{key}: {what}; {did_you_mean(str(name), names)}")

@@ -288,6 +288,8 @@ class Recipe(FrozenModel):
         for name in ("transforms", "corrections"):
             if self.qat is not None and getattr(self, name):
                 raise ValueError(f"{name} and qat exclude each other: the model runs as it was trained")
+        if self.qat is not None and self.prune is not None:
+            raise ValueError("prune and qat exclude each other: qat trains the checkpoint, which has all heads and neurons")
         if self.qat is not None and self.quantize.name != "static":
             raise ValueError(f"qat needs the method static, not {self.quantize.name}")
         for stage in (self.finetune, self.qat):
@@ -306,6 +308,9 @@ class Recipe(FrozenModel):
         for name in ("qat", "accuracy", "speed") if chooses else ():
             if getattr(self, name) is not None:
                 raise ValueError(f"{chooses[0]} and {name} exclude each other; {chooses[0]}.limits say what a model must keep")
+        if chooses and self.prune is not None:
+            fix = "choose: {vary: [prune]}" if chooses == ["choose"] else "search: {prune.speedup: [1.2, 1.5]}"
+            raise ValueError(f"{chooses[0]} and prune exclude each other; let the search try it, as {fix}")
         if chooses and not self.measure:
             raise ValueError(f"{chooses[0]}: models have to be measured; remove measure: false")
         return self

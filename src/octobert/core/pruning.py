@@ -80,21 +80,25 @@ class PrunedModel(FrozenModel):
 
     Args:
         speedup: predicted from the times of the levels, over the whole model in 8 bits.
-        loss: KL divergence of its outputs on the tuning rows, in nats per row.
-        metric: on the tuning rows, in float.
+        loss: KL divergence of its outputs on rows that weights were fitted to, in nats per row.
+        rows: tuning rows that it was judged on; fewer than all where these showed that it drops too much.
+        metric: on these rows, in float.
         drop: of the metric, from the whole model.
         low: lower end of the 95 % interval of the drop.
         high: upper end.
         sublayers: what each kept.
+        recovery: how its training went; None where it was not trained.
     """
 
     speedup: float
     loss: float
+    rows: int
     metric: float
     drop: float
     low: float
     high: float
     sublayers: tuple[PrunedSublayer, ...]
+    recovery: Recovery | None = None
 
 
 class LevelTimes(FrozenModel):
@@ -104,11 +108,13 @@ class LevelTimes(FrozenModel):
         kind: of the sublayers.
         units: left, ascending; 0 stands for a sublayer that is gone.
         ms: milliseconds of one sublayer at each of these.
+        last: those of a sublayer of the last layer, as a share: less than 1 where its output is read of the first token only.
     """
 
     kind: SublayerKind
     units: tuple[int, ...]
     ms: tuple[float, ...]
+    last: float = 1.0
 
 
 class PruningFacts(FrozenModel):
@@ -117,6 +123,7 @@ class PruningFacts(FrozenModel):
     Args:
         target: whose 8-bit kernels were timed.
         lengths: tokens of the rows that were timed.
+        threads: of one inference; 0 for the runtime's default.
         tokens: that the weights were fitted to.
         whole_ms: milliseconds of the whole model in 8 bits, mean over the lengths.
         times: of the levels.
@@ -131,6 +138,7 @@ class PruningFacts(FrozenModel):
 
     target: str
     lengths: tuple[int, ...]
+    threads: int = 0
     tokens: int
     whole_ms: float
     times: tuple[LevelTimes, ...]

@@ -13,6 +13,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, SpeedGoal, Speedup, Throughput
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
+from octobert.core.pruning import PruningFacts
 from octobert.core.ranges import Provenance, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries
@@ -326,6 +327,7 @@ class Report(Tabular):
         model_digest: sha256 of the model.
         ranges: the calibration.
         plans: target → plan.
+        pruning: how the model was pruned; None where the recipe does not ask for it.
         transforms: the applied graph transforms; None where the recipe has none.
         sensitivities: target → sensitivity.
         searches: target → accuracy search.
@@ -353,6 +355,7 @@ class Report(Tabular):
     model_digest: str
     ranges: RangeFacts
     plans: dict[str, QuantPlan]
+    pruning: PruningFacts | None = None
     transforms: TransformFacts | None = None
     sensitivities: dict[str, Sensitivity] = Field(default_factory=dict)
     searches: dict[str, Search] = Field(default_factory=dict)
@@ -403,8 +406,7 @@ def _inside(name: str) -> str:
     return name
 
 
-# Relative, with slashes, and inside the folder that it is relative to.
-PackagePath = Annotated[str, AfterValidator(_inside)]
+PackagePath = Annotated[str, AfterValidator(_inside)]  # relative, with slashes, and inside the folder that it is relative to
 
 
 class PackageManifest(FrozenModel):

@@ -28,7 +28,7 @@ from octobert.quantization import methods
 from octobert.targets import runtimes
 from octobert.tasks import Measures, build, files_of, measured, measures_of
 
-DATA, CAPTURE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "observe"))
+DATA, CAPTURE, PRUNE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "prune", "observe"))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,13 @@ class RunFacts:
     @property
     def observed_graph(self) -> StepResult:
         """The step whose graph is calibrated."""
-        return StepResult(step="transform") if self.recipe.transforms else CAPTURE
+        return StepResult(step="transform") if self.recipe.transforms else self.prepared_graph
+
+    @property
+    def prepared_graph(self) -> StepResult:
+        """The step whose graph is transformed: of the whole model, or of what pruning left of it. Baselines and references stay
+        the captured graph."""
+        return PRUNE if self.recipe.prune is not None else CAPTURE
 
     @property
     def ranges(self) -> StepResult:
@@ -132,7 +138,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     full, recipe = recipe, quick.shortened(recipe, available)
     model = _model(recipe)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
-    places = sources.places(recipe.data, tune=tune, train=trains, prefer=files_of(recipe.task.name))
+    places = sources.places(recipe.data, tune=tune or recipe.prune is not None, train=trains, prefer=files_of(recipe.task.name))
     stated = _stated(recipe, model, places)
     task = build(recipe.task.name, recipe.task.options, stated)
     timed = fit_lengths(recipe.benchmark, model.longest_input)

@@ -1,7 +1,7 @@
 """A recipe becomes steps: which stage runs on what, with which options. What can be refused beforehand is refused here.
 
     data ─┬────────────────────────┐
-          └─ [finetune] ─ capture ─┴─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
+          └─ [finetune] ─ capture ─┴─ [prune] ─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
                                                                        └ [qat ─ capture/trained] ┘             │
   package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
 
@@ -11,11 +11,13 @@ measure run only with `measure: true`. With `zip: true` each package is followed
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from octobert import targets
 from octobert.config.loading import options_of
+from octobert.config.pruning import Prune
 from octobert.config.recipe import Choice, Recipe, RowSelection
 from octobert.config.training import TrainingSettings
 from octobert.core import user_code
@@ -24,9 +26,9 @@ from octobert.core.user_code import UserCode
 from octobert.evaluation import candidates
 from octobert.models import source
 from octobert.models.source import ModelSource
-from octobert.pipeline import measuring
+from octobert.pipeline import measuring, preflight
 from octobert.pipeline.contract import Step, StepResult, step
-from octobert.pipeline.facts import CAPTURE, DATA, OBSERVE, RunFacts, facts_of
+from octobert.pipeline.facts import CAPTURE, DATA, OBSERVE, PRUNE, RunFacts, facts_of
 from octobert.pipeline.stages import (
     archive,
     calibrate,
@@ -36,6 +38,7 @@ from octobert.pipeline.stages import (
     finetune,
     observe,
     package,
+    prune,
     qat,
     quantize,
     report,
@@ -45,6 +48,9 @@ from octobert.pipeline.stages import (
     transform,
 )
 from octobert.quantization import methods
+
+# Tokens of a short row, so that enough rows are read.
+FEWEST_TOKENS = 8
 
 
 def steps_of(recipe: Recipe) -> list[Step]:
@@ -106,7 +112,7 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
             seed=recipe.seed,
         ),
     )
-    needed = [each for each in _model(facts) if each.stage in ("capture", "transform", "observe")]
+    needed = [each for each in _model(facts) if each.stage in ("capture", "prune", "transform", "observe")]
     return _checked([_data(facts), *_finetune(facts), *needed, compared])
 
 
@@ -161,11 +167,21 @@ def _data(facts: RunFacts) -> Step:
             evaluate=_nameless(settings.evaluate),
             tune=_nameless(settings.tune) if places.tune is not None else None,
             finetune=_nameless(settings.finetune) if places.train is not None else None,
+            fitting=_fitting(facts.recipe.prune),
             functions={part: places.functions[place] for part, place in parts.items() if place and place in places.functions},
             preprocess=facts.preprocess,
             allow_leakage=settings.allow_leakage,
         ),
     )
+
+
+def _fitting(settings: Prune | None) -> int | None:
+    """Rows that pruning may fit weights to: more than their tokens are worth, as their lengths are not known yet."""
+    if settings is None:
+        return None
+    # With training, all rows unless it says how many.
+    trained = 0 if settings.recover is None else settings.recover.samples or sys.maxsize
+    return max(settings.tokens // FEWEST_TOKENS, trained)
 
 
 def _nameless(rows: RowSelection) -> RowSelection:
@@ -224,9 +240,12 @@ def _model(facts: RunFacts) -> list[Step]:
     """The float graph and its ranges; with quantization-aware training, the graph and ranges that came of it."""
     recipe = facts.recipe
     steps = [_capture(facts)]
+    if recipe.prune is not None:
+        steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
         transformed = transform.Options(transforms=recipe.transforms, task=facts.task, seed=recipe.seed)
-        steps.append(step("transform", transform.run, transform.Inputs(capture=CAPTURE, data=DATA), transformed))
+        prepared = transform.Inputs(capture=CAPTURE, data=DATA, float_graph=facts.prepared_graph)
+        steps.append(step("transform", transform.run, prepared, transformed))
     graph = facts.observed_graph
     steps += [
         step(
@@ -273,7 +292,6 @@ def _targets(facts: RunFacts) -> list[Step]:
     recipe, steps = facts.recipe, []
     rows = {"capture": CAPTURE, "data": DATA, "float_graph": facts.float_graph}
     for target in recipe.targets:
-        capabilities = targets.load(target).CAPABILITIES
         planned = step(
             f"quantize/{target}",
             quantize.run,
@@ -309,16 +327,43 @@ def _targets(facts: RunFacts) -> list[Step]:
             measured = StepResult(step=f"sensitivity/{target}")
             searched = search.Inputs(**rows, quantize=planned.result, sensitivity=measured)
             steps.append(step(f"search/{target}", search.run, searched, options))
-        form = export.Options(
-            target=target,
-            fast_norms=facts.here.cores <= capabilities.fast_norms,
-            token_states=recipe.token_states,
-            shape=facts.shape(capabilities),
-            opset=recipe.opset,
-            qoperator=recipe.format == "qoperator",
-        )
+        form = _form(facts, target)
         steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=facts.chosen(target)), form))
     return steps
+
+
+def _form(facts: RunFacts, target: str) -> export.Options:
+    """What a target's files are like."""
+    recipe, capabilities = facts.recipe, targets.load(target).CAPABILITIES
+    return export.Options(
+        target=target,
+        fast_norms=facts.here.cores <= capabilities.fast_norms,
+        token_states=recipe.token_states,
+        shape=facts.shape(capabilities),
+        opset=recipe.opset,
+        qoperator=recipe.format == "qoperator",
+    )
+
+
+def _prune(facts: RunFacts, settings: Prune) -> Step:
+    """Pruning for the kernels of one target."""
+    recipe, timed, target = facts.recipe, facts.benchmark, preflight.pruned_for(facts.recipe)
+    # Lengths that the user has named; else those of the rows.
+    named = recipe.benchmark.sequence if "sequence" in recipe.benchmark.model_fields_set else ()
+    options = prune.Options(
+        settings=settings,
+        target=target,
+        method=facts.method(target),
+        entries=facts.entries(target),
+        form=_form(facts, target),
+        lengths=tuple(length for length in named if length != "data"),
+        batch=min(timed.batch),
+        threads=timed.threads,
+        machine=facts.machine,
+        task=facts.scored,
+        seed=recipe.seed,
+    )
+    return step("prune", prune.run, prune.Inputs(capture=CAPTURE, data=DATA), options)
 
 
 def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
@@ -332,6 +377,7 @@ def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
         capture=CAPTURE,
         data=DATA,
         ranges=facts.ranges,
+        prune=PRUNE if facts.recipe.prune is not None else None,
         transform=StepResult(step="transform") if facts.recipe.transforms else None,
         benchmark=timed[0] if timed else None,
         plans={target: facts.chosen(target) for target in facts.recipe.targets},

@@ -7,7 +7,7 @@ import importlib.util
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.measuring import Benchmark
-from octobert.config.recipe import Accuracy, Recipe
+from octobert.config.recipe import Recipe
 from octobert.config.training import Finetune, Qat, TrainingSettings
 from octobert.core import environment
 from octobert.core.capability import Capabilities
@@ -67,7 +67,10 @@ def check(recipe: Recipe, model: ModelSource, task: Task, benchmark: Benchmark, 
         fix = "use an integer type, or no qat"
         raise RecipeError("training rounds to integers only", where="quantize.static.activations", got="float8e4m3", fix=fix)
     if recipe.accuracy is not None:
-        _check_criterion(recipe, recipe.accuracy, task, places)
+        _check_criterion(recipe, "accuracy", recipe.accuracy.metric, task, places)
+    if recipe.prune is not None:
+        _check_criterion(recipe, "prune", None, task, places)
+        pruned_for(recipe)
     check_length(task.max_length, model.tokenizer_folder)
     most = task.max_length or model.longest_input
     if recipe.shape is not None and not most <= recipe.shape.sequence <= model.longest_input:
@@ -151,17 +154,46 @@ def train_installed() -> bool:
     return importlib.util.find_spec("accelerate") is not None
 
 
-def _check_criterion(recipe: Recipe, criterion: Accuracy, task: Task, places: sources.Places) -> None:
-    """Refuse a criterion without a metric, or one that would be searched for on the evaluation rows."""
-    metric = criterion.metric or task.primary
+def pruned_for(recipe: Recipe) -> str:
+    """The target whose kernels are timed for pruning.
+
+    Raises:
+        RecipeError: there is no such target.
+        TargetError: it cannot run here, or none of the recipe's can.
+    """
+    named = None if recipe.prune is None else recipe.prune.target
+    if named is not None and named not in targets.names():
+        raise RecipeError(
+            f'there is no target "{named}"', where="prune.target", got=named, fix=did_you_mean(named, targets.names())
+        )
+    probes = {name: targets.load(name).probe() for name in ((named,) if named else recipe.targets)}
+    able = next((name for name, probe in probes.items() if probe.available), None)
+    if able is None:
+        raise TargetError(
+            "pruning times the kernels of a target, and this machine runs none of them",
+            where="prune.target",
+            got="; ".join(f"{name}: {probe.missing}" for name, probe in probes.items()),
+            fix="name a target that runs here, as prune: {target: ort-cpu}, or prune on a machine that runs them",
+        )
+    return able
+
+
+def _check_criterion(recipe: Recipe, key: str, named: str | None, task: Task, places: sources.Places) -> None:
+    """Refuse a criterion without a metric, or one that would be searched for on the evaluation rows.
+
+    Args:
+        key: of the recipe.
+        named: the metric that it names.
+    """
+    metric = named or task.primary
     if metric is None:
         fix = "use data with gold labels" if task.metrics else "leave it out: the task compares 8 bits with float only"
-        raise RecipeError("the task has no metric on this data", where="accuracy", fix=fix)
+        raise RecipeError("the task has no metric on this data", where=key, fix=fix)
     if metric not in task.metrics:
-        raise RecipeError(f'the task has no metric "{metric}"', where="accuracy.metric", fix=did_you_mean(metric, task.metrics))
+        raise RecipeError(f'the task has no metric "{metric}"', where=f"{key}.metric", fix=did_you_mean(metric, task.metrics))
     if metric == "pseudo_perplexity":
         what, fix = "a lower pseudo-perplexity is better, and a criterion limits how far a metric drops", "take log_likelihood"
-        raise RecipeError(what, where="accuracy.metric", got=metric, fix=fix)
+        raise RecipeError(what, where="accuracy.metric" if key == "accuracy" else key, got=metric, fix=fix)
     if places.tune == places.evaluate and not places.alone:
         raise RecipeError(
             "the rows to search on are the evaluation rows",

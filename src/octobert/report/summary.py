@@ -18,7 +18,7 @@ from octobert.core.measurements import (
 )
 from octobert.core.results import Report, Search
 from octobert.core.settings import Tuned
-from octobert.report import times
+from octobert.report import pruned, times
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
@@ -129,9 +129,10 @@ def comparisons(report: Report) -> list[str]:
 
 
 def outcomes(report: Report) -> list[str]:
-    """Return sentences on what the recipe asks for: goals of speed and accuracy, training, fast settings."""
+    """Return sentences on what the recipe asks for: goals of speed and accuracy, pruning, training, fast settings."""
     searches = [f"{target}: {search_text(search)}." for target, search in report.searches.items()]
-    return [*map(goal_text, report.speed_goals), *searches, *_simulated(report), *_tuned(report)]
+    goals = map(goal_text, report.speed_goals)
+    return [*goals, *pruned.sentences(report.pruning), *searches, *_simulated(report), *_tuned(report)]
 
 
 def exports(report: Report) -> list[str]:

@@ -10,11 +10,12 @@ from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import Stated, TaskFacts
 from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
-from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs, Task
+from octobert.tasks._task import NOTHING, Diverges, Fidelity, Metric, Outputs, Task
 
 __all__ = [
     "NOTHING",
     "Computed",
+    "Diverges",
     "Fidelity",
     "Measures",
     "Metric",

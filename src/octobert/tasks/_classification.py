@@ -13,7 +13,14 @@ from octobert.core.errors import DataError
 from octobert.core.results import Problem, Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
-from octobert.tasks._common import first_column, output_error, place_of, probabilities, share_of_most_frequent
+from octobert.tasks._common import (
+    first_column,
+    log_probabilities,
+    output_error,
+    place_of,
+    probabilities,
+    share_of_most_frequent,
+)
 from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 from octobert.tasks._texts import RowTexts
 
@@ -109,6 +116,11 @@ class Classification(RowTexts):
         changed = [(int(i), self._name(int(before[i])), self._name(int(after[i]))) for i in np.flatnonzero(after != before)]
         chance = share_of_most_frequent(before.tolist())
         return Fidelity("agreement", float(np.mean(after == before)), output_error(ours, reference), tuple(changed), chance)
+
+    def divergence(self, ours: Outputs, reference: Outputs) -> float:
+        """Over all classes, from logits."""
+        after, before = (log_probabilities(outputs["logits"]) for outputs in (ours, reference))
+        return float((np.exp(before) * (before - after)).sum(axis=-1).mean())
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         best = int(self._classes(outputs)[index])

@@ -151,6 +151,17 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     return result
 
 
+def log_probabilities(logits: np.ndarray) -> np.ndarray:
+    """The logarithm of the softmax over the last axis, in float64.
+
+    Example:
+        >>> log_probabilities(np.array([0.0, 0.0])).round(4).tolist()
+        [-0.6931, -0.6931]
+    """
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """The logistic function, in float64.
 

@@ -11,7 +11,7 @@ import numpy as np
 from octobert.core.errors import DataError
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
-from octobert.tasks._common import first_column, output_error, place_of, share_of_most_frequent, sigmoid
+from octobert.tasks._common import first_column, log_probabilities, output_error, place_of, share_of_most_frequent, sigmoid
 from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
 from octobert.tasks._texts import RowTexts
 
@@ -107,6 +107,13 @@ class MultiLabel(RowTexts):
         changed = [(i, b, a) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b]
         agreement = 1 - len(changed) / max(len(after), 1)
         return Fidelity("agreement", agreement, output_error(ours, reference), tuple(changed), share_of_most_frequent(before))
+
+    def divergence(self, ours: Outputs, reference: Outputs) -> float:
+        """Of one binary distribution for each label, which are independent."""
+        # A binary distribution is a softmax over the logit and 0.
+        both = (np.stack([outputs["logits"], np.zeros_like(outputs["logits"])], axis=-1) for outputs in (ours, reference))
+        after, before = map(log_probabilities, both)
+        return float((np.exp(before) * (before - after)).sum(axis=(-1, -2)).mean())
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """The labels that are given, and the probability of every label."""

@@ -70,6 +70,15 @@ class Judges(Protocol):
         ...
 
 
+@runtime_checkable
+class Diverges(Protocol):
+    """A task whose outputs are distributions over classes."""
+
+    def divergence(self, ours: Outputs, reference: Outputs) -> float:
+        """The mean Kullback-Leibler divergence of the reference's distributions from ours, in nats per row."""
+        ...
+
+
 def objects(values: Sequence[Any]) -> np.ndarray:
     """An array of values that are not numbers, one for each item."""
     array = np.empty(len(values), dtype=object)

@@ -3,7 +3,7 @@ the end; none of them in two parts.
 
 Writes `calibration.json` {inputs, digest} and `evaluation.json` {inputs, gold, digest}. Where a search is wanted,
 `tuning.json`: growing parts of its rows, [{inputs, gold}], so that a clearly bad plan is rejected on few rows. Where a model is
-trained, `training.json` {inputs, gold}.
+trained, `training.json` {inputs, gold}. Where it is pruned, `fitting.json` {inputs}: more rows to fit weights to.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Options(FrozenModel):
         how: the choice in words, for the report.
         hub, revision: the data set on the hub, and what was asked for of it.
         calibrate, evaluate, tune, finetune: how many rows of each part, and which are left out; None where it is not wanted.
+        fitting: how many rows to fit a pruned model to, beside the calibration rows; None where it is not pruned.
         functions: part → the user's function that gives its rows.
         preprocess: the user's function that changes rows or leaves them out.
         allow_leakage: accept rows that are both calibrated (or trained) on and evaluated.
@@ -66,6 +67,7 @@ class Options(FrozenModel):
     evaluate: RowSelection
     tune: RowSelection | None
     finetune: RowSelection | None
+    fitting: int | None = None
     functions: dict[str, RowFunction]
     preprocess: UserCode | None
     allow_leakage: bool
@@ -94,7 +96,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     if calibrate.drop_evaluated:
         remaining = sampling.apart(_digests(task, rows, source), evaluated_digests)
         dropped, rows = len(rows) - len(remaining), [rows[i] for i in remaining]
-    rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
+    pool, rows = rows, [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     if not rows:
         raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
     calibrated_digests = _digests(task, rows, source)
@@ -107,6 +109,11 @@ def run(context: Context[Inputs, Options]) -> Summary:
             tuning = [tuning[remaining[i]] for i in sampling.sample(len(remaining), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
     trained = _write_training(context, task, reader, evaluated_digests, tuning) if options.finetune else 0
+    if options.fitting is not None:
+        judged = _digests(task, tuning, "data.tune")
+        others = sampling.apart(_digests(task, pool, source), [*evaluated_digests, *calibrated_digests, *judged])
+        fitted = [pool[others[i]] for i in sampling.sample(len(others), options.fitting, seed)]
+        context.write_json("fitting.json", {"inputs": task.inputs(fitted, where=source) if fitted else []})
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
     context.write_json("calibration.json", {"inputs": calibrated, "digest": canonical_digest(calibrated)})

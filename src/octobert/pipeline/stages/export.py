@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -45,9 +46,20 @@ class Options(FrozenModel):
 
 def run(context: Context[Inputs, Options]) -> Summary:
     """Export."""
-    options, target = context.options, targets.load(context.options.target)
-    plan = context.inputs.quantize.read(_artifacts.PLAN, QuantPlan)
-    written = context.inputs.quantize.path(_artifacts.QUANTIZED)
+    quantized = context.inputs.quantize
+    plan = quantized.read(_artifacts.PLAN, QuantPlan)
+    return write(plan, quantized.path(_artifacts.QUANTIZED), context.options, context.work)
+
+
+def write(plan: QuantPlan, written: Path, options: Options, folder: Path) -> Summary:
+    """Write the files of a target.
+
+    Args:
+        plan: of the model.
+        written: the quantized graph.
+        folder: to write into.
+    """
+    target = targets.load(options.target)
     capabilities, model = target.CAPABILITIES, ir.load(written)
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
     states = options.token_states and capabilities.shapes != "fixed" and capabilities.pairs
@@ -55,7 +67,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
     products = first_token.slice_first_token_(model) if capabilities.first_token else 0
     fast_norms = options.fast_norms and is_for_it_alone(plan, capabilities)
     rewritten = norms.vectorize_norms_(model) if fast_norms else 0
-    rewriting = context.work / "rewritten"
+    rewriting = folder / "rewritten"
     if dropped or products or rewritten:
         rewriting.mkdir()
         written = rewriting / written.name
@@ -66,16 +78,16 @@ def run(context: Context[Inputs, Options]) -> Summary:
     parts = plan.float_parts if plan.float_parts in capabilities.float_parts else "float32"
     qoperator = options.qoperator and bool(plan.quantized)
     form = ExportOptions(shape=options.shape, float_parts=parts, opset=wanted, qoperator=qoperator)
-    target.export(written, context.work, form)
+    target.export(written, folder, form)
     shutil.rmtree(rewriting, ignore_errors=True)
-    opened = target.model_file(context.work)
+    opened = target.model_file(folder)
     return {
         "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
         "format": capabilities.formats[-1],
         "outputs": [str(value.name) for value in model.graph.outputs],
         "first_token": products,
         "fast_norms": rewritten,
-        "opset": ir.load(context.work / capabilities.file).metadata_props.get(opset.METADATA) if wanted else None,
+        "opset": ir.load(folder / capabilities.file).metadata_props.get(opset.METADATA) if wanted else None,
     }
 
 

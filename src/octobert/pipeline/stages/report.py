@@ -13,6 +13,7 @@ from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, SpeedGoal, Speedup
 from octobert.core.plan import QuantPlan
+from octobert.core.pruning import PruningFacts
 from octobert.core.ranges import Ranges
 from octobert.core.results import (
     CaptureFacts,
@@ -30,7 +31,18 @@ from octobert.evaluation import candidates, latency, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.models.heads import head_of
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _rows, benchmark, evaluate, search, sensitivity, simulate, transform, tune
+from octobert.pipeline.stages import (
+    _artifacts,
+    _rows,
+    benchmark,
+    evaluate,
+    prune,
+    search,
+    sensitivity,
+    simulate,
+    transform,
+    tune,
+)
 from octobert.pipeline.stages._evidence import Evaluated, gather
 from octobert.pipeline.store import manifest_of
 from octobert.tasks import Task
@@ -47,6 +59,7 @@ class Inputs(FrozenModel):
     capture: StepResult
     data: StepResult
     ranges: StepResult
+    prune: StepResult | None = None
     transform: StepResult | None = None
     benchmark: StepResult | None = None
     plans: dict[str, StepResult]
@@ -83,6 +96,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         model_digest=options.model_digest,
         ranges=RangeFacts(calibrator=ranges.calibrator, options=ranges.options, provenance=ranges.provenance),
         plans={t: plan.read(_artifacts.PLAN, QuantPlan) for t, plan in inputs.plans.items()},
+        pruning=inputs.prune.read(prune.FACTS, PruningFacts) if inputs.prune is not None else None,
         transforms=inputs.transform.read(transform.FACTS, TransformFacts) if inputs.transform is not None else None,
         sensitivities={t: result.read(sensitivity.FACTS, Sensitivity) for t, result in inputs.sensitivities.items()},
         searches={t: plan.read(search.FACTS, Search) for t, plan in searched.items()},

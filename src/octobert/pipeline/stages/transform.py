@@ -28,10 +28,11 @@ KEPT_CHANNELS = 128
 
 
 class Inputs(FrozenModel):
-    """The captured graph, and the calibration rows."""
+    """The captured model with its tokenizer, the calibration rows, and the graph to transform."""
 
     capture: StepResult
     data: StepResult
+    float_graph: StepResult
 
 
 class Channels(FrozenModel):
@@ -51,7 +52,7 @@ class Options(FrozenModel):
 def run(context: Context[Inputs, Options]) -> Summary:
     """Transform."""
     inputs, task = context.inputs, context.options.task.build()
-    source = inputs.capture.path(_artifacts.FLOAT)
+    source = inputs.float_graph.path(_artifacts.FLOAT)
     tokenizer = _rows.tokenizer_of(inputs.capture, task)
     rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
     family = _artifacts.family_of(inputs.capture)
@@ -80,7 +81,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
         before = path
     batches = [parity.only(batch, model) for batch in parity_batches(tokenizer, task.head)]
     reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
-    proof = parity.compare(model, batches, reference, "the captured graph")
+    whole = inputs.float_graph.step == inputs.capture.step
+    proof = parity.compare(model, batches, reference, "the captured graph" if whole else "the pruned graph")
     context.write(FACTS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(CHANNELS, Channels(smoothed=tuple(smoothed)))
     return {"transforms": [each.name for each in applied], "largest_difference": proof.largest_difference}

@@ -23,6 +23,7 @@ ORDER = (
     "quality",
     "rows",
     "choice",
+    "pruning",
     "layers",
     "executed",
     "ranges",

@@ -1,0 +1,98 @@
+"""Which pruned models are tried, and which one is taken: pure functions over what was judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from octobert.config.pruning import Prune
+from octobert.core.pruning import PrunedModel
+
+# Speedups that are tried where the largest drop decides; finer steps are within the noise of the metric.
+GRID = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0)
+
+# Makes and judges the model of a speedup; None where no model is that fast.
+Try = Callable[[float], PrunedModel | None]
+
+
+def speedups(settings: Prune) -> tuple[float, ...]:
+    """The speedups that may be tried, ascending.
+
+    Example:
+        >>> speedups(Prune(speedup=1.25, max_drop=0.01))
+        (1.1, 1.2, 1.25)
+    """
+    if settings.speedup is None:
+        return GRID
+    below = GRID if settings.max_drop is not None else ()
+    return (*(each for each in below if each < settings.speedup), settings.speedup)
+
+
+def keeps(settings: Prune, model: PrunedModel, whole: float) -> bool:
+    """Whether a model keeps the largest drop.
+
+    Args:
+        whole: metric of the whole model.
+    """
+    allowed = settings.max_drop
+    return allowed is None or model.drop <= allowed * (abs(whole) if settings.relative else 1.0) + 1e-12
+
+
+def search(settings: Prune, whole: float, attempt: Try) -> tuple[PrunedModel | None, list[PrunedModel]]:
+    """Find the fastest model that keeps the largest drop: first the fastest of all where a speedup is asked for, then by
+    bisection, as a slower model drops less.
+
+    Args:
+        whole: metric of the whole model.
+        attempt: makes and judges a model.
+
+    Returns:
+        (The model to take, or None; all models that were judged, in order of speed).
+    """
+    grid, tried, best = speedups(settings), list[PrunedModel](), None
+    low, high = 0, len(grid)
+    place = len(grid) - 1 if settings.speedup is not None else len(grid) // 2
+    while low < high:
+        model = attempt(grid[place])
+        if model is not None:
+            tried.append(model)
+        if model is not None and keeps(settings, model, whole):
+            best, low = model, place + 1
+        else:
+            high = place
+        place = (low + high) // 2
+    return best, sorted(tried, key=lambda each: each.speedup)
+
+
+def reason(settings: Prune, metric: str, whole: float, best: PrunedModel | None, tried: Sequence[PrunedModel]) -> str:
+    """Why a model was taken, or none, in one sentence.
+
+    Args:
+        metric: its name.
+        whole: of the whole model.
+        best: the model that was taken.
+        tried: all that were judged.
+    """
+    if best is not None:
+        what = f"predicted {best.speedup:.2f} × as fast as the whole model in 8 bits; {metric} {_drop(best)}"
+        if settings.max_drop is None:
+            return what
+        asked = settings.speedup is not None and best.speedup >= settings.speedup * 0.999
+        return what if asked else f"{what}: the fastest that keeps a drop of {_allowed(settings)}"
+    if not tried:
+        fastest = f"{settings.speedup:g} ×" if settings.speedup is not None else f"{GRID[0]:g} ×"
+        return f"left whole: no model of what is left would be {fastest} as fast"
+    nearest = min(tried, key=lambda each: each.drop)
+    return (
+        f"left whole: the model has nothing to spare. Already {nearest.speedup:.2f} × costs {nearest.drop:.4f} of {metric} "
+        f"{whole:.4f}, more than {_allowed(settings)}"
+    )
+
+
+def _allowed(settings: Prune) -> str:
+    share = " of the whole model's" if settings.relative else ""
+    return f"{settings.max_drop:g}{share}"
+
+
+def _drop(model: PrunedModel) -> str:
+    change = f"drops by {model.drop:.4f}" if model.drop > 0 else f"rises by {-model.drop:.4f}" if model.drop < 0 else "stays"
+    return f"{change} on the tuning rows (95 % interval of the drop {model.low:+.4f} to {model.high:+.4f})"

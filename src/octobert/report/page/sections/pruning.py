@@ -1,0 +1,72 @@
+"""Pruning: what stayed of each layer, the models that were tried, and what heads and neurons cost in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octobert.core.pruning import PrunedModel, PruningFacts
+from octobert.report import pruned
+from octobert.report.page.runs import Run
+from octobert.report.page.sections import Section
+
+
+def section(run: Run) -> Section | None:
+    """The sentences, a chart of the models that were tried, one of the times, and tables of both and of the layers."""
+    pruning = run.report.pruning
+    if pruning is None:
+        return None
+    shown = shown_of(pruning)
+    layers = [_row(each) for each in shown.sublayers] if shown is not None else []
+    tried = [
+        {
+            "speedup": model.speedup,
+            "drop": model.drop,
+            "low": model.low,
+            "high": model.high,
+            "metric": model.metric,
+            "loss": model.loss,
+            "rows": model.rows,
+            "stayed": pruned.stayed(model.sublayers),
+            "drop_text": pruned.drop_text(model),
+            "chosen": place == pruning.chosen,
+        }
+        for place, model in enumerate(pruning.tried)
+    ]
+    times = [
+        {"kind": pruned.NOUNS[each.kind], "units": units, "ms": ms}
+        for each in pruning.times
+        for units, ms in zip(each.units, each.ms, strict=True)
+    ]
+    values = {
+        "pruning": pruning,
+        "sentences": pruned.sentences(pruning),
+        "tried": tried,
+        "layers": layers,
+        "times": times,
+        "left_whole": pruning.chosen is None,
+        "shown": shown,
+    }
+    data = {"metric": pruning.metric, "tried": tried, "layers": layers, "times": times, "wholeMs": pruning.whole_ms}
+    return Section("Pruning: heads and neurons", values, data)
+
+
+def shown_of(pruning: PruningFacts) -> PrunedModel | None:
+    """The model whose layers are shown: the chosen one, else the slowest that was tried."""
+    if pruning.chosen is not None:
+        return pruning.tried[pruning.chosen]
+    return pruning.tried[0] if pruning.tried else None
+
+
+def _row(each: Any) -> dict[str, Any]:
+    sublayer = each.sublayer
+    return {
+        "layer": sublayer.layer,
+        "kind": pruned.NOUNS[sublayer.kind],
+        "module": sublayer.module,
+        "kept": each.kept,
+        "units": sublayer.units,
+        "share": each.kept / sublayer.units,
+        "error": each.error,
+        "refitted": each.refitted,
+        "loss": each.loss,
+    }

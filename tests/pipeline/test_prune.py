@@ -1,0 +1,151 @@
+"""Structured pruning as a step of a run: steps, speed, what stays whole, and recipes that cannot be pruned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+import octobert
+from octobert.cli import run as run_command
+from octobert.config.loading import parse
+from octobert.config.pruning import Prune
+from octobert.core.errors import AccuracyError, OctobertError
+from octobert.core.pruning import PrunedModel
+from octobert.evaluation import level_times
+from octobert.graph import operators
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
+from octobert.pipeline.planner import steps_of
+from octobert.pipeline.stages import _frontier
+from tests.support.runs import FAST
+
+TARGETS = ("ort-cpu", "openvino-cpu")
+
+
+def recipe_for(model: object, data: object, **changes: object):
+    plain = {
+        "model": str(model),
+        "task": "text-classification",
+        "data": {"source": str(data), "calibrate": {"from": "train", "samples": 16}, "tune": {"from": "train", "samples": 24}},
+        "targets": ["ort-cpu"],
+        "measure": False,
+        "prune": {"speedup": 1.2, "tokens": 1000},
+    }
+    return parse({**plain, **changes})
+
+
+@pytest.fixture
+def brief_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels are timed in a blink: these tests do not read times."""
+    monkeypatch.setattr(level_times, "SECONDS", 0.0)
+    monkeypatch.setattr(level_times, "ROUNDS", 2)
+    monkeypatch.setattr(level_times, "TIMED", 2)
+    monkeypatch.setattr(level_times, "_PAUSE", 0.0)
+
+
+def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(checkpoint, pairs) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, measure=True, benchmark=FAST, accuracy={"max_drop": 0.1})
+    steps = {step.name: step.needs for step in steps_of(recipe)}
+    assert steps["prune"] == {"capture": "capture", "data": "data"}
+    assert steps["transform"]["float_graph"] == "prune"
+    assert steps["quantize/ort-cpu"]["float_graph"] == steps["search/ort-cpu"]["float_graph"] == "transform"
+    assert steps["evaluate/ort-f32"]["capture"] == steps["package/ort-cpu"]["capture"] == "capture"
+    assert steps["report"]["prune"] == "prune"
+    plain = {step.name: step.needs for step in steps_of(recipe_for(checkpoint("bert"), pairs, transforms=[]))}
+    assert plain["observe"]["float_graph"] == plain["quantize/ort-cpu"]["float_graph"] == "prune"
+
+
+@pytest.mark.usefixtures("brief_times")
+def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(checkpoint, pairs, out: Path) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, targets=TARGETS, measure=True, baselines=[], benchmark=FAST, profile=False)
+    report = runner.run(recipe, out, executor=inline.run)
+    facts = report.pruning
+    assert facts is not None
+    assert facts.chosen is not None
+    taken = facts.tried[facts.chosen]
+    assert taken.speedup >= 1.2
+    assert any(each.kept < each.sublayer.units for each in taken.sublayers)
+    assert "as fast as the whole model in 8 bits" in facts.reason
+    (captured,) = (out / ".octobert" / "store").glob("capture-*")
+    (pruned,) = (out / ".octobert" / "store").glob("prune-*")
+    sizes = [operators.initializer_bytes(ir.load(folder / "model.onnx")) for folder in (captured, pruned)]
+    assert sizes[1] < sizes[0]
+    for target in TARGETS:
+        packaged = out / target / "onnx" / "model.onnx"
+        assert packaged.read_bytes() == (captured / "model.onnx").read_bytes()
+        (answer,) = octobert.load(out / target)([("one text", "another text")])
+        assert 0.0 <= answer["score"] <= 1.0
+    assert "Pruning: heads and neurons" in (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("brief_times")
+def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(checkpoint, pairs, out: Path) -> None:
+    # Ten times is more than all heads and neurons take.
+    recipe = recipe_for(checkpoint("bert"), pairs, prune={"speedup": 10, "tokens": 1000})
+    report = runner.run(recipe, out, executor=inline.run)
+    facts = report.pruning
+    assert facts is not None
+    assert facts.chosen is None
+    assert facts.reason.startswith("left whole: ")
+    (captured,) = (out / ".octobert" / "store").glob("capture-*")
+    (pruned,) = (out / ".octobert" / "store").glob("prune-*")
+    assert (pruned / "model.onnx").read_bytes() == (captured / "model.onnx").read_bytes()
+    with pytest.raises(AccuracyError, match="pruning found no model that is as wanted; the whole model is packaged"):
+        run_command._check_criterion(report)
+
+
+def model_of(speedup: float, drop: float) -> PrunedModel:
+    return PrunedModel(speedup=speedup, loss=0.0, rows=10, metric=0.9 - drop, drop=drop, low=0.0, high=0.1, sublayers=())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected", "most"),
+    [
+        ({"speedup": 1.35}, 1.35, 1),
+        ({"max_drop": 0.02}, 1.4, 4),
+        ({"max_drop": 0.02, "speedup": 1.3}, 1.3, 1),
+        ({"max_drop": 0.02, "speedup": 2.0}, 1.4, 4),
+        ({"max_drop": 0.0}, None, 4),
+        ({"max_drop": 0.025, "relative": True}, 1.4, 4),
+    ],
+)
+def test_the_fastest_model_that_keeps_the_drop_is_found_with_few_trials(
+    settings: dict[str, Any], expected: float | None, most: int
+) -> None:
+    tried: list[float] = []
+
+    def attempt(speedup: float) -> PrunedModel:
+        tried.append(speedup)
+        return model_of(speedup, 0.05 * (speedup - 1))
+
+    best, models = _frontier.search(Prune(**settings), 0.9, attempt)
+    assert (None if best is None else best.speedup) == expected
+    assert len(tried) == len(models) <= most
+    assert [each.speedup for each in models] == sorted(tried)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"transforms": ["prune"]}, r"prune: a key of its own, not a transform; write prune: \{speedup: 1.3\}"),
+        ({"prepare": [{"prune": {"speedup": 1.3}}]}, r"prune: a key of its own, not a transform"),
+        ({"qat": {"epochs": 1}}, "prune and qat exclude each other: qat trains the checkpoint"),
+        ({"prune": {"speedup": 0.9}}, r"prune.speedup: input should be greater than 1"),
+        ({"prune": 1}, r"prune.speedup: input should be greater than 1"),
+        ({"prune": {"max_drop": -0.1}}, r"prune.max_drop: input should be greater than or equal to 0"),
+        ({"prune": {"speed": 2}}, "prune.speed: unknown key; "),
+        ({"choose": {}, "measure": True}, r"choose and prune exclude each other; let the search try it"),
+        ({"prune": {"target": "ort-gpu"}}, 'there is no target "ort-gpu"'),
+        ({"prune": {"target": "qnn"}}, "pruning times the kernels of a target, and this machine runs none of them"),
+        ({"task": "feature-extraction"}, "the task compares 8 bits with float only"),
+        ({"data": {"evaluate": "train", "tune": "train"}}, "the rows to search on are the evaluation rows"),
+    ],
+)
+def test_what_cannot_be_pruned_is_said_before_anything_runs(checkpoint, pairs, changes: dict[str, Any], sentence: str) -> None:
+    plain = {"model": str(checkpoint("bert")), "task": "text-classification", "measure": False, "prune": 1.2, **changes}
+    plain["data"] = {"source": str(pairs), **changes.get("data", {})}
+    with pytest.raises(OctobertError, match=sentence):
+        steps_of(parse(plain))
