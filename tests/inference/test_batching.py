@@ -153,7 +153,7 @@ def test_batches_of_a_staircase_are_the_cheapest(seed: int) -> None:
         whole = 0.0
         for part in (order[a:b] for a, b in itertools.pairwise(edges)):
             own = steps(len(part), lengths[part[0]])
-            padded = [steps(len(part), n) for n in (16, 32, 48, 64) if lengths[part[0]] < n <= lengths[part[0]] + 32]
+            padded = [steps(len(part), n) for n in (16, 32, 48, 64) if lengths[part[0]] < n <= lengths[part[0]] + 15]
             whole += min([own, *(ms for ms in padded if ms * 1.05 < own)])
         every.append(whole)
     assert sum(steps(*batch.shape) for batch in batches) == pytest.approx(min(every), rel=1e-12)
@@ -164,7 +164,7 @@ def test_one_text_is_padded_to_the_end_of_its_step_where_that_is_faster_beyond_n
     assert cost.margin == cost_model._LEAST_MARGIN
     for length in range(1, 129):
         (batch,) = make_batches([length], cost, max_length=128)
-        best = min(range(length, min(length + 32, 128) + 1), key=lambda n: steps(1, n))
+        best = min(range(length, min(length + 15, 128) + 1), key=lambda n: steps(1, n))
         # A step is 1.5 ms at the most, which is less than the margin from 43.8 ms on: never, up to 128 tokens.
         expected = best if steps(1, best) * (1 + cost.margin) < steps(1, length) else length
         assert batch.length == expected, length
@@ -179,7 +179,23 @@ def test_nothing_is_padded_without_steps(monkeypatch) -> None:
     cost = measure_cost_model(
         Clockwork(monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length, prepares_shapes=False), 128
     )
-    assert cost.lengths
+    assert cost.lengths == ()
+    assert len(cost.tokens) > 20
+    assert all(make_batches([n], cost, max_length=128)[0].length == n for n in range(1, 129))
+
+
+def test_a_step_that_is_not_there_any_more_is_not_used(monkeypatch) -> None:
+    """The machine was slower for a while: one length looked slow, but not in the rounds that confirm it."""
+    runs: dict[tuple[int, int], int] = {}
+
+    def ms(rows: int, length: int) -> float:
+        runs[rows, length] = runs.get((rows, length), 0) + 1
+        slow = length % 16 == 8 and runs[rows, length] <= 1 + cost_model._LEAST_REPEATS
+        return (2.0 + 0.1 * rows * length) * (1.5 if slow else 1.0)
+
+    monkeypatch.setattr(cost_model, "_MOST_REPEATS", cost_model._LEAST_REPEATS)
+    cost = measure_cost_model(Clockwork(monkeypatch, ms, prepares_shapes=False), 128)
+    assert cost.lengths == ()
     assert all(make_batches([n], cost, max_length=128)[0].length == n for n in range(1, 129))
 
 
@@ -270,7 +286,7 @@ def test_other_weights_of_the_same_shape_share_it(finished, tmp_path: Path, monk
         again = Opened(**{**vars(model), "manifest": other})
         assert again.shape_facts == model.shape_facts
         fewer = plan.model_copy(update={"decisions": tuple(d.model_copy(update={"quantizer": None}) for d in plan.decisions)})
-        sizes = {name: size + 64 for name, size in model.manifest.sizes.items()}
+        sizes = {name: size + 8192 for name, size in model.manifest.sizes.items()}
         layers = model.manifest.model.sizes.model_copy(update={"layers": 5})
         for update in ({"plan": fewer}, {"sizes": sizes}, {"model": model.manifest.model.model_copy(update={"sizes": layers})}):
             changed = Opened(**{**vars(model), "manifest": model.manifest.model_copy(update=update)})

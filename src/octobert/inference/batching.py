@@ -18,7 +18,7 @@ import numpy as np
 from octobert.core.session import Feeds, Session
 from octobert.core.settings import MAX_RUN_TOKENS
 from octobert.data.tokenization import Encoded, feeds_of
-from octobert.inference.cost_model import CostModel, default_cost_model
+from octobert.inference.cost_model import BLOCK, CostModel, default_cost_model
 
 MAX_ROWS = 64
 # Most numbers of one output of a batch: 128 MiB of float32. Only outputs over a vocabulary come near.
@@ -28,8 +28,6 @@ _COUNTS = np.arange(1, MAX_ROWS + 1)
 # pays.
 _SHARED_COUNTS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MAX_ROWS])
 _LENGTH_MULTIPLE = 8
-# Most tokens of padding that a step of the measured times can be worth: two of the widest blocks of kernels.
-_FARTHEST = 32
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _ways(cost: CostModel, max_length: int, exact: int) -> list[tuple[int, np.nd
     own = cost.batch_ms(_COUNTS, exact)
     found = {exact: own}
     for length in cost.lengths:
-        if exact < length <= min(exact + _FARTHEST, max_length):
+        if exact < length <= min(exact + BLOCK - 1, max_length):
             padded = cost.batch_ms(_COUNTS, length)
             pays = padded * (1 + cost.margin) < own
             if pays.any():

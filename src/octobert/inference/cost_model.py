@@ -2,7 +2,7 @@
 
 The time does not grow evenly with the length: kernels work on blocks of 8 or 16 tokens, so that 53 tokens can take longer
 than 64. A cost model is a measured curve with points on both sides of such steps. It is measured once for a machine, a setting
-and a shape of model, in at most about two and a half seconds, and stored in the user's cache folder. Batching uses it to decide
+and a shape of model, in at most about five seconds, and stored in the user's cache folder. Batching uses it to decide
 which rows run together and to which length they are padded.
 """
 
@@ -12,7 +12,7 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ _COARSE = ((1, 8), (1, 32), (1, _WIDTH), (4, _WIDTH), (16, _WIDTH), (1, _LONG))
 _BLOCKS = ((16, range(0, 129, 16)), (8, range(8, 129, 16)), (16, range(144, 257, 16)), (32, range(288, 513, 32)))
 # Numbers of timed runs of each shape; the least counts, because other programs only ever add time.
 _LEAST_REPEATS, _MOST_REPEATS, _SECONDS = 3, 9, 2.5
+# Then, for as long again, every step that seems to be worth padding is timed once more, the lengths of a block in turn. It
+# counts if the padded row was faster in all of these rounds but one.
+BLOCK, _ROUNDS = 16, 5
 # A model that takes less at 64 tokens spends its time on overhead, which has no steps.
 _OVERHEAD_MS = 1.0
 # Least gain for which a row is padded. Single runs of one shape differ by 1 to 2 % on a quiet machine.
@@ -92,13 +95,14 @@ def default_cost_model(session: Session) -> CostModel:
     return CostModel(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=1 / 4096, new_shape_ms=new_shape_ms)
 
 
-def measure_cost_model(session: Session, max_length: int) -> CostModel:
-    """Time a session on up to about seventy shapes, for at most about two and a half seconds.
+def measure_cost_model(session: Session, max_length: int, *, clock: Callable[[], float] | None = None) -> CostModel:
+    """Time a session on up to about seventy shapes, for at most about five seconds.
 
     Args:
         max_length: most tokens that a row may have.
+        clock: in seconds. Default: `time.perf_counter`.
     """
-    timed = _Timed(session)
+    timed = _Timed(session, clock or time.perf_counter)
     for rows, width in _COARSE:
         timed.add([(rows, min(width, max_length))])
         if timed.seconds > _SECONDS and len(timed.ms) > 1:
@@ -116,13 +120,28 @@ def measure_cost_model(session: Session, max_length: int) -> CostModel:
             lengths += [length for _, length in shapes if length % block == 0]
         timed.repeat()
     noise = timed.noise()
-    update = {
-        # The very first inference also reads the weights, so it does not count.
-        "new_shape_ms": timed.new_shape_ms if session.prepares_shapes else 0.0,
-        "lengths": tuple(sorted({*lengths})) if noise <= _BUSY else (),
-        "margin": max(_LEAST_MARGIN, 2 * noise),
-    }
-    return _fitted(timed.least()).model_copy(update=update)
+    margin, least = max(_LEAST_MARGIN, 2 * noise), timed.least()
+    confirmed = _confirmed(timed, lengths, margin) if noise <= _BUSY else []
+    for end, shorter in confirmed:
+        # What was not confirmed is taken as level with the end of its block.
+        least |= {(1, n): min(least[1, n], least[1, end]) for n in timed.singles(end) if n not in shorter}
+    # The very first inference also reads the weights, so it does not count.
+    new_shape_ms = timed.new_shape_ms if session.prepares_shapes else 0.0
+    update = {"new_shape_ms": new_shape_ms, "lengths": tuple(end for end, shorter in confirmed if shorter), "margin": margin}
+    return _fitted(least).model_copy(update=update)
+
+
+def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:
+    """The ends of blocks, ascending, and the shorter lengths in the block that take longer, confirmed in further rounds."""
+    least, confirmed, began = timed.least(), {end: set[int]() for end in sorted(ends)}, timed.seconds
+    gains = {end: max((least[1, n] for n in timed.singles(end)), default=0.0) / least[1, end] for end in confirmed}
+    for end in sorted(gains, key=lambda end: -gains[end]):
+        block = [n for n in timed.singles(end) if least[1, n] > least[1, end] * (1 + margin)]
+        round_s = sum(least[1, n] for n in (*block, end)) / 1e3
+        if block and timed.seconds + _ROUNDS * round_s - began <= _SECONDS:
+            rounds = [timed.padded_round(block, end) for _ in range(_ROUNDS)]
+            confirmed[end] = {n for n in block if sorted(ms[n] / ms[end] for ms in rounds)[1] > 1 + margin}
+    return list(confirmed.items())
 
 
 class _Timed:
@@ -130,17 +149,18 @@ class _Timed:
 
     Args:
         session: that is timed.
+        clock: in seconds.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._started = session, time.perf_counter()
+    def __init__(self, session: Session, clock: Callable[[], float]) -> None:
+        self._session, self._clock, self._started = session, clock, clock()
         self.ms: dict[tuple[int, int], list[float]] = {}
         self._first: list[float] = []
 
     @property
     def seconds(self) -> float:
         """Since the beginning."""
-        return time.perf_counter() - self._started
+        return self._clock() - self._started
 
     @property
     def new_shape_ms(self) -> float:
@@ -167,6 +187,15 @@ class _Timed:
             for shape, own in self.ms.items():
                 own.append(self._run(shape))
 
+    def singles(self, end: int) -> list[int]:
+        """The timed lengths of a single row in the block that ends with one."""
+        return [length for rows, length in self.ms if rows == 1 and end - BLOCK < length < end]
+
+    def padded_round(self, block: Sequence[int], end: int) -> dict[int, float]:
+        """Milliseconds of single rows of some lengths, and of one that is padded to the end of the block, in turn."""
+        ms = {length: self._run((1, length)) for length in block}
+        return ms | {end: self._run((1, end), real=block[0])}
+
     def least(self) -> dict[tuple[int, int], float]:
         """Milliseconds of the fastest run of each shape."""
         return {shape: min(own) for shape, own in self.ms.items()}
@@ -175,12 +204,14 @@ class _Timed:
         """How much the second fastest run of a shape takes longer than its fastest, as a part of that; the median."""
         return float(statistics.median(sorted(own)[1] / max(min(own), 1e-9) - 1 for own in self.ms.values()))
 
-    def _run(self, shape: tuple[int, int]) -> float:
+    def _run(self, shape: tuple[int, int], real: int | None = None) -> float:
         ids = np.zeros(shape, dtype=np.int64)
-        feeds: Feeds = {"input_ids": ids, "attention_mask": ids + 1, "token_type_ids": ids}
-        started = time.perf_counter()
+        mask = ids.copy()
+        mask[:, :real] = 1
+        feeds: Feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids}
+        started = self._clock()
         self._session.run(feeds)
-        return 1e3 * (time.perf_counter() - started)
+        return 1e3 * (self._clock() - started)
 
 
 def _fitted(least: dict[tuple[int, int], float]) -> CostModel:

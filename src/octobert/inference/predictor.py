@@ -49,7 +49,7 @@ class Predictor:
     Args:
         model: a package, `OUT/<target>`; or what `inference.opened` makes of a model file.
         goal: `latency` gives one inference all cores. `throughput` runs one inference per core. The first use of a shape of
-            model on a machine takes up to about two and a half seconds longer, to measure the time by length: which rows are
+            model on a machine takes up to about five seconds longer, to measure the time by length: which rows are
             best run together, and whether a padded text is faster. Settings that `octobert tune` stored for the goal on this
             machine are used.
         streams: inferences that run at the same time; 0 leaves the number to the goal.
