@@ -210,7 +210,7 @@ def test_nothing_is_padded_by_what_a_busy_machine_measured(monkeypatch) -> None:
 def test_measuring_takes_little_time(monkeypatch, ms: float) -> None:
     session = Clockwork(monkeypatch, lambda rows, length: ms * rows * length / 64)
     measure_cost_model(session, 512)
-    # A model of 2 s is run at two shapes, of 0.25 s and 1 s, four times each.
+    # A model of 2 s is run at two shapes, of 0.25 s and 2 s, four times each.
     assert session.seconds <= max(2 * cost_model._SECONDS, 5 * ms / 1e3)
 
 

@@ -25,9 +25,9 @@ from octobert.core.session import Feeds, Session
 from octobert.inference.tuned_file import machine_id
 
 # Shapes that are timed first, as (rows, tokens of a row): small ones for the constant cost of an inference, full ones, and one
-# long row for the time of attention.
+# long row for the time of attention. Shapes take turns, because OpenVINO is faster at the shape that it ran last.
 _WIDTH, _LONG = 64, 384
-_COARSE = ((1, 8), (1, 32), (1, _WIDTH), (4, _WIDTH), (16, _WIDTH), (1, _LONG))
+_COARSE = (((1, 8), (1, _WIDTH)), ((1, 32), (4, _WIDTH)), ((16, _WIDTH), (1, _LONG)))
 # Then single rows at multiples of the blocks of kernels, and one token before and beyond. AMX has tiles of 16 rows; vector
 # kernels have blocks of 4, 6, 8 or 16. Each entry is timed if it fits into the time that is left.
 _BLOCKS = ((16, range(0, 129, 16)), (8, range(8, 129, 16)), (16, range(144, 257, 16)), (32, range(288, 513, 32)))
@@ -103,21 +103,21 @@ def measure_cost_model(session: Session, max_length: int, *, clock: Callable[[],
         clock: in seconds. Default: `time.perf_counter`.
     """
     timed = _Timed(session, clock or time.perf_counter)
-    for rows, width in _COARSE:
-        timed.add([(rows, min(width, max_length))])
+    for shapes in _COARSE:
+        timed.add([(rows, min(width, max_length)) for rows, width in shapes])
         if timed.seconds > _SECONDS and len(timed.ms) > 1:
             break
     lengths: list[int] = []
     base = _fitted(timed.least())
     if timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS and timed.noise() <= _BUSY:
         for block, ends in _BLOCKS:
-            shapes = [(1, length) for end in ends for length in (end - 1, end, end + 1) if 0 < length <= max_length]
-            new = [shape for shape in shapes if shape not in timed.ms]
+            lengths_of = [length for end in ends for length in (end - 1, end, end + 1) if 0 < length <= max_length]
+            new = [(1, length) for length in lengths_of if (1, length) not in timed.ms]
             ms = sum(float(base.batch_ms(np.ones(1), length)[0]) for _, length in new) * (1 + _LEAST_REPEATS)
             if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > _SECONDS:
                 break
             timed.add(new)
-            lengths += [length for _, length in shapes if length % block == 0]
+            lengths += [length for length in lengths_of if length % block == 0]
         timed.repeat()
     noise = timed.noise()
     margin, least = max(_LEAST_MARGIN, 2 * noise), timed.least()
@@ -170,7 +170,7 @@ class _Timed:
 
     def add(self, shapes: Sequence[tuple[int, int]]) -> None:
         """Time new shapes, in turn."""
-        new = [shape for shape in shapes if shape not in self.ms]
+        new = [shape for shape in dict.fromkeys(shapes) if shape not in self.ms]
         for shape in new:
             self._first.append(self._run(shape))
             self.ms[shape] = []
