@@ -310,14 +310,17 @@ def test_options_of_weights_change_weights_alone(bert_sites, bert_ranges, method
         assert changed[site] == expected, site.kind
 
 
-def test_q_and_k_are_like_any_other_activation_where_products_saturate(bert_sites, bert_ranges) -> None:
+def test_q_and_k_stay_float_where_products_saturate(bert_sites, bert_ranges) -> None:
     """OpenVINO multiplies symmetric Q and K in integers, with no weight to take a bit from; asymmetric ones in float."""
     kinds = {}
-    for reduced in ("auto", False, True):
-        plan = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=reduced)
+    for reduced, placement in (("auto", "auto"), (False, "auto"), (True, "auto"), (True, "matmul-scores")):
+        plan = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=reduced, placement=placement)
         capability.check(plan, capabilities("openvino-cpu"))
-        kinds[reduced] = {(q.dtype, q.symmetric) for s, q in plan.quantized if s.role in ("scores.query", "scores.key")}
-    assert kinds == {"auto": {("int8", True)}, False: {("int8", True)}, True: {("uint8", False)}}
+        of = [d for d in plan.decisions if d.site.role in ("scores.query", "scores.key")]
+        kinds[reduced, placement] = {(d.quantizer.dtype, d.quantizer.symmetric) if d.quantizer else d.reason for d in of}
+    why = "without integer units symmetric Q and K saturate, and a float product is faster than one behind quantizers"
+    named = {(True, "auto"): {why}, (True, "matmul-scores"): {("uint8", False)}}
+    assert kinds == {("auto", "auto"): {("int8", True)}, (False, "auto"): {("int8", True)}, **named}
     asked = plan_of(bert_sites, bert_ranges, "openvino-cpu", reduce_range=True, activations="int8", symmetric=True)
     assert {(q.dtype, q.symmetric) for s, q in asked.quantized if not s.is_weight} == {("int8", True)}
 

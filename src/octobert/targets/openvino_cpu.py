@@ -2,8 +2,9 @@
 
 Its low-precision transformations accept Q/DQ of any 8-bit type on the inputs of matrix products. The attention kernel takes
 Q and K in 8 bits if they are symmetric, and is slower with 8-bit probabilities. Without VNNI the product of symmetric Q and
-K saturates; asymmetric ones are multiplied in float. The float operators run in float32, or with `float_parts` in bfloat16 or
-float16 where the CPU has units for it. In bfloat16 the file stays float32: the runtime converts it when it opens it.
+K saturates, and asymmetric ones are multiplied in float: there Q and K are not quantized. The float operators run in float32,
+or with `float_parts` in bfloat16 or float16 where the CPU has units for it. In bfloat16 the file stays float32: the runtime
+converts it when it opens it.
 """
 
 from pathlib import Path
