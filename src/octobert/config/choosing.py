@@ -122,7 +122,7 @@ class Choose(_Judged):
         ties: Figures that decide between models that are equally good within the noise, the most important one first.
         minutes: Time limit of the search. The final measurement of the chosen model comes on top.
         vary: Recipe keys that may be varied, such as `calibrate`. Default: all that the plugins list and the recipe does not
-            set.
+            set. `prune` takes minutes and is tried where it is named: the best model is pruned within the limit on its drop.
         tune: Also search for the fastest options of the runtime for the chosen model.
     """
 

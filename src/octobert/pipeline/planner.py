@@ -167,7 +167,7 @@ def _data(facts: RunFacts) -> Step:
             evaluate=_nameless(settings.evaluate),
             tune=_nameless(settings.tune) if places.tune is not None else None,
             finetune=_nameless(settings.finetune) if places.train is not None else None,
-            fitting=_fitting(facts.recipe.prune),
+            fitting=_fitting(facts.recipe),
             functions={part: places.functions[place] for part, place in parts.items() if place and place in places.functions},
             preprocess=facts.preprocess,
             allow_leakage=settings.allow_leakage,
@@ -175,8 +175,10 @@ def _data(facts: RunFacts) -> Step:
     )
 
 
-def _fitting(settings: Prune | None) -> int | None:
+def _fitting(recipe: Recipe) -> int | None:
     """Rows that pruning may fit weights to: more than their tokens are worth, as their lengths are not known yet."""
+    searched = recipe.choose is not None and "prune" in (recipe.choose.vary or ())
+    settings = recipe.prune or (Prune() if searched else None)
     if settings is None:
         return None
     # With training, all rows unless it says how many.

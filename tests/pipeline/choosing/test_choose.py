@@ -14,8 +14,9 @@ from tests.pipeline.choosing.tables import DROP_NOISE, REFERENCE, Table, Truth, 
 def search(monkeypatch):
     """Run a search over a table: first variants, what is faster than each, what is nearer to float than each."""
 
-    def run(truths, first, faster=None, nearer=None, seed=0, targets=None, **settings):
-        faster, nearer = faster or {}, nearer or {}
+    def run(truths, first, faster=None, nearer=None, seed=0, targets=None, pruned=None, **settings):
+        faster, nearer, pruned = faster or {}, nearer or {}, pruned or {}
+        monkeypatch.setattr(module.space, "pruned", lambda _, v: variant(pruned[v.name]) if v.name in pruned else None)
         monkeypatch.setattr(module.space, "first", lambda _: [REFERENCE, *map(variant, first)])
         monkeypatch.setattr(module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())])
         monkeypatch.setattr(module.space, "nearer", lambda _, v, minutes: [variant(n) for n in nearer.get(v.name, ())])
@@ -90,6 +91,13 @@ def test_a_search_without_time_still_gives_the_first_model_that_keeps_the_limits
     truths = {"a int8": Truth(0.3, 0.0), "b int8": Truth(0.5, 0.0)}
     found, _, _ = search(truths, list(truths), minutes=0.01)
     assert found[0].state == "chosen"
+
+
+@pytest.mark.parametrize(("drop", "winner"), [(0.005, "a int8 pruned"), (0.05, "a int8")])
+def test_the_best_model_is_pruned_last_and_taken_where_it_keeps_the_limit(search, drop: float, winner: str) -> None:
+    truths = {"a int8": Truth(0.4, 0.0), "b int8": Truth(0.6, 0.0), "a int8 pruned": Truth(0.3, drop)}
+    found, _, _ = search(truths, ["a int8", "b int8"], pruned={"a int8": "a int8 pruned"})
+    assert (found[0].variant.name, found[0].state) == (winner, "chosen")
 
 
 def test_size_is_a_goal(search) -> None:

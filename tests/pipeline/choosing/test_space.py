@@ -9,6 +9,7 @@ import pytest
 
 from octobert import targets
 from octobert.config.loading import options_of, parse
+from octobert.config.pruning import Prune
 from octobert.config.recipe import Recipe
 from octobert.core import capability
 from octobert.core.axes import Axis
@@ -262,3 +263,14 @@ def test_types_of_floats_follow_the_device() -> None:
     assert problems == {"float32": None, "bfloat16": None, "float16": "no float16 here"}
     assert runtimes.float_problems(targets.load("ort-cpu").CAPABILITIES) == {"float32": None}
     assert set(runtimes.float_problems(targets.load("tensorrt").CAPABILITIES)) == {"float16", "bfloat16", "float32"}
+
+
+def test_a_model_is_pruned_only_where_vary_names_it() -> None:
+    asked = recipe(choose={"vary": ["prune"], "limits": {"max_drop": 0.02}})
+    began = start(asked)
+    made = space.pruned(asked, began)
+    assert made is not None
+    assert space.recipe_of(asked, made).prune == Prune(max_drop=0.02)
+    assert space.pruned(asked, made) is None
+    assert space.pruned(recipe(), start(recipe())) is None
+    assert space.pruned(asked, start(asked, space.first(asked)[0].name)) is None

@@ -164,6 +164,22 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     return variant_of(recipe, _with_target(variant, {"accuracy": criterion.model_dump(mode="json", exclude_defaults=True)}))
 
 
+def pruned(recipe: Recipe, variant: Variant) -> Variant | None:
+    """Return the variant of a pruned model, where `choose.vary` names `prune`: it costs minutes, so nobody gets it unasked.
+
+    Returns:
+        None also where the variant is pruned, is the float model, or no limit is on a drop of the main metric.
+    """
+    named = recipe.choose is not None and "prune" in (recipe.choose.vary or ())
+    limit = next((each for each in recipe.choose.limits if each.of == "metric"), None) if recipe.choose is not None else None
+    if not named or limit is None or limit.max_drop is None or "prune" in variant.changes:
+        return None
+    if _method(as_plain(recipe_of(recipe, variant))) == FLOAT:
+        return None
+    settings = {"max_drop": limit.max_drop, "relative": limit.relative}
+    return variant_of(recipe, _with_target(variant, {"prune": settings}))
+
+
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of sites that any variant needs ranges of, so that one pass over the calibration rows serves all."""
     starts = first(recipe)
@@ -296,7 +312,7 @@ def _check_vary(recipe: Recipe) -> None:
         return
     free = recipe.model_copy(update={"choose": None})
     starts = [variant for variant, _ in _beginnings(free)]
-    known = sorted({"quantize", "accuracy", *(axis.key for start in starts for axis in axes_of(free, start))})
+    known = sorted({"quantize", "accuracy", "prune", *(axis.key for start in starts for axis in axes_of(free, start))})
     for each in recipe.choose.vary:
         if not any(key == each or key.startswith(f"{each}.") for key in known):
             raise RecipeError(
