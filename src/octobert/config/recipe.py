@@ -198,8 +198,9 @@ class Recipe(FrozenModel):
             changes.
         targets: The targets to write models for.
         shape: Input shape for targets with static shapes. Default: one row of the task's `max_length`.
-        format: Quantized products between Quantize/DequantizeLinear (`qdq`), or as integer operators (`qoperator`), for targets
-            that take both.
+        format: Quantized products between Quantize/DequantizeLinear (`qdq`), or as integer operators with their biases
+            (`qoperator`), for targets that take both; `auto` takes integer operators where the target computes all products of
+            the plan that way.
         opset: ONNX opset of the written files, 13 to 25. Default: the least that the model needs, 18 for most.
         session: Target → how its models are opened: `options` of the runtime and of its `provider`. They are used in the whole
             run, for the float baseline on the same target too, and recorded in the package. They take the place of tuned
@@ -250,7 +251,7 @@ class Recipe(FrozenModel):
     strict: bool = True
     targets: Annotated[tuple[str, ...], PluginOf("targets")] = Field(default=("ort-cpu",), min_length=1)
     shape: StaticShape | None = None
-    format: Literal["qdq", "qoperator"] = "qdq"
+    format: Literal["auto", "qdq", "qoperator"] = "auto"
     opset: int | None = Field(default=None, ge=13, le=25)
     session: dict[str, SessionEntries] = Field(default_factory=dict)
     token_states: bool = True

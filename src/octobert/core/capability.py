@@ -49,7 +49,7 @@ class Capabilities(FrozenModel):
         int32_bias: the target accepts int32 biases behind DequantizeLinear, which other tools write.
         integer_operators: operators that run in integers if all their inputs are quantized.
         whole_graph: the device computes in integers only; other operators fall back to slower units.
-        qoperator: the target also takes products as integer operators (`graph.passes.qoperator`), not only Q/DQ.
+        qoperator: the target also takes products as integer operators (`graph.passes.qoperator`), which it runs faster.
         first_token: the last layer may compute the first token only, where the head reads no other token.
         fast_norms: largest number of cores at which norms are rewritten to vectorized operators (`graph.passes.norms`).
         lowest_constant: lowest constant of a mask that the target can represent.

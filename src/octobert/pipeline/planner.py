@@ -343,7 +343,7 @@ def _form(facts: RunFacts, target: str) -> export.Options:
         token_states=recipe.token_states,
         shape=facts.shape(capabilities),
         opset=recipe.opset,
-        qoperator=recipe.format == "qoperator",
+        format=recipe.format,
     )
 
 

@@ -45,7 +45,7 @@ def _section(target: Capabilities) -> str:
         ("shapes", _SHAPES[target.shapes]),
         ("last layer", "first token only, if the head reads no other" if target.first_token else "all tokens"),
         ("norms", f"InstanceNormalization on machines with up to {target.fast_norms} cores" if target.fast_norms else ""),
-        ("format", "Q/DQ or integer operators (qoperator)" if target.qoperator else "Q/DQ"),
+        ("format", "integer operators (qoperator) or Q/DQ" if target.qoperator else "Q/DQ"),
         ("opset", f"{target.opset[0]} to {target.opset[1]}"),
         ("further operator domains", ", ".join(target.domains)),
         ("operators that are refused", ", ".join(target.refuses)),

@@ -14,15 +14,16 @@ from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.session import ExportOptions, SessionOptions, WrittenOpset
 from octobert.data.tokenization import feeds_of
-from octobert.graph import operators, parity, qdq
+from octobert.graph import operators, parity, qdq, sites
 from octobert.graph.passes import qoperator
 from octobert.inspection import linter
 from octobert.inspection.profilers import ort as profiler
 from octobert.pipeline import planner
-from octobert.quantization.methods import dynamic
+from octobert.pipeline.stages import export
+from octobert.quantization.methods import dynamic, static
 from octobert.targets import ort_cpu
 from tests.support.checkpoints import exact_options
-from tests.support.graphs import capabilities, encoded, plan_for
+from tests.support.graphs import capabilities, encoded, plan_for, ranges_for
 
 # ONNX Runtime runs the same operators in both forms; only the order of float sums may differ.
 SAME = 1e-5
@@ -83,7 +84,6 @@ def test_the_target_writes_it_and_the_inspector_sees_integers(captured, tmp_path
 
 def test_dynamic_activations_are_integer_operators_already(captured) -> None:
     from octobert.core.ranges import Provenance, Ranges
-    from octobert.graph import sites
 
     got = captured("bert", "sequence-classification")
     model = got.model.clone()
@@ -106,11 +106,44 @@ def test_sixteen_bits_have_no_such_operators(captured, tmp_path: Path) -> None:
         qoperator.rewrite_(model)
 
 
+def test_ort_cpu_gets_integer_operators_with_their_biases_by_default(finished) -> None:
+    counts = {
+        target: Counter(node.op_type for node in ir.load(finished[1] / target / "onnx" / "model_quantized.onnx").graph)
+        for target in ("ort-cpu", "openvino-cpu")
+    }
+    assert counts["ort-cpu"]["MatMulIntegerToFloat"] == 12
+    assert counts["ort-cpu"]["DequantizeLinear"] == 0
+    assert counts["openvino-cpu"]["DequantizeLinear"] > 0
+    assert counts["openvino-cpu"]["MatMulIntegerToFloat"] == 0
+    graph = ir.load(finished[1] / "ort-cpu" / "onnx" / "model_quantized.onnx").graph
+    assert all(len(node.inputs) == 7 for node in graph if node.op_type == "MatMulIntegerToFloat")
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "taken"),
+    [
+        ("ort-cpu", {}, True),
+        ("ort-cpu", {"placement": "matmul-attention"}, True),
+        ("openvino-cpu", {}, False),
+        # In float on ONNX Runtime: these files are for other runtimes.
+        ("ort-cpu", {"placement": "qdqbert"}, False),
+        ("ort-cpu", {"activations": "int8"}, False),
+        ("ort-cpu", {"activations": "uint16"}, False),
+        ("ort-cpu", {"float_parts": "float16"}, False),
+    ],
+)
+def test_auto_takes_them_where_all_products_are_computed_so(captured, target: str, options, taken: bool) -> None:
+    bert, table = captured("bert"), capabilities(target)
+    placed = sites.find_sites(bert.model.graph, bert.family)
+    plan = static.plan(placed, ranges_for(placed), table, exact_options(static, **options))
+    assert export.takes_integer_operators(plan, table) == taken
+
+
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
         ({"targets": ["openvino-cpu"], "format": "qoperator"}, "the target openvino-cpu takes quantized products as Q/DQ only"),
-        ({"targets": ["ort-cpu"], "format": "onnx"}, "format: input should be 'qdq' or 'qoperator'"),
+        ({"targets": ["ort-cpu"], "format": "onnx"}, "format: input should be 'auto', 'qdq' or 'qoperator'"),
     ],
 )
 def test_formats_that_cannot_be(finished, keys: dict[str, object], text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -13,7 +14,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators
-from octobert.graph.passes import first_token, norms, opset
+from octobert.graph.passes import first_token, norms, opset, qoperator
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
@@ -33,7 +34,7 @@ class Options(FrozenModel):
             operators that are fused here, never have them.
         shape: of targets that want it fixed.
         opset: of the ONNX file; None for that of the quantized graph.
-        qoperator: products are integer operators in the file, not Q/DQ.
+        format: products are integer operators in the file (`qoperator`), Q/DQ, or what the target runs faster (`auto`).
     """
 
     target: str
@@ -41,7 +42,7 @@ class Options(FrozenModel):
     token_states: bool
     shape: StaticShape | None
     opset: int | None = None
-    qoperator: bool = False
+    format: Literal["auto", "qdq", "qoperator"] = "auto"
 
 
 def run(context: Context[Inputs, Options]) -> Summary:
@@ -76,8 +77,12 @@ def write(plan: QuantPlan, written: Path, options: Options, folder: Path) -> Sum
     wanted = WrittenOpset.model_validate({"opset": options.opset, **holds}) if options.opset is not None else None
     # Other types are a matter of how the file is opened.
     parts = plan.float_parts if plan.float_parts in capabilities.float_parts else "float32"
-    qoperator = options.qoperator and bool(plan.quantized)
-    form = ExportOptions(shape=options.shape, float_parts=parts, opset=wanted, qoperator=qoperator)
+    as_integers = {
+        "qdq": False,
+        "qoperator": bool(plan.quantized),
+        "auto": takes_integer_operators(plan, capabilities) and qoperator.count(model) > 0,
+    }[options.format]
+    form = ExportOptions(shape=options.shape, float_parts=parts, opset=wanted, qoperator=as_integers)
     target.export(written, folder, form)
     shutil.rmtree(rewriting, ignore_errors=True)
     opened = target.model_file(folder)
@@ -95,3 +100,9 @@ def is_for_it_alone(plan: QuantPlan, capabilities: Capabilities) -> bool:
     """Whether a plan is for this target alone: what it quantizes and the target computes in float is for another runtime."""
     taken = all(d.site.role in capabilities.roles for d in plan.decisions if d.quantizer is not None)
     return taken and plan.float_parts == "float32"
+
+
+def takes_integer_operators(plan: QuantPlan, capabilities: Capabilities) -> bool:
+    """Whether a target takes integer operators, and computes all that a plan quantizes in integers."""
+    activations = {(q.dtype, q.symmetric) for site, q in plan.quantized if not site.is_weight and not q.dynamic}
+    return capabilities.qoperator and is_for_it_alone(plan, capabilities) and activations <= set(capabilities.activations)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from octobert.core.axes import Axis, Effect, Form, Offer
+from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
 from octobert.core.frozen import FrozenModel
@@ -186,9 +186,8 @@ def _with_shared_qkv(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
-    """Return one form; placements, float types and forms of products to vary."""
+    """Return one form; placements and float types to vary."""
     axes = [*_common.weight_axes("static"), *_placement_axes(options, capabilities)]
-    both: tuple[Effect, ...] = ("numbers", "time")
     # Gains: MiniLM, one thread, AVX512-VNNI and bf16 units, fastest of 42 to 141 interleaved runs (2026-11-22).
     used = _common.float_parts(options.float_parts, capabilities)
     kinds = tuple(kind for kind, why in problems.items() if why is None and kind != used)
@@ -196,11 +195,11 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
         # bfloat16 in OpenVINO, two runs: 0.98 and 1.04 at 128 tokens, 0.87 and 1.05 at 256, 1.07 and 1.12 at 512, where
         # attention takes more of the time.
         names = tuple(f"{SHORT[kind]} parts" for kind in kinds)
-        axes.append(Axis(key=f"{WHERE}.float_parts", values=kinds, names=names, changes=both, again="quantize", gain=1.15))
-    if capabilities.qoperator:
-        # 1.10 at 128 tokens.
-        forms = ("qoperator", "qdq")
-        axes.append(Axis(key="format", values=forms, names=forms, changes=both, again="export", gain=1.1))
+        axes.append(
+            Axis(
+                key=f"{WHERE}.float_parts", values=kinds, names=names, changes=("numbers", "time"), again="quantize", gain=1.15
+            )
+        )
     return Offer(
         forms=(Form(precision="int8"),), axes=tuple(axes), varies=("transforms", "calibrate", "corrections"), falls_back=True
     )

@@ -140,7 +140,7 @@ def file_format(draft: Draft, node: Node) -> None:
     elif node.text.lower() == "qoperator":
         draft.formats.append(node)
     elif node.text.lower() == "qdq":
-        node.not_needed("files have Q/DQ unless the recipe says otherwise")
+        node.not_needed("each target gets the form that it runs fastest")
     else:
         node.refused("formats are QDQ and QOperator; QDQ is taken")
 
