@@ -13,6 +13,7 @@ from octobert.cli import run as run_command
 from octobert.config.loading import parse
 from octobert.config.pruning import Prune
 from octobert.core.errors import AccuracyError, OctobertError
+from octobert.core.evidence import Evidence
 from octobert.core.pruning import PrunedModel
 from octobert.evaluation import level_times
 from octobert.graph import operators
@@ -20,6 +21,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import _frontier
+from octobert.report import pruned as pruned_words
 from tests.support.runs import FAST
 
 TARGETS = ("ort-cpu", "openvino-cpu")
@@ -60,7 +62,14 @@ def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(ch
 
 @pytest.mark.usefixtures("brief_times")
 def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(checkpoint, pairs, out: Path) -> None:
-    recipe = recipe_for(checkpoint("bert"), pairs, targets=TARGETS, measure=True, baselines=[], benchmark=FAST, profile=False)
+    recover = {"epochs": 2, "learning_rate": 1e-3}
+    changes = {
+        "baselines": [],
+        "benchmark": FAST,
+        "profile": False,
+        "prune": {"speedup": 1.2, "tokens": 1000, "recover": recover},
+    }
+    recipe = recipe_for(checkpoint("bert"), pairs, targets=TARGETS, measure=True, **changes)
     report = runner.run(recipe, out, executor=inline.run)
     facts = report.pruning
     assert facts is not None
@@ -78,6 +87,12 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(chec
         assert packaged.read_bytes() == (captured / "model.onnx").read_bytes()
         (answer,) = octobert.load(out / target)([("one text", "another text")])
         assert 0.0 <= answer["score"] <= 1.0
+    assert taken.recovery is not None
+    assert taken.recovery.kept == (taken.recovery.after < taken.recovery.before)
+    (curve,) = Evidence.model_validate_json((out / "evidence.json").read_text()).curves
+    assert curve.name == "prune.recover"
+    assert len(curve.steps) == 2 * -(-taken.recovery.rows // 16)
+    assert "Trained towards the whole model on" in " ".join(pruned_words.sentences(facts))
     assert "Pruning: heads and neurons" in (out / "report.html").read_text(encoding="utf-8")
 
 

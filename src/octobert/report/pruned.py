@@ -18,6 +18,13 @@ def sentences(pruning: PruningFacts | None) -> list[str]:
     else:
         model = pruning.tried[pruning.chosen]
         said = f"Pruned for {pruning.target}: {stayed(model.sublayers)} stay; {pruning.reason}."
+    trained = None if pruning.chosen is None else pruning.tried[pruning.chosen].recovery
+    if trained is not None:
+        kept = "" if trained.kept else ": the weights stay as they were fitted"
+        said += (
+            f" Trained towards the whole model on {trained.rows:,} rows; the loss on rows that were held out went from "
+            f"{trained.before:.4f} to {trained.after:.4f}{kept}."
+        )
     left = [f"Not pruned: {names(pruning)}."] if pruning.left else []
     return [said, *left]
 

@@ -92,7 +92,7 @@ def smoothed(steps: Mapping[str, StepResult]) -> tuple[Smoothed, ...]:
 
 def curves(steps: Mapping[str, StepResult]) -> tuple[Curve, ...]:
     """The curves of the trainings of a run. Code of the user, and a model that was trained elsewhere, leave none."""
-    trained = [steps[name] for name in ("finetune", "qat") if name in steps]
+    trained = [steps[name] for name in ("finetune", "prune", "qat") if name in steps]
     found = [each.read(finetune.CURVE, Curve) for each in trained if each.path(finetune.CURVE).is_file()]
     return tuple(_thinned(curve) for curve in found)
 

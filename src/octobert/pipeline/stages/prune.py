@@ -8,7 +8,7 @@
 4. What the error of a sublayer costs: the divergence of the outputs where only this sublayer is cut.
 5. For a speedup: the levels with the smallest sum of losses within the time, cut, refitted, and judged on the tuning rows.
 
-Writes `model.onnx` and `pruning.json`.
+Writes `model.onnx` and `pruning.json`; after a training also `curve.json`, its loss and learning rate.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ from octobert.evaluation.divergence import divergence
 from octobert.graph import cutting, operators, parts, sites
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _frontier, _levels, _rows, export
+from octobert.pipeline.stages import _artifacts, _frontier, _levels, _rows, export, finetune
 from octobert.quantization.pruning import allocation, fitting, moments, removal, sublayer_losses
 from octobert.quantization.pruning.removal import Level
 from octobert.tasks import Outputs, Task
 
 FACTS = "pruning.json"
+# Ends the name of the file with the curve of a training, beside its graph.
+_CURVE = ".curve.json"
 # Texts that are tokenized at a time, until there are enough tokens.
 _ENCODED = 256
 # Rows that losses are measured on, and their tokens: the same rows for all, so that few settle which is larger.
@@ -174,6 +176,8 @@ def run(context: Context[Inputs, Options]) -> Summary:
                 link_or_copy(file, context.work / file.name)
         else:
             operators.save(ir.load(paths[best.speedup]), context.work / _artifacts.FLOAT)
+            if best.recovery is not None:
+                link_or_copy(paths[best.speedup].with_suffix(_CURVE), context.work / finetune.CURVE)
     facts = PruningFacts(
         target=options.target,
         lengths=lengths,
@@ -396,7 +400,7 @@ def _recovered(context: Context[Inputs, Options], whole: Whole, settings: Recove
     rows = _rows.encoded(texts, task, whole.tokenizer).flat
     pruned = ir.load(path)
     with whole.timed("recovering"):
-        recovery, _ = graph_training.train_(
+        recovery, curve = graph_training.train_(
             pruned,
             ir.load(whole.path),
             TrainingRows(rows, [{} for _ in rows], whole.tokenizer.pad_id),
@@ -409,4 +413,6 @@ def _recovered(context: Context[Inputs, Options], whole: Whole, settings: Recove
             on_step=lambda done, of: context.progress("training the pruned model", done, of),
         )
     operators.save(pruned, path)
+    if curve is not None:
+        path.with_suffix(_CURVE).write_text(curve.model_dump_json(), encoding="utf-8")
     return recovery

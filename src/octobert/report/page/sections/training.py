@@ -6,7 +6,7 @@ from octobert.report import summary
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
-TITLES = {"finetune": "Fine-tuning", "qat": "Quantization-aware training"}
+TITLES = {"finetune": "Fine-tuning", "prune.recover": "Training after pruning", "qat": "Quantization-aware training"}
 
 
 def section(run: Run) -> Section | None:
