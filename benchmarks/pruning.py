@@ -32,7 +32,7 @@ from octobert import targets, tasks
 from octobert.core import environment
 from octobert.core.family import EncoderFamily
 from octobert.core.pruning import LevelTimes, Sublayer
-from octobert.core.ranges import Ranges
+from octobert.core.ranges import Provenance, Ranges
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.data.readers import read_file
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer, feeds_of
@@ -193,7 +193,7 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
     minmax = calibrators.load("minmax")
     seen = observer.observe(path, rows if ranges else rows[:1], pad_id, names)
     intervals = {name: minmax.interval(each, minmax.Options()) for name, each in seen.items()}
-    about = {"samples": len(rows), "tokens": 0, "data_digest": "", "model_digest": "", "source": "benchmark"}
+    about = Provenance(samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark")
     plan = static.plan(
         placed,
         Ranges(calibrator="minmax", options={}, intervals=intervals, provenance=about),
