@@ -2,8 +2,8 @@
 
     data ─┬────────────────────────┐
           └─ [finetune] ─ capture ─┴─ [prune] ─ transform ─ observe ─ calibrate ─┬────────────────────────┬─ quantize/T ─┐
-                                                                       └ [qat ─ capture/trained] ┘             │
-  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ─┘
+                                                                                 └ [qat ─ capture/trained] ┘             │
+  package/T ─ report ─ evaluate/C, benchmark, profile/T, [simulate/T] ─ export/T ─ [sensitivity/T ─ search/T] ───────────┘
 
 T runs over targets, C over candidates (baselines and targets). A step in brackets runs where the recipe asks for it. Steps that
 measure run only with `measure: true`. With `zip: true` each package is followed by archive/T.
