@@ -29,7 +29,7 @@ def test_a_new_head_is_one_entry(tmp_path: Path, monkeypatch) -> None:
     """Captured, equal to PyTorch, run by a target and by transformers, and followed by a student."""
     import torch
 
-    from octobert.training.distillation import Teacher
+    from octobert.training.distillation import CheckpointTeacher
 
     monkeypatch.setitem(HEADS, MASKED.name, MASKED)
     source = resolve(make_checkpoint(tmp_path / "model", "bert", MASKED.name))
@@ -43,7 +43,7 @@ def test_a_new_head_is_one_entry(tmp_path: Path, monkeypatch) -> None:
     ours = targets.load("ort-cpu").open_session(tmp_path / "model.onnx", SessionOptions(threads=1)).run(feeds)["logits"]
     real = feeds["attention_mask"].astype(bool)
     np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=parity.TOLERANCE * np.abs(theirs).max())
-    teacher = Teacher(source.path, MASKED.name, Distill())
+    teacher = CheckpointTeacher(source.path, MASKED.name, Distill())
     inputs = {name: torch.from_numpy(array) for name, array in feeds.items()}
     assert abs(float(teacher.loss(teacher.model(**inputs), inputs))) < 1e-6
 

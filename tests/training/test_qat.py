@@ -339,9 +339,9 @@ def test_losses_of_a_teacher_are_what_they_are_said_to_be(checkpoint) -> None:
     import torch
 
     from octobert.config.training import Distill
-    from octobert.training.distillation import Teacher
+    from octobert.training.distillation import CheckpointTeacher
 
-    teacher = Teacher(checkpoint("bert"), "sequence-classification", Distill(temperature=2.0, hidden=0.5))
+    teacher = CheckpointTeacher(checkpoint("bert"), "sequence-classification", Distill(temperature=2.0, hidden=0.5))
     feeds = {"input_ids": torch.tensor([[5, 6, 7, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 0]])}
     with torch.no_grad():
         own = teacher.model(**feeds, output_hidden_states=True)
