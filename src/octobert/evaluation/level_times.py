@@ -77,7 +77,7 @@ def measure(
     workloads: Sequence[Workload],
     *,
     size_bytes: int,
-    seconds: float = SECONDS,
+    seconds: float,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[float, tuple[LevelTimes, ...]]:
