@@ -228,7 +228,9 @@ def timed(model: Model, target: str, lengths: Sequence[int], folder: Path) -> tu
     workloads = [latency.random_workload(1, length, 1000, SEED) for length in lengths]
     levels = {kind: counts(each[0]) for kind, each in own.items()}
     began = time.monotonic()
-    found = level_times.measure(at, levels, numbers, workloads, size_bytes=model.path.stat().st_size, seed=SEED)
+    found = level_times.measure(
+        at, levels, numbers, workloads, seconds=level_times.SECONDS, size_bytes=model.path.stat().st_size, seed=SEED
+    )
     model.seconds["times"] = time.monotonic() - began
     return found
 
