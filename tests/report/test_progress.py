@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-import signal
 import sys
 import time
 from typing import Any
@@ -186,16 +185,13 @@ def test_names_are_not_obeyed(capsys) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.parametrize(("term", "ended"), [("xterm", "finished"), ("xterm", "interrupted"), ("dumb", "finished")])
-def test_a_real_terminal(term: str, ended: str, monkeypatch, request) -> None:
+def test_a_real_terminal(term: str, ended: str, monkeypatch) -> None:
     """The cursor is hidden while the view is drawn, and comes back however the run ends; a dumb terminal gets lines only."""
     import pty
 
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", term)
-    # A shell starts background jobs with SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     outer, inner = pty.openpty()
     with io.TextIOWrapper(os.fdopen(inner, "wb", 0), encoding="utf-8", write_through=True) as stream:
         monkeypatch.setattr(sys, "stderr", stream)
@@ -207,7 +203,7 @@ def test_a_real_terminal(term: str, ended: str, monkeypatch, request) -> None:
                 bar(step("capture", "started"))
                 time.sleep(0.15)  # a few pictures
                 if ended == "interrupted":
-                    signal.raise_signal(signal.SIGINT)
+                    raise KeyboardInterrupt
                 bar(step("capture", "finished", seconds=2.0))
         except KeyboardInterrupt:
             assert ended == "interrupted"
