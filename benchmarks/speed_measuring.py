@@ -20,6 +20,7 @@ from peers import attempt
 from speed_results import RIVALS, Limit
 from speed_systems import System
 
+from octobert.core.session import Feeds
 from octobert.evaluation import latency
 
 # A system slower than the fastest by this factor is not timed on larger shapes, unless octobert is compared with it.
@@ -70,14 +71,7 @@ def time_shapes(
         feeds, name = latency.random_workload(*shape, vocabulary, seed=0).rounds[0], shape_name(shape)
         times: dict[str, list[float]] = {system.name: [] for system in running}
         for _ in range(rounds_of(shape, rounds)):
-            for system in generator.sample(list(running), len(running)):
-                ms, failure = attempt(partial(system.ask, speed_systems.run_once, feeds))
-                if ms is None:
-                    failures[f"{system.name} at {name}"] = failure
-                    running = [each for each in running if each is not system]
-                    del times[system.name]
-                else:
-                    times[system.name].append(ms)
+            running = take_turns(running, partial(_on_feeds, feeds), generator, times, failures, f" at {name}")
         medians = {system: statistics.median(own) for system, own in times.items()}
         for system_name, own in times.items():
             results[system_name][name] = own
@@ -86,6 +80,39 @@ def time_shapes(
         running = [system for system in running if system.name not in slow]
         print(name, {k: round(v, 2) for k, v in medians.items()}, file=sys.stderr, flush=True)
     return {system: own for system, own in results.items() if own}
+
+
+def take_turns(
+    running: Sequence[Running],
+    ask: Callable[[Running], float],
+    generator: random.Random,
+    times: dict[str, list[float]],
+    failures: dict[str, str],
+    where: str,
+) -> list[Running]:
+    """Ask each system once, in random order; one that fails is named and loses its times.
+
+    Returns:
+        Those that did not fail.
+    """
+    left = list(running)
+    for system in generator.sample(left, len(left)):
+        ms, failure = attempt(partial(ask, system))
+        if ms is None:
+            failures[f"{system.name}{where}"] = failure
+            left = [each for each in left if each is not system]
+            del times[system.name]
+        else:
+            times[system.name].append(ms)
+    return left
+
+
+def _on_feeds(feeds: Feeds, system: Running) -> Any:
+    return system.ask(speed_systems.run_once, feeds)
+
+
+def _on_text(text: tuple[str, ...], system: Running) -> Any:
+    return system.ask(speed_systems.single, text, system.system.single)
 
 
 def shape_name(shape: tuple[int, int]) -> str:
@@ -106,14 +133,7 @@ def time_singles(
     times: dict[str, list[float]] = {system.name: [] for system in asked}
     generator = random.Random(0)
     for text in texts:
-        for system in generator.sample(asked, len(asked)):
-            ms, failure = attempt(partial(system.ask, speed_systems.single, text, system.system.single))
-            if ms is None:
-                failures[f"{system.name}, single texts"] = failure
-                asked = [each for each in asked if each is not system]
-                del times[system.name]
-            else:
-                times[system.name].append(ms)
+        asked = take_turns(asked, partial(_on_text, text), generator, times, failures, ", single texts")
     print({name: round(statistics.median(own), 2) for name, own in times.items()}, file=sys.stderr, flush=True)
     return times
 

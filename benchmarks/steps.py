@@ -23,9 +23,10 @@ import numpy as np
 
 from octobert import targets
 from octobert.core import environment
-from octobert.core.session import Feeds, Session, SessionOptions
+from octobert.core.session import Session, SessionOptions
 from octobert.data import readers
 from octobert.evaluation.statistics import score
+from octobert.inference import cost_model
 from octobert.inference.batching import make_batches
 from octobert.inference.cost_model import CostModel, measure_cost_model
 from octobert.inference.opened import Opened, opened
@@ -43,13 +44,7 @@ class Timed:
 
 def run_ms(timed: Timed, length: int, padding: int = 0) -> float:
     """Milliseconds of one row of a length, padded."""
-    ids = np.zeros((1, length + padding), dtype=np.int64)
-    mask = ids.copy()
-    mask[:, :length] = 1
-    feeds: Feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids}
-    started = timed.clock()
-    timed.session.run(feeds)
-    return 1e3 * (timed.clock() - started)
+    return cost_model.run_ms(timed.session, (1, length + padding), length, timed.clock)
 
 
 def prediction_error(timed: Timed, cost: CostModel, longest: int, rounds: int) -> tuple[float, float]:

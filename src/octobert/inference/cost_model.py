@@ -205,13 +205,24 @@ class _Timed:
         return float(statistics.median(sorted(own)[1] / max(min(own), 1e-9) - 1 for own in self.ms.values()))
 
     def _run(self, shape: tuple[int, int], real: int | None = None) -> float:
-        ids = np.zeros(shape, dtype=np.int64)
-        mask = ids.copy()
-        mask[:, :real] = 1
-        feeds: Feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids}
-        started = self._clock()
-        self._session.run(feeds)
-        return 1e3 * (self._clock() - started)
+        return run_ms(self._session, shape, real, self._clock)
+
+
+def run_ms(session: Session, shape: tuple[int, int], real: int | None, clock: Callable[[], float]) -> float:
+    """Milliseconds of one inference.
+
+    Args:
+        shape: [B, S].
+        real: tokens of each row before its padding; None for rows without padding.
+        clock: in seconds.
+    """
+    ids = np.zeros(shape, dtype=np.int64)
+    mask = ids.copy()
+    mask[:, :real] = 1
+    feeds: Feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids}
+    started = clock()
+    session.run(feeds)
+    return 1e3 * (clock() - started)
 
 
 def _fitted(least: dict[tuple[int, int], float]) -> CostModel:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -214,7 +215,7 @@ def _whole(context: Context[Inputs, Options]) -> tuple[Whole, tuple[LeftWhole, .
         reasons = "; ".join(f"{each.module}: {each.reason}" for each in left[:3])
         fix = "remove prune from the recipe"
         raise ModelError("no heads or neurons of this model can be removed", where="prune", got=reasons, fix=fix)
-    texts = [*inputs.data.read_json("calibration.json")["inputs"], *inputs.data.read_json("fitting.json")["inputs"]]
+    texts = _texts(inputs)
     rows: list[Encoded] = []
     tokens = 0
     for start in range(0, len(texts), _ENCODED):
@@ -226,6 +227,11 @@ def _whole(context: Context[Inputs, Options]) -> tuple[Whole, tuple[LeftWhole, .
                 tokens += len(row)
     compared = _compared(_rows.encoded(texts[:LOSS_ROWS], task, tokenizer))
     return Whole(path, family, tokenizer, task, tuple(sublayers), tuple(rows), compared), tuple(left)
+
+
+def _texts(inputs: Inputs) -> list[Any]:
+    """The texts that weights are fitted to: the calibration rows, and the training rows behind them."""
+    return [text for name in ("calibration.json", "fitting.json") for text in inputs.data.read_json(name)["inputs"]]
 
 
 def _compared(encoded: EncodedTexts) -> EncodedTexts:
@@ -397,7 +403,7 @@ def _recovered(context: Context[Inputs, Options], whole: Whole, settings: Recove
     from octobert.training.job import TrainingRows
 
     inputs, task = context.inputs, whole.task
-    texts = [*inputs.data.read_json("calibration.json")["inputs"], *inputs.data.read_json("fitting.json")["inputs"]]
+    texts = _texts(inputs)
     rows = _rows.encoded(texts, task, whole.tokenizer).flat
     pruned = ir.load(path)
     with whole.timed("recovering"):
