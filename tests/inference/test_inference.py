@@ -193,15 +193,18 @@ def test_models_that_were_closed_leave_no_threads_and_no_files(finished, target:
 # ---- processes
 
 FORKED = """
-import os, signal, sys
+import faulthandler, os, signal, sys
 import octobert
 
 models = [octobert.load(folder, streams=2) for folder in {folders!r}]
 texts = {texts!r}
 expected = [model(texts) for model in models]
+# Threads take turns as often as they can, so that the fork finds them anywhere.
+sys.setswitchinterval(1e-6)
 begun = models[0].stream(texts * 9)
 next(begun)
 if os.fork() == 0:
+    faulthandler.dump_traceback_later(58)
     signal.alarm(60)
     for model, answers in zip(models, expected):
         if model.target == "openvino-cpu":
@@ -230,6 +233,31 @@ def test_a_forked_process_answers_with_the_models_of_its_parent_and_ends(finishe
     assert done.returncode == 0, done.stderr
     assert "the stream began before this process was forked" in done.stdout
     assert "OpenVINO does not work in a process that was forked after a model was opened; load" in done.stdout
+
+
+FORKED_INSIDE = """
+import os, signal, threading
+from octobert.data.tokenization import EncodedTexts
+
+inside = threading.Event()
+
+class Rows(list):
+    def __iter__(self):
+        inside.set()
+        threading.Event().wait()
+
+threading.Thread(target=lambda: EncodedTexts([], Rows()).flat, daemon=True).start()
+inside.wait()
+if os.fork() == 0:
+    signal.alarm(20)
+    os._exit(len(EncodedTexts([], []).flat))
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_does_not_await_what_a_thread_of_its_parent_computes() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKED_INSIDE], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("count", [1, 40])

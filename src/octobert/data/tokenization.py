@@ -5,7 +5,6 @@ Rows are never padded further than the longest of their batch, and batches hold 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import reprlib
@@ -20,6 +19,7 @@ import numpy as np
 
 from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
+from octobert.core.lazy import lazy
 from octobert.core.model_config import SENTENCE_CONFIG, read_config, read_object
 from octobert.core.session import Feeds
 from octobert.data.tokenizer_files import TOKENIZER, open_tokenizer, tokenizer_file
@@ -73,12 +73,12 @@ class EncodedTexts:
     rows: Sequence[Sequence[Encoded]]
     tokenizer: Tokenizer | None = None
 
-    @functools.cached_property
+    @lazy
     def flat(self) -> list[Encoded]:
         """All rows, in the order of their texts."""
         return [row for rows in self.rows for row in rows]
 
-    @functools.cached_property
+    @lazy
     def _tokens(self) -> list[int]:
         """Entries of per-token outputs of all texts before each, and of all."""
         return [0, *itertools.accumulate(sum(row.entries for row in rows) for rows in self.rows)]
@@ -213,7 +213,7 @@ class Tokenizer:
         with self._errors():
             return str(self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)).strip()
 
-    @functools.cached_property
+    @lazy
     def mask(self) -> tuple[str, int]:
         """The mask token and its id: what the tokenizer's files state, else `[MASK]` or `<mask>`.
 

@@ -83,6 +83,8 @@ class Scheduler:
         ended = False
         try:
             while started or not ended:
+                # Before any use of a future: a thread of the parent may have held its lock.
+                self._check_process()
                 window: list[Any] = []
                 slow = False
                 if not ended:
@@ -102,7 +104,7 @@ class Scheduler:
             if failed is not None:
                 raise failed
         finally:
-            for _, future in started:
+            for _, future in started if self._process == os.getpid() else ():
                 if not future.cancel():
                     future.add_done_callback(_abandon)
 
