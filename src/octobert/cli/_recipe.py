@@ -213,11 +213,15 @@ def yaml_of(text: str, option: str) -> Any:
     """A name, or YAML flow with options.
 
     Raises:
-        RecipeError: the text is neither.
+        RecipeError: the text is neither, or empty.
     """
     from octobert.config import yaml_text
+    from octobert.core.errors import RecipeError
 
-    return yaml_text.parse(text, where=option, what="the value is not a name or YAML")
+    value = yaml_text.parse(text, where=option, what="the value is not a name or YAML")
+    if value is None:
+        raise RecipeError("the value is empty", where=option, fix="give a value, or leave the option out")
+    return value
 
 
 def _with_option(choice: Any, name: str, value: Any) -> Any:

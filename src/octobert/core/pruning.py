@@ -79,7 +79,10 @@ class PrunedModel(FrozenModel):
     """One pruned model that was tried.
 
     Args:
-        speedup: predicted from the times of the levels, over the whole model in 8 bits.
+        speedup: measured in 8 bits, in turn with the whole model: the ratio of the medians.
+        speedup_low: lower end of its 95 % interval.
+        speedup_high: upper end.
+        predicted: speedup by the times of the levels; a correction of the budget makes it differ from what was asked for.
         loss: KL divergence of its outputs on rows that weights were fitted to, in nats per row.
         rows: tuning rows that it was judged on; fewer than all where these showed that it drops too much.
         metric: on these rows, in float.
@@ -91,6 +94,9 @@ class PrunedModel(FrozenModel):
     """
 
     speedup: float
+    speedup_low: float
+    speedup_high: float
+    predicted: float
     loss: float
     rows: int
     metric: float
@@ -133,7 +139,8 @@ class PruningFacts(FrozenModel):
         chosen: index in `tried`; None where the model was left whole.
         reason: why this one, in words.
         left: parts that cannot be pruned.
-        seconds: by step: `moments`, `times`, `losses`, `fitting`, `judging`, `recovering`.
+        seconds: by step: `moments`, `times`, `losses`, `measuring` (speedups of models), `fitting`, `judging`,
+            `recovering`.
     """
 
     target: str
@@ -149,3 +156,8 @@ class PruningFacts(FrozenModel):
     reason: str
     left: tuple[LeftWhole, ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def taken(self) -> PrunedModel | None:
+        """The chosen model."""
+        return None if self.chosen is None else self.tried[self.chosen]

@@ -13,7 +13,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Comparison, Footprint, Latency, Load, Score, SpeedGoal, Speedup, Throughput
 from octobert.core.plan import QuantPlan
 from octobert.core.pooling import Pooling
-from octobert.core.pruning import PruningFacts
+from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.core.ranges import Provenance, Ranges
 from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries
@@ -21,8 +21,7 @@ from octobert.core.settings import Tuned
 from octobert.core.tabular import Row, Tabular
 
 PACKAGE_FILE = "octobert.json"
-# File in a checkpoint that octobert has trained.
-TRAINED = "trained.json"
+TRAINED = "trained.json"  # in a checkpoint that octobert has trained
 
 
 class Sizes(FrozenModel):
@@ -414,8 +413,8 @@ class PackageManifest(FrozenModel):
 
     Args:
         octobert: version of octobert that wrote it.
-        files: relative path → sha256.
-        sizes: relative path → bytes; packages of octobert 0.1 have none.
+        files, sizes: relative path → sha256, and bytes; packages of octobert 0.1 have no sizes.
+        pruned: speed, drop and parts of the model, where heads and neurons were removed.
         session: how it is opened, without entries that name files of the machine where it was made.
         chosen: why `octobert auto` chose it for machines as in `environment`; None for a package that was not chosen.
     """
@@ -430,6 +429,7 @@ class PackageManifest(FrozenModel):
     ranges: Ranges
     sensitivity: Sensitivity | None = None
     search: Search | None = None
+    pruned: PrunedModel | None = None
     scores: dict[str, tuple[Score, ...]]
     comparison: Comparison | None
     environment: Environment

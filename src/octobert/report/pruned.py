@@ -1,4 +1,4 @@
-"""Pruning in words: what stayed of the model, how fast it is predicted to be, and why."""
+"""Pruning in words: what stayed of the model, how fast it is, and why."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def sentences(pruning: PruningFacts | None) -> list[str]:
     """Return what pruning did, and what could not be pruned."""
     if pruning is None:
         return []
-    if pruning.chosen is None:
+    model = pruning.taken
+    if model is None:
         said = f"Pruning {pruning.reason}."
     else:
-        model = pruning.tried[pruning.chosen]
         said = f"Pruned for {pruning.target}: {stayed(model.sublayers)} stay; {pruning.reason}."
-    trained = None if pruning.chosen is None else pruning.tried[pruning.chosen].recovery
+    trained = None if model is None else model.recovery
     if trained is not None:
         kept = "" if trained.kept else ": the weights stay as they were fitted"
         said += (
@@ -63,8 +63,21 @@ def drop_text(model: PrunedModel) -> str:
     """Return the drop of the metric with its interval.
 
     Example:
-        >>> figures = {"speedup": 1.3, "loss": 0.01, "rows": 100, "metric": 0.85, "drop": 0.01, "low": -0.01, "high": 0.03}
+        >>> speeds = {"speedup": 1.31, "speedup_low": 1.28, "speedup_high": 1.34, "predicted": 1.38}
+        >>> figures = {**speeds, "loss": 0.01, "rows": 100, "metric": 0.85, "drop": 0.01, "low": -0.01, "high": 0.03}
         >>> drop_text(PrunedModel(sublayers=(), **figures))
         '0.0100 [-0.010, 0.030]'
     """
     return f"{model.drop:.4f} [{model.low:.3f}, {model.high:.3f}]"
+
+
+def speedup_text(model: PrunedModel) -> str:
+    """Return the measured speedup with its interval.
+
+    Example:
+        >>> speeds = {"speedup": 1.31, "speedup_low": 1.28, "speedup_high": 1.34, "predicted": 1.38}
+        >>> figures = {**speeds, "loss": 0.01, "rows": 100, "metric": 0.85, "drop": 0.01, "low": -0.01, "high": 0.03}
+        >>> speedup_text(PrunedModel(sublayers=(), **figures))
+        '1.31 [1.28, 1.34]'
+    """
+    return f"{model.speedup:.2f} [{model.speedup_low:.2f}, {model.speedup_high:.2f}]"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from octobert.config.pruning import Prune
 from octobert.core.pruning import PrunedModel
+from octobert.quantization.pruning.budget import fast_enough
 
 # Speedups that are tried where the largest drop decides; finer steps are within the noise of the metric.
 GRID = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0)
@@ -63,7 +64,14 @@ def search(settings: Prune, whole: float, attempt: Try) -> tuple[PrunedModel | N
     return best, sorted(tried, key=lambda each: each.speedup)
 
 
-def reason(settings: Prune, metric: str, whole: float, best: PrunedModel | None, tried: Sequence[PrunedModel]) -> str:
+def reason(
+    settings: Prune,
+    metric: str,
+    whole: float,
+    best: PrunedModel | None,
+    tried: Sequence[PrunedModel],
+    fastest: float | None = None,
+) -> str:
     """Why a model was taken, or none, in one sentence.
 
     Args:
@@ -71,16 +79,16 @@ def reason(settings: Prune, metric: str, whole: float, best: PrunedModel | None,
         whole: of the whole model.
         best: the model that was taken.
         tried: all that were judged.
+        fastest: speedup of the fastest model that was timed; None where none was.
     """
     if best is not None:
-        what = f"predicted {best.speedup:.2f} × as fast as the whole model in 8 bits; {metric} {_drop(best)}"
-        if settings.max_drop is None:
-            return what
-        asked = settings.speedup is not None and best.speedup >= settings.speedup * 0.999
+        what = f"measured {best.speedup:.2f} × as fast as the whole model in 8 bits; {metric} {_drop(best)}"
+        wanted = settings.speedup
+        asked = settings.max_drop is None or (wanted is not None and fast_enough(wanted, best.speedup, best.speedup_high))
         return what if asked else f"{what}: the fastest that keeps a drop of {_allowed(settings)}"
     if not tried:
-        fastest = f"{settings.speedup:g} ×" if settings.speedup is not None else f"{GRID[0]:g} ×"
-        return f"left whole: no model of what is left would be {fastest} as fast"
+        timed = "" if fastest is None else f"; the fastest that was timed is {fastest:.2f} ×"
+        return f"left whole: no model with fewer heads and neurons is {settings.speedup or GRID[0]:g} × as fast{timed}"
     nearest = min(tried, key=lambda each: each.drop)
     return (
         f"left whole: the model has nothing to spare. Already {nearest.speedup:.2f} × costs {nearest.drop:.4f} of {metric} "

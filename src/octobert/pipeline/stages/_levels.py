@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,10 +38,17 @@ def is_last(sublayer: Sublayer, sublayers: Sequence[Sublayer]) -> bool:
     return sublayer.layer == max(each.layer for each in sublayers)
 
 
+def units_of(cut: Cut | None, sublayers: Sequence[Sublayer]) -> dict[str, int]:
+    """Module → its units in a model of which levels are timed, for the sublayers that it cuts."""
+    if cut is None:
+        return {}
+    own = [each for each in sublayers if each.kind == cut.kind and each.units > cut.units]
+    return {each.module: cut.units for each in [s for s in own if is_last(s, sublayers) == cut.last] or own}
+
+
 def opened(
     capture: StepResult,
-    sublayers: Sequence[Sublayer],
-    cut: Cut | None,
+    units: Mapping[str, int],
     folder: Path,
     method: Choice,
     form: export.Options,
@@ -52,7 +59,7 @@ def opened(
     """Write a model in the form of a target, and open it.
 
     Args:
-        cut: what it lacks; None for the whole model.
+        units: module → the heads or neurons that are left, for sublayers that are cut.
         folder: to write into.
         method: of quantization.
         form: what the target's files are like.
@@ -62,10 +69,8 @@ def opened(
     family = _artifacts.family_of(capture)
     folder.mkdir(exist_ok=True)
     model = ir.load(capture.path(_artifacts.FLOAT))
-    if cut is not None:
-        chosen = [each for each in sublayers if each.kind == cut.kind and each.units > cut.units]
-        chosen = [each for each in chosen if is_last(each, sublayers) == cut.last] or chosen
-        cutting.cut_(model, family, {each.module: np.arange(cut.units) for each in chosen})
+    if units:
+        cutting.cut_(model, family, {module: np.arange(left) for module, left in units.items()})
         cutting.fold_(model)
     graph, quantized = folder / "cut.onnx", folder / _artifacts.QUANTIZED
     operators.save(model, graph)

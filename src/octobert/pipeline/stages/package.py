@@ -75,6 +75,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         ranges=inputs.ranges.read(_artifacts.RANGES, Ranges),
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),
+        pruned=measured.pruning.taken if measured.pruning is not None else None,
         scores={name: scores for name, scores in measured.scores.items() if name in shown},
         comparison=next((c for c in measured.comparisons if c.candidate == target), None),
         environment=measured.environment,

@@ -6,7 +6,8 @@
    the error of its output.
 3. Times of levels on the target's 8-bit kernels, at lengths of the rows.
 4. What the error of a sublayer costs: the divergence of the outputs where only this sublayer is cut.
-5. For a speedup: the levels with the smallest sum of losses within the time, cut, refitted, and judged on the tuning rows.
+5. For a speedup: the levels with the smallest sum of losses within the time. A model of these levels is timed in turn with the
+   whole one, and where it misses the speedup, the time is corrected. Then it is fitted, and judged on the tuning rows.
 
 Writes `model.onnx` and `pruning.json`; after a training also `curve.json`, its loss and learning rate.
 """
@@ -14,24 +15,19 @@ Writes `model.onnx` and `pruning.json`; after a training also `curve.json`, its 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from octobert.config.pruning import Prune, Recover
 from octobert.config.recipe import Choice
-from octobert.core.errors import ModelError
-from octobert.core.family import EncoderFamily
 from octobert.core.files import canonical_digest, file_digest, link_or_copy
 from octobert.core.frozen import FrozenModel
 from octobert.core.pruning import (
-    LeftWhole,
     LevelTimes,
     PrunedModel,
     PrunedSublayer,
@@ -41,25 +37,21 @@ from octobert.core.pruning import (
     SublayerKind,
 )
 from octobert.core.session import Session, SessionEntries
-from octobert.data.tokenization import Encoded, EncodedTexts, Tokenizer
-from octobert.evaluation import candidates, latency, level_times
+from octobert.evaluation import latency, level_times
 from octobert.evaluation.criterion import AccuracyJudge, Criterion
 from octobert.evaluation.divergence import divergence
 from octobert.graph import cutting, operators, parts, sites
-from octobert.inference.batching import run_rows
-from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _frontier, _levels, _rows, export, finetune
-from octobert.quantization.pruning import allocation, fitting, moments, removal, sublayer_losses
+from octobert.pipeline.stages._prunable import Whole, opened, texts_of, whole_of
+from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
+from octobert.quantization.pruning.budget import Measured, Table, reach
 from octobert.quantization.pruning.removal import Level
-from octobert.tasks import Outputs, Task
+from octobert.tasks import Outputs
 
 FACTS = "pruning.json"
 # Ends the name of the file with the curve of a training, beside its graph.
 _CURVE = ".curve.json"
-# Texts that are tokenized at a time, until there are enough tokens.
-_ENCODED = 256
-# Rows that losses are measured on, and their tokens: the same rows for all, so that few settle which is larger.
-LOSS_ROWS, LOSS_TOKENS = 256, 16_384
 # Shares of the units at which the loss of a sublayer is measured; between them it is interpolated by the error.
 LOSS_AT = (0.5, 0.0)
 # Quantiles of the lengths of the rows: the middle of each third.
@@ -99,86 +91,31 @@ class Options(FrozenModel):
     seed: int
 
 
-@dataclass(frozen=True)
-class Whole:
-    """The model that is pruned, and its rows.
-
-    Args:
-        path: its float graph.
-        rows: that weights are fitted to.
-        compared: some of them, that losses are measured on.
-        seconds: by step.
-    """
-
-    path: Path
-    family: EncoderFamily
-    tokenizer: Tokenizer
-    task: Task
-    sublayers: tuple[Sublayer, ...]
-    rows: tuple[Encoded, ...]
-    compared: EncodedTexts
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, step: str) -> Iterator[None]:
-        """Add the time of a block to a step."""
-        began = time.monotonic()
-        yield
-        self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - began
-
-    def outputs(self, path: Path) -> Outputs:
-        """Outputs of a float graph on the rows that losses are measured on."""
-        return run_rows(opened(path, self.task.head), self.compared.flat, self.tokenizer.pad_id, per_token=self.task.per_token)
-
-
-def opened(path: Path, head: str) -> Session:
-    """A float graph in ONNX Runtime."""
-    return candidates.open_candidate(candidates.Candidate(name=candidates.REFERENCE.name, path=str(path), head=head), 0)
-
-
 def run(context: Context[Inputs, Options]) -> Summary:
     """Prune."""
     options, settings = context.options, context.options.settings
-    whole, left = _whole(context)
+    whole, left = whole_of(context.inputs.capture, context.inputs.data, options.task, settings.tokens)
     judge = _judge(context)
     metric = judge.criteria[0].metric
     levels = _levels_of(context, whole)
+    lengths = _lengths(context, whole)
+    workloads = _workloads(context, lengths)
     with whole.timed("times"):
-        lengths, whole_ms, times = _times(context, whole)
+        whole_ms, times = _times(context, whole, workloads)
     reference = whole.outputs(whole.path)
-    losses = _losses(context, whole, levels, reference)
-    best: PrunedModel | None
+    units = {module: [level.units for level in own] for module, own in levels.items()}
+    table = Table(whole.sublayers, units, _losses(context, whole, levels, reference), times, whole_ms)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-
-        def attempt(speedup: float) -> PrunedModel | None:
-            chosen = _allocated(whole, levels, times, losses, whole_ms, speedup)
-            if chosen is None:
-                return None
-            predicted = whole_ms / (whole_ms - _saved(whole, levels, chosen, times))
-            context.progress(f"fitting and judging {predicted:.2f} ×", 0, 1)
-            path = Path(folder) / f"{speedup}.onnx"
-            with whole.timed("fitting"):
-                sublayers = _write(whole, levels, chosen, losses, settings.damping, path)
-            recovery = None if settings.recover is None else _recovered(context, whole, settings.recover, path)
-            with whole.timed("judging"):
-                judged = judge.judge(opened(path, whole.task.head))
-            found = judged.metrics[metric]
-            loss = divergence(whole.task, whole.outputs(path), reference, whole.compared)
-            paths[predicted] = path
-            figures = {"metric": found.value, "drop": found.drop, "low": found.low, "high": found.high}
-            return PrunedModel(
-                speedup=predicted, loss=loss, rows=judged.rows, sublayers=sublayers, recovery=recovery, **figures
-            )
-
-        paths: dict[float, Path] = {}
-        best, tried = _frontier.search(settings, judge.float_values[metric], attempt)
+        pruner = _Pruner(context, whole, judge, levels, table, reference, workloads, Path(folder))
+        best, tried = _frontier.search(settings, judge.float_values[metric], pruner.attempt)
         if best is None:
             for file in whole.path.parent.glob(f"{whole.path.name}*"):
                 link_or_copy(file, context.work / file.name)
         else:
-            operators.save(ir.load(paths[best.speedup]), context.work / _artifacts.FLOAT)
+            path = pruner.paths[best]
+            operators.save(ir.load(path), context.work / _artifacts.FLOAT)
             if best.recovery is not None:
-                link_or_copy(paths[best.speedup].with_suffix(_CURVE), context.work / finetune.CURVE)
+                link_or_copy(path.with_suffix(_CURVE), context.work / finetune.CURVE)
     facts = PruningFacts(
         target=options.target,
         lengths=lengths,
@@ -190,7 +127,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         whole=judge.float_values[metric],
         tried=tuple(tried),
         chosen=None if best is None else tried.index(best),
-        reason=_frontier.reason(settings, metric, judge.float_values[metric], best, tried),
+        reason=_frontier.reason(settings, metric, judge.float_values[metric], best, tried, pruner.fastest),
         left=left,
         seconds=whole.seconds,
     )
@@ -199,46 +136,88 @@ def run(context: Context[Inputs, Options]) -> Summary:
     return {"speedup": 1.0 if best is None else best.speedup, "drop": drop, "tried": len(tried), "reason": facts.reason}
 
 
-def _whole(context: Context[Inputs, Options]) -> tuple[Whole, tuple[LeftWhole, ...]]:
-    """The model with its rows; the parts that cannot be pruned.
+@dataclass
+class _Pruner:
+    """Makes and judges pruned models.
 
-    Raises:
-        ModelError: nothing can be pruned.
+    Args:
+        table: times and losses of the levels.
+        reference: outputs of the whole model on the rows that losses are measured on.
+        folder: for graphs of the models.
+        paths: model → its float graph.
+        fastest: the largest speedup that was measured; None before the first.
     """
-    inputs, options = context.inputs, context.options
-    # Divergences are of the task's own outputs, whatever metrics the recipe has.
-    task = TaskSpec(name=options.task.name, options=options.task.options, stated=options.task.stated).build()
-    tokenizer, family = _rows.tokenizer_of(inputs.capture, task), _artifacts.family_of(inputs.capture)
-    path = inputs.capture.path(_artifacts.FLOAT)
-    sublayers, left = cutting.find(ir.load(path).graph, family)
-    if not sublayers:
-        reasons = "; ".join(f"{each.module}: {each.reason}" for each in left[:3])
-        fix = "remove prune from the recipe"
-        raise ModelError("no heads or neurons of this model can be removed", where="prune", got=reasons, fix=fix)
-    texts = _texts(inputs)
-    rows: list[Encoded] = []
-    tokens = 0
-    for start in range(0, len(texts), _ENCODED):
-        if tokens >= options.settings.tokens:
-            break
-        for row in _rows.encoded(texts[start : start + _ENCODED], task, tokenizer).flat:
-            if tokens < options.settings.tokens:
-                rows.append(row)
-                tokens += len(row)
-    compared = _compared(_rows.encoded(texts[:LOSS_ROWS], task, tokenizer))
-    return Whole(path, family, tokenizer, task, tuple(sublayers), tuple(rows), compared), tuple(left)
+
+    context: Context[Inputs, Options]
+    whole: Whole
+    judge: AccuracyJudge
+    levels: Mapping[str, Sequence[Level]]
+    table: Table
+    reference: Outputs
+    workloads: Sequence[latency.Workload]
+    folder: Path
+    paths: dict[PrunedModel, Path] = field(default_factory=dict)
+    fastest: float | None = None
+
+    def attempt(self, wanted: float) -> PrunedModel | None:
+        """The model of a speedup, judged on the tuning rows; None where no model is that fast."""
+        context, whole, settings = self.context, self.whole, self.context.options.settings
+        with whole.timed("measuring"):
+            found = reach(self.table, wanted, self._measured)
+        if found is None:
+            return None
+        context.progress(f"fitting and judging {found.measured.speedup:.2f} ×", 0, 1)
+        path = self.folder / f"{wanted}.onnx"
+        with whole.timed("fitting"):
+            sublayers = _write(whole, self.levels, found.units, self.table, settings.damping, path)
+        recovery = None if settings.recover is None else _recovered(context, whole, settings.recover, path)
+        with whole.timed("judging"):
+            session = opened(path, whole.task.head)
+            judged = self.judge.judge(session)
+            loss = divergence(whole.task, whole.outputs_of(session), self.reference, whole.compared)
+        (criterion,) = self.judge.criteria
+        figures = judged.metrics[criterion.metric]
+        model = PrunedModel(
+            speedup=found.measured.speedup,
+            speedup_low=found.measured.low,
+            speedup_high=found.measured.high,
+            predicted=found.predicted,
+            loss=loss,
+            rows=judged.rows,
+            metric=figures.value,
+            drop=figures.drop,
+            low=figures.low,
+            high=figures.high,
+            sublayers=sublayers,
+            recovery=recovery,
+        )
+        self.paths[model] = path
+        return model
+
+    @cached_property
+    def _whole_session(self) -> Session:
+        """The whole model in 8 bits."""
+        return _opened_at(self.context, {}, self.folder / "whole")
+
+    def _measured(self, units: Mapping[str, int]) -> Measured:
+        """Time a model with so many units against the whole one."""
+        self.context.progress("timing a pruned model against the whole one", 0, 1)
+        cut = {each.module: units[each.module] for each in self.whole.sublayers if units[each.module] < each.units}
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            session = _opened_at(self.context, cut, Path(place))
+            found = Measured(*level_times.against(self._whole_session, session, self.workloads, seed=self.context.options.seed))
+            # Before its files go.
+            del session
+        self.fastest = max(found.speedup, self.fastest or 0.0)
+        return found
 
 
-def _texts(inputs: Inputs) -> list[Any]:
-    """The texts that weights are fitted to: the calibration rows, and the training rows behind them."""
-    return [text for name in ("calibration.json", "fitting.json") for text in inputs.data.read_json(name)["inputs"]]
-
-
-def _compared(encoded: EncodedTexts) -> EncodedTexts:
-    """The first texts, up to the tokens that losses are measured on."""
-    ends = np.cumsum([sum(map(len, rows)) for rows in encoded.rows])
-    count = max(1, int(np.searchsorted(ends, LOSS_TOKENS, side="right")))
-    return EncodedTexts(encoded.texts[:count], encoded.rows[:count], encoded.tokenizer)
+def _opened_at(context: Context[Inputs, Options], units: Mapping[str, int], folder: Path) -> Session:
+    """An 8-bit model in which some modules have so many units, on the target."""
+    options = context.options
+    return _levels.opened(
+        context.inputs.capture, units, folder, options.method, options.form, entries=options.entries, threads=options.threads
+    )
 
 
 def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
@@ -287,30 +266,33 @@ def _levels_of(context: Context[Inputs, Options], whole: Whole) -> dict[str, lis
     return found
 
 
-def _times(context: Context[Inputs, Options], whole: Whole) -> tuple[tuple[int, ...], float, tuple[LevelTimes, ...]]:
-    """(Lengths, milliseconds of the whole model in 8 bits, times of levels)."""
-    options, capture = context.options, context.inputs.capture
+def _lengths(context: Context[Inputs, Options], whole: Whole) -> tuple[int, ...]:
+    """Tokens of what is timed: the lengths that the recipe names, or lengths of the rows."""
     tokens = [len(row) for row in whole.rows]
-    lengths = options.lengths or tuple(sorted({int(np.quantile(tokens, q)) for q in QUANTILES}))
-    vocabulary = int(capture.read_json("config.json").get("vocab_size", 1000))
-    workloads = [latency.random_workload(options.batch, length, vocabulary, options.seed) for length in lengths]
+    return context.options.lengths or tuple(sorted({int(np.quantile(tokens, q)) for q in QUANTILES}))
+
+
+def _workloads(context: Context[Inputs, Options], lengths: Sequence[int]) -> list[latency.Workload]:
+    vocabulary = int(context.inputs.capture.read_json("config.json").get("vocab_size", 1000))
+    batch, seed = context.options.batch, context.options.seed
+    return [latency.random_workload(batch, length, vocabulary, seed) for length in lengths]
+
+
+def _times(
+    context: Context[Inputs, Options], whole: Whole, workloads: Sequence[latency.Workload]
+) -> tuple[float, tuple[LevelTimes, ...]]:
+    """(Milliseconds of the whole model in 8 bits, times of levels)."""
     largest = {kind: max((s for s in whole.sublayers if s.kind == kind), key=lambda s: s.units) for kind in _kinds(whole)}
-
-    def at_level(cut: level_times.Cut | None, folder: Path) -> Session:
-        made = (capture, whole.sublayers, cut, folder, options.method, options.form)
-        return _levels.opened(*made, entries=options.entries, threads=options.threads)
-
-    total, times = level_times.measure(
-        at_level,
+    return level_times.measure(
+        lambda cut, folder: _opened_at(context, _levels.units_of(cut, whole.sublayers), folder),
         {kind: _levels.levels_of(sublayer) for kind, sublayer in largest.items()},
         {kind: _counts(kind, whole.sublayers) for kind in largest},
         workloads,
         seconds=level_times.SECONDS,
         size_bytes=sum(file.stat().st_size for file in whole.path.parent.glob(f"{whole.path.name}*")),
-        seed=options.seed,
+        seed=context.options.seed,
         on_progress=context.progress,
     )
-    return lengths, total, times
 
 
 def _kinds(whole: Whole) -> list[SublayerKind]:
@@ -325,59 +307,30 @@ def _counts(kind: SublayerKind, sublayers: Sequence[Sublayer]) -> tuple[int, int
 
 def _losses(
     context: Context[Inputs, Options], whole: Whole, levels: Mapping[str, Sequence[Level]], reference: Outputs
-) -> dict[str, np.ndarray]:
+) -> dict[str, list[float]]:
     """Module → the loss of the model at each of its levels."""
 
     def loss(session: sublayer_losses.Overridden) -> float:
-        outputs = run_rows(session, whole.compared.flat, whole.tokenizer.pad_id, per_token=whole.task.per_token)
-        return divergence(whole.task, outputs, reference, whole.compared)
+        return divergence(whole.task, whole.outputs_of(session), reference, whole.compared)
 
     with whole.timed("losses"):
         progress = lambda done, of: context.progress("measuring what sublayers give", done, of)  # noqa: E731
-        return sublayer_losses.measure(whole.path, whole.sublayers, levels, LOSS_AT, loss, progress)
-
-
-def _ms(whole: Whole, sublayer: Sublayer, units: int, times: Sequence[LevelTimes]) -> float:
-    """Milliseconds of a sublayer with so many units."""
-    own = next(each for each in times if each.kind == sublayer.kind)
-    share = own.last if _levels.is_last(sublayer, whole.sublayers) else 1.0
-    return share * float(np.interp(units, own.units, own.ms))
-
-
-def _saved(
-    whole: Whole, levels: Mapping[str, Sequence[Level]], places: Mapping[str, int], times: Sequence[LevelTimes]
-) -> float:
-    """Milliseconds that levels save."""
-    units = {s.module: levels[s.module][places[s.module]].units for s in whole.sublayers}
-    return sum(_ms(whole, s, s.units, times) - _ms(whole, s, units[s.module], times) for s in whole.sublayers)
-
-
-def _allocated(
-    whole: Whole,
-    levels: Mapping[str, Sequence[Level]],
-    times: Sequence[LevelTimes],
-    losses: Mapping[str, np.ndarray],
-    whole_ms: float,
-    speedup: float,
-) -> dict[str, int] | None:
-    """Module → the place of its level in a model so many times faster; None where no model is."""
-    ms = [[_ms(whole, s, level.units, times) for level in levels[s.module]] for s in whole.sublayers]
-    budget = sum(_ms(whole, s, s.units, times) for s in whole.sublayers) - whole_ms * (1 - 1 / speedup)
-    places = allocation.allocate(ms, [losses[s.module].tolist() for s in whole.sublayers], budget)
-    return None if places is None else {s.module: place for s, place in zip(whole.sublayers, places, strict=True)}
+        losses = sublayer_losses.measure(whole.path, whole.sublayers, levels, LOSS_AT, loss, progress)
+    return {module: own.tolist() for module, own in losses.items()}
 
 
 def _write(
     whole: Whole,
     levels: Mapping[str, Sequence[Level]],
-    places: Mapping[str, int],
-    losses: Mapping[str, np.ndarray],
+    units: Mapping[str, int],
+    table: Table,
     damping: float,
     path: Path,
 ) -> tuple[PrunedSublayer, ...]:
     """Write the float graph at these levels, refitted; what each sublayer kept."""
     model = ir.load(whole.path)
-    chosen = {s.module: levels[s.module][places[s.module]] for s in whole.sublayers}
+    places = {module: table.units[module].index(left) for module, left in units.items()}
+    chosen = {module: levels[module][place] for module, place in places.items()}
     cut = {s.module: chosen[s.module] for s in whole.sublayers if chosen[s.module].units < s.units}
     cutting.cut_(model, whole.family, {module: level.kept for module, level in cut.items()})
     cutting.outputs_(model, {module: (level.weight, level.bias) for module, level in cut.items()})
@@ -391,7 +344,7 @@ def _write(
             kept=chosen[sublayer.module].units,
             error=chosen[sublayer.module].error,
             refitted=refitted.get(sublayer.module),
-            loss=float(losses[sublayer.module][places[sublayer.module]]),
+            loss=table.losses[sublayer.module][places[sublayer.module]],
         )
         for sublayer in whole.sublayers
     )
@@ -403,7 +356,7 @@ def _recovered(context: Context[Inputs, Options], whole: Whole, settings: Recove
     from octobert.training.job import TrainingRows
 
     inputs, task = context.inputs, whole.task
-    texts = _texts(inputs)
+    texts = texts_of(inputs.data)
     rows = _rows.encoded(texts, task, whole.tokenizer).flat
     pruned = ir.load(path)
     with whole.timed("recovering"):

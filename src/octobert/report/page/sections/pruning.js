@@ -1,4 +1,4 @@
-// What stayed of each layer, drop against predicted speedup, and the time of a sublayer by its heads or neurons.
+// What stayed of each layer, drop against speedup, and the time of a sublayer by its heads or neurons.
 page.draw("pruning", (root, data) => {
   const holder = root.querySelector(".pruning");
   const figure = (caption) => {
@@ -10,18 +10,19 @@ page.draw("pruning", (root, data) => {
 
   if (data.tried.length) {
     const points = data.tried;
-    page.chart(figure(`Drop of ${data.metric} on the tuning rows, by predicted speedup`), `${points.length} models: drop of ${data.metric} by predicted speedup`, () => ({
+    page.chart(figure(`Drop of ${data.metric} on the tuning rows, by measured speedup`), `${points.length} models: drop of ${data.metric} by measured speedup`, () => ({
       height: 280,
       marginLeft: 64,
       marginBottom: 44,
-      x: { label: "predicted speedup over the whole model in 8 bits", labelAnchor: "center", labelOffset: 38 },
+      x: { label: "speedup over the whole model in 8 bits", labelAnchor: "center", labelOffset: 38 },
       y: { label: `drop of ${data.metric}`, grid: true },
       marks: [
         Plot.ruleY([0], { stroke: "var(--line)" }),
         Plot.ruleX(points, { x: "speedup", y1: "low", y2: "high", stroke: "var(--accent)", strokeOpacity: 0.4 }),
+        Plot.ruleY(points, { y: "drop", x1: "speedup_low", x2: "speedup_high", stroke: "var(--accent)", strokeOpacity: 0.4 }),
         Plot.lineY(points, { x: "speedup", y: "drop", stroke: "var(--accent)" }),
         Plot.dot(points, { x: "speedup", y: "drop", stroke: "var(--accent)", fill: (d) => (d.chosen ? "var(--accent)" : "var(--background)"), r: 5 }),
-        tip(points, { x: "speedup", y: "drop", title: (d) => `${d.speedup.toFixed(2)} ×${d.chosen ? ", chosen" : ""}\n${data.metric} ${d.metric.toFixed(4)}, drop ${d.drop_text}\n${d.stayed}` }),
+        tip(points, { x: "speedup", y: "drop", title: (d) => `${d.speedup_text} ×, predicted ${d.predicted.toFixed(2)} ×${d.chosen ? ", chosen" : ""}\n${data.metric} ${d.metric.toFixed(4)}, drop ${d.drop_text}\n${d.stayed}` }),
       ],
     }));
   }

@@ -20,6 +20,10 @@ def section(run: Run) -> Section | None:
     tried = [
         {
             "speedup": model.speedup,
+            "speedup_low": model.speedup_low,
+            "speedup_high": model.speedup_high,
+            "speedup_text": pruned.speedup_text(model),
+            "predicted": model.predicted,
             "drop": model.drop,
             "low": model.low,
             "high": model.high,
@@ -52,9 +56,7 @@ def section(run: Run) -> Section | None:
 
 def shown_of(pruning: PruningFacts) -> PrunedModel | None:
     """The model whose layers are shown: the chosen one, else the slowest that was tried."""
-    if pruning.chosen is not None:
-        return pruning.tried[pruning.chosen]
-    return pruning.tried[0] if pruning.tried else None
+    return pruning.taken or next(iter(pruning.tried), None)
 
 
 def _row(each: Any) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""Levels of all sublayers for a wanted speedup: predicted by the times of the levels, corrected by what whole models took.
+
+A sum of times of levels is a prediction. Sublayers share caches and threads, and differences of small times are noisy: sums
+were up to a tenth too high or too low (docs/guides/pruning.md). So what is allocated is timed as a model, and where that
+misses the wanted speedup, the time to be saved is changed by the ratio of what was wanted and measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from octobert.core.pruning import LevelTimes, Sublayer
+from octobert.quantization.pruning.allocation import allocate
+
+# Times that a budget is corrected.
+CORRECTIONS = 3
+# A measured speedup is the wanted one within this share, or within its interval.
+NEAR = 0.02
+
+
+@dataclass(frozen=True)
+class Table:
+    """Times and losses of the levels of all sublayers.
+
+    Args:
+        sublayers: of the model.
+        units: module → the units of its levels, ascending.
+        losses: module → the loss of the model at each of its levels.
+        times: of levels of each kind.
+        whole_ms: milliseconds of the whole model.
+    """
+
+    sublayers: Sequence[Sublayer]
+    units: Mapping[str, Sequence[int]]
+    losses: Mapping[str, Sequence[float]]
+    times: Sequence[LevelTimes]
+    whole_ms: float
+
+    def ms(self, sublayer: Sublayer, units: int) -> float:
+        """Milliseconds of a sublayer with so many units."""
+        own = next(each for each in self.times if each.kind == sublayer.kind)
+        share = own.last if sublayer.layer == max(each.layer for each in self.sublayers) else 1.0
+        return share * float(np.interp(units, own.units, own.ms))
+
+    def speedup(self, units: Mapping[str, int]) -> float:
+        """The predicted speedup of a model whose modules have so many units."""
+        saved = sum(self.ms(each, each.units) - self.ms(each, units[each.module]) for each in self.sublayers)
+        return self.whole_ms / (self.whole_ms - saved)
+
+    def allocated(self, speedup: float) -> dict[str, int] | None:
+        """Module → its units in the model with the smallest sum of losses and this predicted speedup; None where no model
+        is that fast."""
+        ms = [[self.ms(each, units) for units in self.units[each.module]] for each in self.sublayers]
+        budget = sum(self.ms(each, each.units) for each in self.sublayers) - self.whole_ms * (1 - 1 / speedup)
+        places = allocate(ms, [self.losses[each.module] for each in self.sublayers], budget)
+        if places is None:
+            return None
+        return {each.module: self.units[each.module][place] for each, place in zip(self.sublayers, places, strict=True)}
+
+
+class Measured(NamedTuple):
+    """A speedup over the whole model, with the ends of its 95 % interval."""
+
+    speedup: float
+    low: float
+    high: float
+
+
+class Allocated(NamedTuple):
+    """Levels, and how fast their model is.
+
+    Args:
+        units: module → the units that stay.
+        predicted: speedup by the times of the levels.
+        measured: speedup of the model.
+    """
+
+    units: dict[str, int]
+    predicted: float
+    measured: Measured
+
+
+def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Measured]) -> Allocated | None:
+    """Find levels whose model is as much faster as wanted, measured.
+
+    Args:
+        wanted: speedup over the whole model.
+        measure: times the model of these units (module → units) against the whole one.
+
+    Returns:
+        The slowest of the models that are fast enough; None where none is.
+    """
+    asked, found = wanted, list[Allocated]()
+    for _ in range(1 + CORRECTIONS):
+        units = table.allocated(asked)
+        if units is None or any(units == each.units for each in found):
+            break
+        one = Allocated(units, table.speedup(units), measure(units))
+        found.append(one)
+        if one.measured.low <= wanted <= one.measured.high or abs(one.measured.speedup / wanted - 1) <= NEAR:
+            break
+        # The share of the time that is to be saved, by what of it was saved: at most twice as much at once.
+        saved = (1 - 1 / asked) * min((1 - 1 / wanted) / max(1 - 1 / one.measured.speedup, 1e-9), 2.0)
+        if saved >= 1:
+            break
+        asked = 1 / (1 - saved)
+    enough = [each for each in found if fast_enough(wanted, each.measured.speedup, each.measured.high)]
+    return min(enough, key=lambda each: each.measured.speedup, default=None)
+
+
+def fast_enough(wanted: float, speedup: float, high: float) -> bool:
+    """Whether a measured speedup is the wanted one or more, within its noise.
+
+    Args:
+        high: upper end of its 95 % interval.
+    """
+    return high >= wanted or speedup >= wanted * (1 - NEAR)
