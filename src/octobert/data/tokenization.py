@@ -162,7 +162,9 @@ class Tokenizer:
         """Tokenize texts, or pairs of texts, one row each."""
         inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
         with self._lock, self._errors():
-            encodings = self._tokenizer.encode_batch(inputs)
+            # A batch is shared out among threads, even a batch of one, and to wake them takes longer than to tokenize a text.
+            single = len(texts) == 1
+            encodings = [self._tokenizer.encode(*texts[0])] if single else self._tokenizer.encode_batch(inputs)
         return [
             Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
             for e in encodings

@@ -61,6 +61,8 @@ class Scheduler:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen: set[tuple[int, int]] = set()
+        # Tokens of a single row → the length that it is padded to.
+        self._padded: dict[int, int] = {}
         self._process, self._closed = os.getpid(), False
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
@@ -144,6 +146,11 @@ class Scheduler:
         texts = [self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)]
         encoded = self._task.encode(self._tokenizer, texts)
         rows = encoded.flat
+        padded = self._padded.get(len(rows[0])) if len(rows) == 1 else None
+        batches = [Batch([0], padded)] if padded else self._batches(rows)
+        return _Window(encoded, batches, [self._submitted(executor, self._run, batch, rows) for batch in batches])
+
+    def _batches(self, rows: Sequence[Encoded]) -> list[Batch]:
         batches = make_batches(
             [len(row) for row in rows],
             self._cost,
@@ -153,7 +160,9 @@ class Scheduler:
             seen=self._seen,
         )
         self._seen.update(batch.shape for batch in batches)
-        return _Window(encoded, batches, [self._submitted(executor, self._run, batch, rows) for batch in batches])
+        if len(rows) == 1:
+            self._padded[len(rows[0])] = batches[0].length
+        return batches
 
     def _run(self, batch: Batch, rows: Sequence[Encoded]) -> dict[str, Any]:
         return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
