@@ -203,6 +203,8 @@ def systems_of(
         System("torchao, Inductor", "INT8", "Torchao", (folder,)),
     ]
     systems += [System(f"octobert {t}", "INT8", "Octobert", (str(made / t),), _OURS, _OURS[0]) for t in _TARGETS]
+    static = str(made / "openvino-cpu")
+    systems.append(System("octobert openvino-cpu, static lengths", "INT8", "Static", (static,), _OURS[:1], _OURS[0]))
     if prune is not None:
         pruned, failure = attempt(partial(package, case, pruned_folder(out, prune), prune={"max_drop": prune}))
         facts = pruning(pruned) if pruned else None

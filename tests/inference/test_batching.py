@@ -13,7 +13,7 @@ import pytest
 
 import octobert
 from octobert import targets
-from octobert.core.session import Feeds, SessionOptions
+from octobert.core.session import Feeds, SessionOptions, static_lengths
 from octobert.core.settings import MAX_RUN_TOKENS
 from octobert.inference import batching, cost_model
 from octobert.inference.batching import Batch, make_batches
@@ -206,12 +206,42 @@ def test_nothing_is_padded_by_what_a_busy_machine_measured(monkeypatch) -> None:
     assert (cost.lengths, cost.margin > 2 * cost_model._BUSY) == ((), True)
 
 
+STATIC = static_lengths(64)
+
+
+def static_steps(rows: int, length: int) -> float:
+    """Of a session whose models of static lengths take three quarters of the time."""
+    return (2.0 + 0.1 * rows * length) * (0.75 if rows == 1 and length in STATIC else 1.0)
+
+
+def test_single_texts_take_static_lengths_where_these_are_faster(monkeypatch) -> None:
+    cost = measure_cost_model(Clockwork(monkeypatch, static_steps), 128, static=STATIC)
+    assert cost.static_ms == pytest.approx({length: static_steps(1, length) for length in STATIC})
+    for length in range(1, 129):
+        (batch,) = make_batches([length], cost, max_length=128, seen={(1, n) for n in range(1, 129)})
+        possible = [length, *[n for n in STATIC if n >= length][:1]]
+        assert batch.length in possible
+        assert static_steps(1, batch.length) == pytest.approx(min(static_steps(1, n) for n in possible), rel=1e-9), length
+    # The curve is that of the model for all shapes, which batches run on.
+    plain = measure_cost_model(Clockwork(monkeypatch, lambda rows, length: 2.0 + 0.1 * rows * length), 128)
+    for rows, length in ((1, 48), (2, 16), (4, 16), (3, 100)):
+        expected = float(plain.batch_ms(np.array([rows]), length)[0])
+        assert float(cost.batch_ms(np.array([rows]), length)[0]) == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("ms", [0.1, 20.0, 2000.0])
 def test_measuring_takes_little_time(monkeypatch, ms: float) -> None:
     session = Clockwork(monkeypatch, lambda rows, length: ms * rows * length / 64)
     measure_cost_model(session, 512)
     # A model of 2 s is run at two shapes, of 0.25 s and 2 s, four times each.
     assert session.seconds <= max(2 * cost_model._SECONDS, 5 * ms / 1e3)
+
+
+def test_measuring_static_lengths_takes_half_as_long_again(monkeypatch) -> None:
+    session = Clockwork(monkeypatch, lambda rows, length: 20.0 * rows * length / 64)
+    cost = measure_cost_model(session, 512, static=static_lengths(512))
+    assert session.seconds <= 3.2 * cost_model._SECONDS
+    assert 8 < len(cost.static_ms) < len(static_lengths(512))
 
 
 # ---- the stored cost model

@@ -21,14 +21,20 @@ import psutil
 import pytest
 
 import octobert
+from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError
+from octobert.core.session import SessionOptions
 from octobert.inference import streaming
+from octobert.inference.opened import opened
 from octobert.inference.predictor import Predictor
 from tests.support.runs import TARGETS
+from tests.support.tolerances import assert_same_rounding
 
 # The same row in another batch: float32 sums in another order can move an 8-bit value by one scale.
 SAME_SCORE = 2e-3
+# Sums of float32 in another order, as a part of the largest output.
+SAME_FLOAT = 1e-5
 GOALS = ("latency", "throughput")
 TEXT = "the of and to in a is that for it was"
 
@@ -188,6 +194,59 @@ def test_models_that_were_closed_leave_no_threads_and_no_files(finished, target:
     # The first ones import the runtime.
     before = [opened_and_closed() for _ in range(2)][-1]
     assert [opened_and_closed() for _ in range(3)] == [before] * 3
+
+
+# ---- static lengths
+
+
+def test_single_texts_are_answered_by_models_of_static_lengths(finished) -> None:
+    model = opened(finished[1] / "openvino-cpu")
+    assert model.floating is not None
+    options = SessionOptions(threads=1, streams=2, static_up_to=20)
+    session, free = model.session(options), model.session(SessionOptions(threads=1))
+    floats = targets.load("openvino-cpu").open_session(model.floating.path, options)
+    plain = targets.load("openvino-cpu").open_session(model.floating.path, SessionOptions(threads=1))
+    assert list(session._free.get()) == [0, 16, 32]
+    generator = np.random.default_rng(0)
+    ours, theirs, exact = [], [], []
+    for rows, length in ((1, 16), (1, 32), (1, 7), (1, 30), (2, 16), (1, 16)):
+        ids = generator.integers(5, 50, (rows, length))
+        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        own, other = floats.run(feeds)["logits"], plain.run(feeds)["logits"]
+        assert np.abs(own - other).max() <= SAME_FLOAT * np.abs(other).max()
+        ours.append(session.run(feeds)["logits"])
+        theirs.append(free.run(feeds)["logits"])
+        exact.append(other)
+    assert_same_rounding(np.concatenate(ours), np.concatenate(theirs), np.concatenate(exact))
+
+
+def test_a_model_with_static_lengths_answers_alike_from_several_threads(finished) -> None:
+    inputs = texts(24)
+    with octobert.load(finished[1] / "openvino-cpu", measure=False) as model:
+        expected = [answer["label"] for answer in model(inputs)]
+    with octobert.load(finished[1] / "openvino-cpu", static_up_to=32, streams=2) as model, ThreadPoolExecutor(4) as pool:
+        assert set(model._engine.get().scheduler._cost.static_ms) == {16, 32}
+        assert [answers[0]["label"] for answers in pool.map(lambda text: model([text]), inputs * 4)] == expected * 4
+        assert [answer["label"] for answer in model(inputs)] == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "up_to", "said"),
+    [
+        ("ort-cpu", 64, r"ort-cpu has no static lengths.*expected openvino-cpu, openvino-gpu"),
+        ("openvino-cpu", 65, r"not a number of tokens.*got 65, expected 0 to 64"),
+        ("openvino-cpu", -1, r"streams, threads, static_up_to"),
+    ],
+)
+def test_static_lengths_that_cannot_be(finished, target: str, up_to: int, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        octobert.load(finished[1] / target, static_up_to=up_to)
+
+
+def test_nothing_is_measured_where_that_is_not_wanted(finished, cache: Path) -> None:
+    for goal in GOALS:
+        octobert.load(finished[1] / "ort-cpu", goal=goal, measure=False).close()
+    assert not cache.exists() or not any(cache.iterdir())
 
 
 # ---- processes

@@ -55,6 +55,8 @@ def load(
     allow_fallback: bool = False,
     verify: bool = False,
     device: str | None = None,
+    static_up_to: int = 0,
+    measure: bool = True,
 ) -> Predictor:
     """Open a package or a model file for prediction. A package needs the target's runtime and `tokenizers` only.
 
@@ -72,6 +74,10 @@ def load(
         verify: Compare the content of all files with the manifest first. By default only the sizes of the model files are.
         device: For OpenVINO targets: the device to open the model on, as OpenVINO names it, such as `AUTO`. Default: the
             target's.
+        static_up_to: Tokens, for OpenVINO targets: compile the model once more for each of the lengths 16, 32, … up to it, and
+            answer single texts with these, which is faster. Each takes time when it is opened, and memory. 0: none.
+        measure: Measure the time by length, which batches and padding follow, where that was not yet done on this machine: up
+            to five seconds. False: the first answer comes sooner.
 
     Returns:
         The model: call it with texts, or with an iterable via `stream`.
@@ -79,13 +85,14 @@ def load(
     Raises:
         ModelError: The path is neither, or the files are not the ones that were packaged, or not those of the task.
         TargetError: The target's runtime is not installed.
+        RecipeError: The target has no models of static lengths.
     """
     from octobert.core.settings import goal_named
     from octobert.inference.predictor import Predictor
 
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
-    options |= {"verify": verify, "device": device}
-    numbers_of((streams, threads), "streams, threads", least=0)
+    options |= {"verify": verify, "device": device, "static_up_to": static_up_to, "measure": measure}
+    numbers_of((streams, threads, static_up_to), "streams, threads, static_up_to", least=0)
     found = _opened(package, "package", task, target, tokenizer)
     return Predictor(found, goal=goal_named(goal), streams=streams, threads=threads, **options)
 

@@ -67,7 +67,8 @@ def command(
 
     asks = question is not None or context is not None or context_file is not None
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
-    options["device"] = device
+    # A process that answers a few texts would wait longer for the measurement than for them.
+    options |= {"device": device, "measure": goal == "throughput"}
     options |= _models.given(task, target, tokenizer)
     if data is not None or row:
         _check_rows(data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None)

@@ -43,6 +43,7 @@ class Capabilities(FrozenModel):
         float_entries: type of these operators → options of the runtime that make it compute in the type, where the machine does
             so natively. A type that is not among `float_parts` as well leaves the file in float32.
         shapes: batch and sequence are dynamic, dynamic within profiles that are written next to the model, or fixed.
+        static_lengths: a session may have models of static lengths for single rows besides the one for all shapes.
         opset: lowest and highest accepted ONNX opset.
         domains: accepted operator domains besides ONNX's own.
         refuses: operators that the target does not support.
@@ -84,6 +85,7 @@ class Capabilities(FrozenModel):
     float_parts: tuple[FloatType, ...] = ("float32",)
     float_entries: dict[FloatType, dict[str, RuntimeOption]] = Field(default_factory=dict)
     shapes: Literal["dynamic", "profiles", "fixed"] = "dynamic"
+    static_lengths: bool = False
     opset: tuple[int, int]
     domains: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()

@@ -132,6 +132,24 @@ def _checked(entries: SessionEntries) -> SessionEntries:
 PackagedEntries = Annotated[SessionEntries, AfterValidator(_checked)]
 
 
+# Lengths of models for single rows: kernels work on blocks of 16 tokens, and a long row gains little by a shorter padding.
+_STATIC = (*range(16, 129, 16), *range(160, 513, 32))
+LONGEST_STATIC = _STATIC[-1]
+
+
+def static_lengths(up_to: int) -> tuple[int, ...]:
+    """Return the lengths for which a session has models of their own.
+
+    Args:
+        up_to: tokens of a row; the last length is at least that, as far as there is one.
+
+    Example:
+        >>> static_lengths(40)
+        (16, 32, 48)
+    """
+    return tuple(length for i, length in enumerate(_STATIC) if up_to > (_STATIC[i - 1] if i else 0))
+
+
 class SessionOptions(FrozenModel):
     """How to open a model.
 
@@ -146,6 +164,8 @@ class SessionOptions(FrozenModel):
         runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
         device: device of the runtime's own, such as `AUTO` or `GPU`, for runtimes that can choose; None for the target's.
         compile: whether to compile the model, for runtimes that have both ways; None leaves it to the target.
+        static_up_to: tokens of a single row, for targets with `static_lengths`: for `static_lengths(static_up_to)` the session
+            has models of the static shape [1, S] besides the one for all shapes.
         entries: what the recipe sets for the target. It takes the place of all the above, and of tuned settings.
         outputs: name of an output in results → its name in the file; none for those that `read_outputs` names.
     """
@@ -159,6 +179,7 @@ class SessionOptions(FrozenModel):
     runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
     device: str | None = None
     compile: bool | None = None
+    static_up_to: int = Field(default=0, ge=0, le=LONGEST_STATIC)
     entries: SessionEntries = SessionEntries()
     outputs: Mapping[str, str] = Field(default_factory=dict)
 

@@ -83,7 +83,7 @@ def judge(
         ModelError: the model cannot be opened for its task.
     """
     written.check(model, predictions, nbest)
-    predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device)
+    predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device, measure=False)
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     given = {"source": source, "evaluate": split, "config": config, "revision": revision}
     where, rows = rows_of(given, columns, files_of(model.facts().name), allow_code=allow_code)

@@ -128,6 +128,11 @@ def _ways(cost: CostModel, max_length: int, exact: int) -> list[tuple[int, np.nd
     rounded = min(-(-exact // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, max_length)
     if cost.new_shape_ms and rounded > exact:
         found[rounded] = cost.batch_ms(_COUNTS, rounded)
+    static = min((length for length in cost.static_ms if length >= exact), default=None)
+    if static is not None:
+        # A single row only.
+        ms = np.where(_COUNTS == 1, cost.static_ms[static], np.inf)
+        found[static] = np.minimum(found.get(static, np.inf), ms)
     return list(found.items())
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from octobert.core import environment
 from octobert.core.files import atomic_write, canonical_digest
@@ -44,7 +45,7 @@ _LEAST_MARGIN = 0.03
 # Such a cost model is measured again after an hour.
 _BUSY, _BUSY_S = 0.05, 3600
 # Part of the stored key: raised when a stored cost model means something else.
-_FORM = "steps-1"
+_FORM = "steps-2"
 
 
 class CostModel(FrozenModel):
@@ -57,6 +58,7 @@ class CostModel(FrozenModel):
         new_shape_ms: extra milliseconds of the first inference with a shape.
         lengths: ends of the steps of a single row, ascending: the lengths to which rows may be padded.
         margin: rows are padded to one of `lengths` only if it is faster by more than this part of the time.
+        static_ms: milliseconds of a single row by length, for the lengths that have a model of a static shape.
     """
 
     tokens: tuple[int, ...]
@@ -65,6 +67,7 @@ class CostModel(FrozenModel):
     new_shape_ms: float = 0.0
     lengths: tuple[int, ...] = ()
     margin: float = _LEAST_MARGIN
+    static_ms: dict[int, float] = Field(default_factory=dict)
 
     def batch_ms(self, rows: np.ndarray, length: int) -> np.ndarray:
         """Return the milliseconds of batches with these numbers of rows, all padded to one length.
@@ -95,20 +98,24 @@ def default_cost_model(session: Session) -> CostModel:
     return CostModel(tokens=(0, 1024), ms=(16.0, 1040.0), square_ms=1 / 4096, new_shape_ms=new_shape_ms)
 
 
-def measure_cost_model(session: Session, max_length: int, *, clock: Callable[[], float] | None = None) -> CostModel:
-    """Time a session on up to about seventy shapes, for at most about five seconds.
+def measure_cost_model(
+    session: Session, max_length: int, *, static: Sequence[int] = (), clock: Callable[[], float] | None = None
+) -> CostModel:
+    """Time a session on up to about seventy shapes, for at most about five seconds, and static lengths for half as long.
 
     Args:
         max_length: most tokens that a row may have.
+        static: lengths for which the session has a model of a static shape, for single rows; ascending.
         clock: in seconds. Default: `time.perf_counter`.
     """
+    static_ms = _static_ms(_Timed(session, clock or time.perf_counter), [length for length in static if length <= max_length])
     timed = _Timed(session, clock or time.perf_counter)
     for shapes in _COARSE:
         timed.add([(rows, min(width, max_length)) for rows, width in shapes])
-        if timed.seconds > _SECONDS and len(timed.ms) > 1:
+        if timed.seconds > _SECONDS and sum(rows > 1 or length not in static for rows, length in timed.ms) > 1:
             break
     lengths: list[int] = []
-    base = _fitted(timed.least())
+    base = _fitted(timed.least(), static)
     if timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS and timed.noise() <= _BUSY:
         for block, ends in _BLOCKS:
             lengths_of = [length for end in ends for length in (end - 1, end, end + 1) if 0 < length <= max_length]
@@ -117,7 +124,7 @@ def measure_cost_model(session: Session, max_length: int, *, clock: Callable[[],
             if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > _SECONDS:
                 break
             timed.add(new)
-            lengths += [length for length in lengths_of if length % block == 0]
+            lengths += [length for length in lengths_of if length % block == 0 and length not in static]
         timed.repeat()
     noise = timed.noise()
     margin, least = max(_LEAST_MARGIN, 2 * noise), timed.least()
@@ -128,7 +135,15 @@ def measure_cost_model(session: Session, max_length: int, *, clock: Callable[[],
     # The very first inference also reads the weights, so it does not count.
     new_shape_ms = timed.new_shape_ms if session.prepares_shapes else 0.0
     update = {"new_shape_ms": new_shape_ms, "lengths": tuple(end for end, shorter in confirmed if shorter), "margin": margin}
-    return _fitted(least).model_copy(update=update)
+    return _fitted(least, static).model_copy(update={**update, "static_ms": static_ms})
+
+
+def _static_ms(timed: _Timed, lengths: Sequence[int]) -> dict[int, float]:
+    """The time of a single row at static lengths, ascending, as far as there is time."""
+    for length in lengths:
+        if timed.seconds <= _SECONDS:
+            timed.add([(1, length)])
+    return {length: ms for (_, length), ms in timed.least().items()}
 
 
 def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:
@@ -225,11 +240,12 @@ def run_ms(session: Session, shape: tuple[int, int], real: int | None, clock: Ca
     return 1e3 * (clock() - started)
 
 
-def _fitted(least: dict[tuple[int, int], float]) -> CostModel:
-    """The curve over tokens through single rows, and beyond the longest of them through batches.
+def _fitted(all_least: dict[tuple[int, int], float], static: Sequence[int]) -> CostModel:
+    """The curve over tokens through single rows, and beyond the longest of them through batches; without static shapes.
 
     A long row takes more time than short rows with as many tokens; the difference is attention.
     """
+    least = {(rows, length): ms for (rows, length), ms in all_least.items() if rows > 1 or length not in static}
     short = {rows * length: (ms, rows * length**2) for (rows, length), ms in least.items() if length <= _WIDTH}
     tokens = sorted(short)
     singles = {length: ms for (rows, length), ms in least.items() if rows == 1}
@@ -253,13 +269,13 @@ def read_cost_model(path: Path) -> CostModel | None:
 
 
 def read_or_measure_cost_model(
-    path: Path, session: Session, max_length: int, *, only_if_stored: bool = False
+    path: Path, session: Session, max_length: int, *, static: Sequence[int] = (), only_if_stored: bool = False
 ) -> CostModel | None:
     """Read a stored cost model, or measure it and store it.
 
     Args:
         path: where it is stored, `stored_path`.
-        max_length: most tokens that a row may have.
+        max_length, static: those of `measure_cost_model`.
         only_if_stored: return None without measuring where nothing can be stored, because it would be measured every time.
     """
     cost = read_cost_model(path)
@@ -269,7 +285,7 @@ def read_or_measure_cost_model(
             path.parent.mkdir(parents=True, exist_ok=True)
         if only_if_stored and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             return None
-        cost = measure_cost_model(session, max_length)
+        cost = measure_cost_model(session, max_length, static=static)
         with contextlib.suppress(OSError), atomic_write(path) as partial:
             partial.write_text(cost.model_dump_json(), encoding="utf-8")
     return cost

@@ -15,7 +15,7 @@ import numpy as np
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError
-from octobert.core.session import RuntimeOption, Session, SessionOptions
+from octobert.core.session import LONGEST_STATIC, RuntimeOption, Session, SessionOptions, static_lengths
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
 from octobert.inference import cost_model, package_files
@@ -62,6 +62,12 @@ class Predictor:
         device: for OpenVINO targets, the device to open the model on instead of the target's, as OpenVINO names it: `AUTO`,
             `GPU.1`, `MULTI:GPU,CPU`. Tuned settings are those of the target's device, and are not used then.
         precision: of the float operators; None for what the target prefers.
+        static_up_to: tokens, for OpenVINO targets. The model is compiled once more for each of the lengths 16, 32, 48, …, and
+            from 128 in steps of 32, up to the one that takes so many. Single texts are answered with these, padded where that
+            is faster: for a server that answers text by text. Each takes time to load, and memory for another copy of the
+            weights. An 8-bit answer may differ from that of the model for all shapes, by about a tenth of the error of
+            quantization.
+        measure: measure the time by length where that was not yet done on this machine.
 
     Raises:
         RecipeError: there is no such goal, or the streams and threads are too many for this machine.
@@ -87,6 +93,8 @@ class Predictor:
         verify: bool = False,
         device: str | None = None,
         precision: str | None = None,
+        static_up_to: int = 0,
+        measure: bool = True,
     ) -> None:
         goal = goal_named(goal)
         found = model if isinstance(model, Opened) else opened(Path(model))
@@ -101,6 +109,8 @@ class Predictor:
             package_files.verify(self.folder)
         elif found.manifest is not None:
             package_files.check_sizes(self.folder, found.manifest, found.file)
+        if static_up_to:
+            _check_static(static_up_to, found)
         self.setting = _setting(None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads)
         options = self.setting.options(
             cache=str(cache) if cache else None,
@@ -109,9 +119,10 @@ class Predictor:
             entries=found.entries_on(device),
             device=device,
             precision=precision,
+            static_up_to=static_up_to,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
-        self._engine = PerProcess(partial(_engine, found, goal, self.setting, options))
+        self._engine = PerProcess(partial(_engine, found, goal, self.setting, options, measure=measure))
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answer one input or a list of inputs, in order.
@@ -200,25 +211,43 @@ class Predictor:
 load = Predictor
 
 
-def _engine(model: Opened, goal: Goal, setting: Setting, options: SessionOptions) -> _Engine:
+def _engine(model: Opened, goal: Goal, setting: Setting, options: SessionOptions, *, measure: bool) -> _Engine:
     """Open a model."""
     task = model.rebuilt()
     tokenizer, session = model.tokenizer(task), model.session(options)
-    cost = _cost(model, goal, options, session, tokenizer.max_length)
+    cost = _cost(model, goal, options, session, tokenizer.max_length, measure=measure)
     return _Engine(tokenizer, session, Scheduler(task, tokenizer, session, cost, setting.tokens))
 
 
-def _cost(model: Opened, goal: Goal, options: SessionOptions, session: Session, max_length: int) -> CostModel:
+def _cost(model: Opened, goal: Goal, options: SessionOptions, session: Session, max_length: int, *, measure: bool) -> CostModel:
     """The measured times of a session, or a default where measuring is of no use."""
     plain = options.model_dump(mode="json", exclude={"cache", "log"})
     path = cost_model.stored_path(model.shape_facts, session, plain, max_length)
-    if goal == "latency" and not model.ignores_padding:
-        # Without padding there is nothing to choose for a single text.
-        cost = cost_model.read_cost_model(path)
+    static = static_lengths(options.static_up_to)
+    # Without padding there is nothing to choose for a single text.
+    if measure and (goal == "throughput" or model.ignores_padding):
+        once = goal == "latency" and not static
+        cost = cost_model.read_or_measure_cost_model(path, session, max_length, static=static, only_if_stored=once)
     else:
-        cost = cost_model.read_or_measure_cost_model(path, session, max_length, only_if_stored=goal == "latency")
+        cost = cost_model.read_cost_model(path)
     cost = cost or cost_model.default_cost_model(session)
-    return cost if model.ignores_padding else cost.model_copy(update={"lengths": ()})
+    return cost if model.ignores_padding else cost.model_copy(update={"lengths": (), "static_ms": {}})
+
+
+def _check_static(up_to: int, model: Opened) -> None:
+    """Check that a model can be opened with static lengths.
+
+    Raises:
+        RecipeError: the target has none, or the model takes no texts as long as that.
+    """
+    if not targets.load(model.target).CAPABILITIES.static_lengths:
+        having = ", ".join(name for name in targets.names() if targets.load(name).CAPABILITIES.static_lengths)
+        raise RecipeError(f"the target {model.target} has no static lengths", where="static_up_to", expected=having)
+    if model.shape != (-1, -1):
+        raise RecipeError("the file has a static shape already", where="static_up_to", fix="omit static_up_to")
+    longest = min(LONGEST_STATIC, model.longest or LONGEST_STATIC)
+    if not 0 < up_to <= longest:
+        raise RecipeError("not a number of tokens", where="static_up_to", got=str(up_to), expected=f"0 to {longest}")
 
 
 def _setting(folder: Path | None, listed: Listed, goal: Goal, streams: int, threads: int) -> Setting:

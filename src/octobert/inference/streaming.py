@@ -60,7 +60,7 @@ class Scheduler:
     def __init__(self, task: Task, tokenizer: Tokenizer, session: Session, cost: CostModel, tokens: int) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
-        self._seen: set[tuple[int, int]] = set()
+        self._seen = {(1, length) for length in cost.static_ms}
         # Tokens of a single row → the length that it is padded to.
         self._padded: dict[int, int] = {}
         self._process, self._closed = os.getpid(), False
@@ -69,7 +69,14 @@ class Scheduler:
 
     def answer_now(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
         """Answer a few inputs, on the calling thread where runtimes can use it."""
-        return list(self._finish(inputs, self._start(inputs, 0, self._run_pool if forks.is_child() else _CALLING_THREAD)))
+        encoded, batches = self._encoded(inputs, 0)
+
+        def outputs(batch: Batch) -> dict[str, Any]:
+            if forks.is_child():
+                return self._submitted(self._run_pool, self._run, batch, encoded.flat).result()
+            return self._run(batch, encoded.flat)
+
+        return list(self._answers(inputs, encoded, ((batch, outputs(batch)) for batch in batches)))
 
     def answers(self, inputs: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Answer inputs in order. The source may be endless.
@@ -119,7 +126,7 @@ class Scheduler:
     def _submit(self, window: list[Any], first: int) -> Future[_Window]:
         """Start a window on the threads of this object."""
         self._check_process()
-        return self._submitted(self._tokenize_pool, self._start, window, first, self._run_pool)
+        return self._submitted(self._tokenize_pool, self._start, window, first)
 
     def _submitted(self, pool: Executor, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Submit work to a pool.
@@ -141,14 +148,19 @@ class Scheduler:
             what = "the stream began before this process was forked, and its threads are those of the parent"
             raise ModelError(what, fix="begin the stream in the process that reads it")
 
-    def _start(self, inputs: Sequence[Any], first: int, executor: Executor) -> _Window:
+    def _start(self, inputs: Sequence[Any], first: int) -> _Window:
         """Tokenize a window and submit its batches."""
+        encoded, batches = self._encoded(inputs, first)
+        results = [self._submitted(self._run_pool, self._run, batch, encoded.flat) for batch in batches]
+        return _Window(encoded, batches, results)
+
+    def _encoded(self, inputs: Sequence[Any], first: int) -> tuple[EncodedTexts, list[Batch]]:
+        """Tokenize inputs, and decide which rows run together."""
         texts = [self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)]
         encoded = self._task.encode(self._tokenizer, texts)
         rows = encoded.flat
         padded = self._padded.get(len(rows[0])) if len(rows) == 1 else None
-        batches = [Batch([0], padded)] if padded else self._batches(rows)
-        return _Window(encoded, batches, [self._submitted(executor, self._run, batch, rows) for batch in batches])
+        return encoded, [Batch([0], padded)] if padded else self._batches(rows)
 
     def _batches(self, rows: Sequence[Encoded]) -> list[Batch]:
         batches = make_batches(
@@ -169,32 +181,28 @@ class Scheduler:
 
     def _finish(self, inputs: Sequence[Any], window: _Window) -> Iterator[dict[str, Any]]:
         """Wait for the batches of a window, then yield its answers."""
-        collected = Outputs(self._session.outputs, window.encoded.flat, per_token=self._task.per_token)
         try:
-            for batch, result in zip(window.batches, window.results, strict=True):
-                collected.put(batch, result.result())
+            outputs = [(batch, result.result()) for batch, result in zip(window.batches, window.results, strict=True)]
         finally:
             window.cancel()
-        outputs = collected.joined()
+        yield from self._answers(inputs, window.encoded, outputs)
+
+    def _answers(
+        self, inputs: Sequence[Any], encoded: EncodedTexts, outputs: Iterable[tuple[Batch, dict[str, Any]]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the answers to inputs.
+
+        Args:
+            outputs: batches with their outputs.
+        """
+        collected = Outputs(self._session.outputs, encoded.flat, per_token=self._task.per_token)
+        for batch, own in outputs:
+            collected.put(batch, own)
+        joined = collected.joined()
         for index, item in enumerate(inputs):
-            answer = self._task.answer(outputs, window.encoded, index, item)
-            truncated = any(row.truncated for row in window.encoded.rows[index])
+            answer = self._task.answer(joined, encoded, index, item)
+            truncated = any(row.truncated for row in encoded.rows[index])
             yield {**answer, "truncated": True} if truncated else answer
-
-
-class _CallingThread(Executor):
-    """Runs everything on the thread that submits it."""
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(work(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # raised where the result is read, as that of a pool
-            done.set_exception(error)
-        return done
-
-
-_CALLING_THREAD = _CallingThread()
 
 
 def _done(future: Future[_Window]) -> bool:

@@ -37,6 +37,7 @@ CAPABILITIES = Capabilities(
         "bfloat16": {"INFERENCE_PRECISION_HINT": "bf16"},
         "float16": {"INFERENCE_PRECISION_HINT": "f16"},
     },
+    static_lengths=True,
     opset=(13, 22),
     formats=("onnx", "openvino"),
     extra="openvino",

@@ -20,6 +20,7 @@ CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
         "runtime": "ort",
         "description": "OpenVINO as a provider of ONNX Runtime, on the CPU",
         "float_precisions": ("f32",),
+        "static_lengths": False,
         "domains": ("com.microsoft",),
         "formats": ("onnx",),
         "extra": "",

@@ -23,6 +23,7 @@ CAPABILITIES = Capabilities(
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated=(*RESIDUAL, *OUTPUTS),
     float_parts=("float32", "float16"),
+    static_lengths=True,
     opset=(13, 22),
     lowest_constant=-65504.0,
     formats=("onnx", "openvino"),

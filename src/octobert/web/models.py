@@ -198,12 +198,12 @@ def paired(name: str, model: Opened, stamp: str) -> Pair:
     Raises:
         OctobertError: it cannot be opened.
     """
-    quantized = Side(INT8, model.name, Predictor(model))
+    quantized = Side(INT8, model.name, Predictor(model, measure=False))
     floating = floating_of(model)
     sides: tuple[Side, ...] = (quantized,)
     if floating is not None:
         own, baseline = floating
-        sides = (Side(FLOAT, baseline.name, Predictor(own, precision=baseline.precision)), quantized)
+        sides = (Side(FLOAT, baseline.name, Predictor(own, precision=baseline.precision, measure=False)), quantized)
     task = quantized.predictor.task
     return Pair(name, stamp, sides, task, model.facts(), model.tokenizer(task))
 

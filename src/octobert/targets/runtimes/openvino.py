@@ -18,7 +18,7 @@ from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.ports import Port, Ports
-from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions
+from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions, static_lengths
 from octobert.targets.shared import openvino_norms, running
 from octobert.targets.shared.importing import unavailable
 
@@ -233,6 +233,10 @@ _FIRST_USE = threading.Lock()
 _first_process: int | None = None
 
 
+# In place of the length of a static model: the model for all shapes.
+_ANY_SHAPE = 0
+
+
 class OpenvinoSession:
     """An IR or an ONNX file, compiled for one device.
 
@@ -259,11 +263,13 @@ class OpenvinoSession:
         core, self._path, self._chosen = openvino.Core(), path, options.device
         with running.runtime_errors("openvino cannot compile the model", path):
             compiled: Any = core.compile_model(str(path), options.device or device, settings_of(options))
+            models = {_ANY_SHAPE: compiled, **_compiled_statically(core, path, options, device)}
         self._compiled, self.prepares_shapes = compiled, True
         self.streams = options.streams or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Per stream the requests of all models: static length of a single row → request.
+        self._free: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
         for _ in range(self.streams):
-            self._free.put(compiled.create_infer_request())
+            self._free.put({length: model.create_infer_request() for length, model in models.items()})
         self._inputs = running.Inputs([port_of(port) for port in compiled.inputs], path)
         reads = options.outputs_of([port_of(port).name for port in compiled.outputs])
         # An output may have several names, and in some files it has none.
@@ -290,7 +296,9 @@ class OpenvinoSession:
         import openvino
 
         inputs = self._inputs.of(feeds)
-        request = self._free.get()
+        rows, length = next(iter(inputs.values())).shape[:2]
+        requests = self._free.get()
+        request = requests.get(length if rows == 1 else _ANY_SHAPE, requests[_ANY_SHAPE])
         try:
             with running.runtime_errors("openvino cannot run the model", self._path):
                 # Without copies: the arrays live until the end of this call.
@@ -299,7 +307,7 @@ class OpenvinoSession:
                 request.infer(share_outputs=True)
                 return self._outputs(request)
         finally:
-            self._free.put(request)
+            self._free.put(requests)
 
     def run_each(self, batches: Iterator[Feeds], requests: int, on_done: Callable[[int, float], None]) -> None:
         """Run batches by OpenVINO's queue of asynchronous requests.
@@ -327,6 +335,19 @@ class OpenvinoSession:
 
     def _outputs(self, request: Any) -> dict[str, np.ndarray]:
         return {name: running.wide(np.array(request.get_output_tensor(i).data)) for name, i in self._reads.items()}
+
+
+def _compiled_statically(core: Any, path: Path, options: SessionOptions, device: str) -> dict[int, Any]:
+    """The models for single rows: length → the model with inputs [1, length].
+
+    Each has weights of its own: OpenVINO packs them for a shape.
+    """
+    models: dict[int, Any] = {}
+    for length in static_lengths(options.static_up_to):
+        model = core.read_model(str(path))
+        model.reshape({port: [1, length][: port.get_partial_shape().rank.get_length()] for port in model.inputs})
+        models[length] = core.compile_model(model, options.device or device, settings_of(options))
+    return models
 
 
 def _property(compiled: Any, name: str) -> list[Any]:
