@@ -148,6 +148,12 @@ class Choose(_Judged):
     def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(str(figure_named(each)) for each in value)
 
+    @model_validator(mode="after")
+    def _pruning_has_a_limit(self) -> Choose:
+        if "prune" in (self.vary or ()) and all(each.max_drop is None for each in self.limits):
+            raise ValueError("vary: prune needs a limit on the drop of the main metric; add {max_drop: 0.01} to limits")
+        return self
+
 
 class Search(_Judged):
     """Try the combinations of listed values of recipe keys.

@@ -16,7 +16,7 @@ def search(monkeypatch):
 
     def run(truths, first, faster=None, nearer=None, seed=0, targets=None, pruned=None, **settings):
         faster, nearer, pruned = faster or {}, nearer or {}, pruned or {}
-        monkeypatch.setattr(module.space, "pruned", lambda _, v: variant(pruned[v.name]) if v.name in pruned else None)
+        monkeypatch.setattr(module.space, "pruned", lambda _, v, metric: variant(pruned[v.name]) if v.name in pruned else None)
         monkeypatch.setattr(module.space, "first", lambda _: [REFERENCE, *map(variant, first)])
         monkeypatch.setattr(module.space, "faster", lambda _, v: [variant(n) for n in faster.get(v.name, ())])
         monkeypatch.setattr(module.space, "nearer", lambda _, v, minutes: [variant(n) for n in nearer.get(v.name, ())])

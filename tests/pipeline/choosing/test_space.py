@@ -250,6 +250,10 @@ def test_listed_changes_are_variants(changes: dict[str, Any], name: str, kept: d
         ({"quantise": "static"}, 'quantise: unknown key; did you mean "quantize"'),
         ({"calibrate": "mse2"}, 'there is no calibrate "mse2"; did you mean "mse"'),
         ({"quantize.static.placement": "fnn"}, 'there is no placement "fnn"; did you mean "ffn"'),
+        (
+            {"choose": {"vary": ["prune"], "limits": {"at_least": 0.8}}},
+            "choose: .*prune needs a limit on the drop of the main metric",
+        ),
         ({"choose": {"vary": ["calibrator"]}}, "no plugin lists this key as worth varying .*did you mean"),
     ],
 )
@@ -268,9 +272,13 @@ def test_types_of_floats_follow_the_device() -> None:
 def test_a_model_is_pruned_only_where_vary_names_it() -> None:
     asked = recipe(choose={"vary": ["prune"], "limits": {"max_drop": 0.02}})
     began = start(asked)
-    made = space.pruned(asked, began)
+    made = space.pruned(asked, began, "accuracy")
     assert made is not None
     assert space.recipe_of(asked, made).prune == Prune(max_drop=0.02)
-    assert space.pruned(asked, made) is None
-    assert space.pruned(recipe(), start(recipe())) is None
-    assert space.pruned(asked, start(asked, space.first(asked)[0].name)) is None
+    assert space.pruned(asked, made, "accuracy") is None
+    assert space.pruned(recipe(), start(recipe()), "accuracy") is None
+    assert space.pruned(asked, start(asked, space.first(asked)[0].name), "accuracy") is None
+    # A limit may call the main metric by its name.
+    named = recipe(choose={"vary": ["prune"], "limits": [{"of": "f1", "at_least": 0.5}, {"of": "accuracy", "max_drop": 0.02}]})
+    assert space.pruned(named, start(named), "accuracy") == space.pruned(asked, began, "accuracy")
+    assert space.pruned(named, start(named), "f1") is None

@@ -249,7 +249,7 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
 def _prune(search: Search) -> None:
     """Prune the best variant, where the recipe allows it."""
     best = search.best
-    variant = None if best is None else space.pruned(search.trials.facts.recipe, best)
+    variant = None if best is None else space.pruned(search.trials.facts.recipe, best, search.trials.metric)
     if variant is None or search.out_of_time():
         return
     search.trials.judge([variant])

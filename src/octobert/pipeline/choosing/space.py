@@ -164,15 +164,20 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     return variant_of(recipe, _with_target(variant, {"accuracy": criterion.model_dump(mode="json", exclude_defaults=True)}))
 
 
-def pruned(recipe: Recipe, variant: Variant) -> Variant | None:
+def pruned(recipe: Recipe, variant: Variant, metric: str | None) -> Variant | None:
     """Return the variant of a pruned model, where `choose.vary` names `prune`: it costs minutes, so nobody gets it unasked.
+
+    Args:
+        metric: the main one.
 
     Returns:
         None also where the variant is pruned, is the float model, or no limit is on a drop of the main metric.
     """
-    named = recipe.choose is not None and "prune" in (recipe.choose.vary or ())
-    limit = next((each for each in recipe.choose.limits if each.of == "metric"), None) if recipe.choose is not None else None
-    if not named or limit is None or limit.max_drop is None or "prune" in variant.changes:
+    choose = recipe.choose
+    if choose is None or "prune" not in (choose.vary or ()) or "prune" in variant.changes:
+        return None
+    limit = next((each for each in choose.limits if each.of in ("metric", metric) and each.max_drop is not None), None)
+    if limit is None:
         return None
     if _method(as_plain(recipe_of(recipe, variant))) == FLOAT:
         return None

@@ -82,7 +82,8 @@ def reason(
         fastest: speedup of the fastest model that was timed; None where none was.
     """
     if best is not None:
-        what = f"measured {best.speedup:.2f} × as fast as the whole model in 8 bits; {metric} {_drop(best)}"
+        noise = f"95 % interval {best.speedup_low:.2f} to {best.speedup_high:.2f}"
+        what = f"measured {best.speedup:.2f} × as fast as the whole model in 8 bits ({noise}); {metric} {_drop(best)}"
         wanted = settings.speedup
         asked = settings.max_drop is None or (wanted is not None and fast_enough(wanted, best.speedup, best.speedup_high))
         return what if asked else f"{what}: the fastest that keeps a drop of {_allowed(settings)}"
@@ -103,4 +104,5 @@ def _allowed(settings: Prune) -> str:
 
 def _drop(model: PrunedModel) -> str:
     change = f"drops by {model.drop:.4f}" if model.drop > 0 else f"rises by {-model.drop:.4f}" if model.drop < 0 else "stays"
-    return f"{change} on the tuning rows (95 % interval of the drop {model.low:+.4f} to {model.high:+.4f})"
+    low, high = round(model.low, 4) + 0.0, round(model.high, 4) + 0.0  # not -0.0
+    return f"{change} on the tuning rows (95 % interval of the drop {low:+.4f} to {high:+.4f})"

@@ -1,6 +1,7 @@
 // What stayed of each layer, drop against speedup, and the time of a sublayer by its heads or neurons.
 page.draw("pruning", (root, data) => {
-  const holder = root.querySelector(".pruning");
+  const holder = page.element("div", { className: "row" });
+  root.querySelector(".pruned").append(holder);
   const figure = (caption) => {
     const made = page.element("figure", {}, page.element("figcaption", {}, caption));
     holder.append(made);
@@ -58,5 +59,5 @@ page.draw("pruning", (root, data) => {
       ],
     }));
   }
-  holder.append(page.csv("pruning.csv", ["layer", "module", "units", "kept", "error", "loss"], () => data.layers.map((row) => [row.layer, row.module, row.units, row.kept, row.error, row.loss])));
+  root.querySelector(".pruned").append(page.csv("pruning.csv", ["layer", "module", "units", "kept", "error", "loss"], () => data.layers.map((row) => [row.layer, row.module, row.units, row.kept, row.error, row.loss])));
 });
