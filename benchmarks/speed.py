@@ -20,7 +20,8 @@ default is bfloat16 where the CPU has it.
 Texts are rows of a file with text columns (MRPC's #1 String and #2 String, sentence, or text), and a mixture of lengths by
 Zipf's law. Models that were not trained for pairs read a pair as one text. Every system takes strings and returns labels, with
 the tokenizer of the model: as the NNCF notebook does (padded to 128, one by one), one by one without padding, and through
-octobert.load. For the latency of single texts all systems answer one text, after an untimed answer to it, before the next one.
+octobert.load. Rows of shapes are padded as octobert.load pads single texts. For the latency of single texts all systems answer
+one text, after an untimed answer to it, before the next one.
 
 Ratios are those of medians of the same rounds, with a 95 % interval by the bootstrap over the rounds, or over the texts.
 

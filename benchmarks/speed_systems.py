@@ -12,12 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from octobert.core import environment
-from octobert.core.session import Feeds, SessionOptions, static_lengths
+from octobert.core.session import Feeds, SessionOptions
 from octobert.data.tokenization import Tokenizer, feeds_of
+from octobert.inference.batching import make_batches
 
 PADDED = 128
-# Tokens up to which octobert has models of static lengths.
-STATIC = 128
 # Other systems' threads come to rest.
 SETTLE_S = 0.02
 
@@ -164,15 +163,36 @@ class Ctranslate2(Sessions):
 
 
 class Octobert(Sessions):
-    """A finished package: its session for shapes, `octobert.load` for texts."""
+    """A finished package: its session for shapes, `octobert.load` for texts.
 
-    def __init__(self, package: str) -> None:
+    Args:
+        package: its folder.
+        static_up_to: of `octobert.load`, for single rows; 0 for a package whose texts are also answered with goal="throughput".
+    """
+
+    def __init__(self, package: str, static_up_to: int = 0) -> None:
         import octobert
         from octobert.core import plugins
 
-        name = Path(package).name
-        super().__init__(name, str(plugins.load("targets", name).model_file(Path(package))), package)
-        self._models = {goal: octobert.load(package, goal=goal) for goal in ("latency", "throughput")}
+        target = plugins.load("targets", Path(package).name)
+        options = _options().model_copy(update={"static_up_to": static_up_to})
+        self._session, self._encoder = target.open_session(target.model_file(Path(package)), options), Tokenizer(Path(package))
+        self.precision = self._session.precision
+        self._models = {"latency": octobert.load(package, static_up_to=static_up_to)}
+        if not static_up_to:
+            self._models["throughput"] = octobert.load(package, goal="throughput")
+        self._cost = self._models["latency"]._engine.get().scheduler._cost  # what decides how texts are padded
+        self._padded: dict[int, int] = {}
+
+    def run(self, feeds: Feeds) -> Any:
+        """A single row is padded as `octobert.load` would."""
+        rows, length = feeds["input_ids"].shape
+        if length not in self._padded:
+            (batch,) = make_batches([length], self._cost, max_length=self._encoder.max_length)
+            self._padded[length] = batch.length
+        more = self._padded[length] - length if rows == 1 else 0
+        padded = {name: np.pad(array, ((0, 0), (0, more))) for name, array in feeds.items()} if more else feeds
+        return self._session.run(padded)
 
     def labels(self, texts: Sequence[Sequence[str]], how: str) -> list[Any]:
         goal, _, one_by_one = how.partition(", ")
@@ -180,24 +200,3 @@ class Octobert(Sessions):
         model = self._models[goal]
         answers = [model([each])[0] for each in inputs] if one_by_one else model(inputs)
         return [label["label"] for label in answers]
-
-
-class Static(Octobert):
-    """A finished OpenVINO package, with models of static lengths for single rows."""
-
-    def __init__(self, package: str) -> None:
-        import octobert
-        from octobert.core import plugins
-
-        name = Path(package).name
-        target, file = plugins.load("targets", name), plugins.load("targets", name).model_file(Path(package))
-        options = _options().model_copy(update={"static_up_to": STATIC})
-        self._session, self._encoder = target.open_session(file, options), Tokenizer(Path(package))
-        self.precision = self._session.precision
-        self._models = {"latency": octobert.load(package, static_up_to=STATIC)}
-
-    def run(self, feeds: Feeds) -> Any:
-        """A single row is padded to its static length, as `octobert.load` does where that is faster."""
-        rows, length = feeds["input_ids"].shape
-        static = next((each for each in static_lengths(STATIC) if each >= length), length) if rows == 1 else length
-        return self._session.run({name: np.pad(array, ((0, 0), (0, static - length))) for name, array in feeds.items()})
