@@ -14,7 +14,6 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.session import Feeds, SessionOptions
 from octobert.data.tokenization import Tokenizer, feeds_of
-from octobert.inference.batching import make_batches
 
 PADDED = 128
 # Other systems' threads come to rest.
@@ -181,16 +180,12 @@ class Octobert(Sessions):
         self._models = {"latency": octobert.load(package, static_up_to=static_up_to)}
         if not static_up_to:
             self._models["throughput"] = octobert.load(package, goal="throughput")
-        self._cost = self._models["latency"]._engine.get().scheduler._cost  # what decides how texts are padded
-        self._padded: dict[int, int] = {}
+        self._scheduler = self._models["latency"]._engine.get().scheduler
 
     def run(self, feeds: Feeds) -> Any:
         """A single row is padded as `octobert.load` would."""
         rows, length = feeds["input_ids"].shape
-        if length not in self._padded:
-            (batch,) = make_batches([length], self._cost, max_length=self._encoder.max_length)
-            self._padded[length] = batch.length
-        more = self._padded[length] - length if rows == 1 else 0
+        more = self._scheduler.padded(length) - length if rows == 1 else 0
         padded = {name: np.pad(array, ((0, 0), (0, more))) for name, array in feeds.items()} if more else feeds
         return self._session.run(padded)
 

@@ -108,12 +108,12 @@ def measure_cost_model(
         static: lengths for which the session has a model of a static shape, for single rows; ascending.
         clock: in seconds. Default: `time.perf_counter`.
     """
-    static_ms = _static_ms(_Timed(session, clock or time.perf_counter), [length for length in static if length <= max_length])
     timed = _Timed(session, clock or time.perf_counter)
     for shapes in _COARSE:
         timed.add([(rows, min(width, max_length)) for rows, width in shapes])
-        if timed.seconds > _SECONDS and sum(rows > 1 or length not in static for rows, length in timed.ms) > 1:
+        if timed.seconds > timed.budget_s and sum(rows > 1 or length not in static for rows, length in timed.ms) > 1:
             break
+    static = timed.add_lengths([length for length in static if length <= max_length])
     lengths: list[int] = []
     base = _fitted(timed.least(), static)
     if timed.least().get((1, min(_WIDTH, max_length)), 0.0) > _OVERHEAD_MS and timed.noise() <= _BUSY:
@@ -121,7 +121,7 @@ def measure_cost_model(
             lengths_of = [length for end in ends for length in (end - 1, end, end + 1) if 0 < length <= max_length]
             new = [(1, length) for length in lengths_of if (1, length) not in timed.ms]
             ms = sum(float(base.batch_ms(np.ones(1), length)[0]) for _, length in new) * (1 + _LEAST_REPEATS)
-            if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > _SECONDS:
+            if timed.seconds + (ms + len(new) * timed.new_shape_ms) / 1e3 > timed.budget_s:
                 break
             timed.add(new)
             lengths += [length for length in lengths_of if length % block == 0 and length not in static]
@@ -135,15 +135,7 @@ def measure_cost_model(
     # The very first inference also reads the weights, so it does not count.
     new_shape_ms = timed.new_shape_ms if session.prepares_shapes else 0.0
     update = {"new_shape_ms": new_shape_ms, "lengths": tuple(end for end, shorter in confirmed if shorter), "margin": margin}
-    return _fitted(least, static).model_copy(update={**update, "static_ms": static_ms})
-
-
-def _static_ms(timed: _Timed, lengths: Sequence[int]) -> dict[int, float]:
-    """The time of a single row at static lengths, ascending, as far as there is time."""
-    for length in lengths:
-        if timed.seconds <= _SECONDS:
-            timed.add([(1, length)])
-    return {length: ms for (_, length), ms in timed.least().items()}
+    return _fitted(least, static).model_copy(update={**update, "static_ms": {n: least[1, n] for n in static}})
 
 
 def _confirmed(timed: _Timed, ends: Sequence[int], margin: float) -> list[tuple[int, set[int]]]:
@@ -170,6 +162,7 @@ class _Timed:
     def __init__(self, session: Session, clock: Callable[[], float]) -> None:
         self._session, self._clock, self._started = session, clock, clock()
         self.ms: dict[tuple[int, int], list[float]] = {}
+        self.budget_s = _SECONDS
         self._first: list[float] = []
 
     @property
@@ -193,11 +186,21 @@ class _Timed:
             for shape in new:
                 self.ms[shape].append(self._run(shape))
 
+    def add_lengths(self, lengths: Sequence[int]) -> list[int]:
+        """Time single rows of new lengths, in time of their own; return those that fit into it."""
+        timed, began = [], self.seconds
+        for length in lengths:
+            if self.seconds - began <= _SECONDS:
+                self.add([(1, length)])
+                timed.append(length)
+        self.budget_s += self.seconds - began
+        return timed
+
     def repeat(self) -> None:
         """Time all shapes again, in turn, while there is time: what else the machine does then hits neighbours alike."""
         round_s = sum(map(min, self.ms.values())) / 1e3
         for _ in range(_MOST_REPEATS - _LEAST_REPEATS):
-            if self.seconds + round_s > _SECONDS:
+            if self.seconds + round_s > self.budget_s:
                 break
             for shape, own in self.ms.items():
                 own.append(self._run(shape))

@@ -61,8 +61,8 @@ class Scheduler:
         self._task, self._tokenizer, self._session = task, tokenizer, session
         self._cost, self._tokens = cost, tokens
         self._seen = {(1, length) for length in cost.static_ms}
-        # Tokens of a single row → the length that it is padded to.
-        self._padded: dict[int, int] = {}
+        # For single rows, which come again and again: that a shape is slow at first does not count.
+        self._steady, self._padded = cost.model_copy(update={"new_shape_ms": 0.0}), dict[int, int]()
         self._process, self._closed = os.getpid(), False
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
@@ -117,6 +117,14 @@ class Scheduler:
                 if not future.cancel():
                     future.add_done_callback(_abandon)
 
+    def padded(self, tokens: int) -> int:
+        """Return the length to which a single row is padded."""
+        length = self._padded.get(tokens)
+        if length is None:
+            (batch,) = make_batches([tokens], self._steady, max_length=self._tokenizer.max_length)
+            length = self._padded[tokens] = batch.length
+        return length
+
     def close(self) -> None:
         """Finish the work in progress and end the threads."""
         self._closed = True
@@ -159,10 +167,8 @@ class Scheduler:
         texts = [self._task.parse(item, where=f"input {first + i + 1}") for i, item in enumerate(inputs)]
         encoded = self._task.encode(self._tokenizer, texts)
         rows = encoded.flat
-        padded = self._padded.get(len(rows[0])) if len(rows) == 1 else None
-        return encoded, [Batch([0], padded)] if padded else self._batches(rows)
-
-    def _batches(self, rows: Sequence[Encoded]) -> list[Batch]:
+        if len(rows) == 1:
+            return encoded, [Batch([0], self.padded(len(rows[0])))]
         batches = make_batches(
             [len(row) for row in rows],
             self._cost,
@@ -172,9 +178,7 @@ class Scheduler:
             seen=self._seen,
         )
         self._seen.update(batch.shape for batch in batches)
-        if len(rows) == 1:
-            self._padded[len(rows[0])] = batches[0].length
-        return batches
+        return encoded, batches
 
     def _run(self, batch: Batch, rows: Sequence[Encoded]) -> dict[str, Any]:
         return self._session.run(batch.feeds(rows, self._tokenizer.pad_id))
