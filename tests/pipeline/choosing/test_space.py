@@ -275,6 +275,8 @@ def test_a_model_is_pruned_only_where_vary_names_it() -> None:
     made = space.pruned(asked, began, "accuracy")
     assert made is not None
     assert space.recipe_of(asked, made).prune == Prune(max_drop=0.02)
+    assert made.name == f"{began.name} pruned"
+    assert {space.variant_of(recipe(), {"prune": to}).name for to in (1.3, {"speedup": 1.3})} == {f"{began.name} pruned 1.3 ×"}
     assert space.pruned(asked, made, "accuracy") is None
     assert space.pruned(recipe(), start(recipe()), "accuracy") is None
     assert space.pruned(asked, start(asked, space.first(asked)[0].name), "accuracy") is None
