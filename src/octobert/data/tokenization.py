@@ -164,7 +164,7 @@ class Tokenizer:
         with self._lock, self._errors():
             # A batch is shared out among threads, even a batch of one, and to wake them takes longer than to tokenize a text.
             single = len(texts) == 1
-            encodings = [self._tokenizer.encode(*texts[0])] if single else self._tokenizer.encode_batch(inputs)
+            encodings = [self._tokenizer.encode(*texts[0][:2])] if single else self._tokenizer.encode_batch(inputs)
         return [
             Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
             for e in encodings
