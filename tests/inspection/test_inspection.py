@@ -202,7 +202,7 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
 
     path = written(captured, tmp_path / "model.onnx", target="openvino-cpu")
     session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
-    theirs = session._free.get().get_compiled_model()
+    theirs = session._compiled
     ours = runtime.Core().compile_model(str(path), "CPU", _openvino.settings_of(SessionOptions(threads=1)))
     for name in ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS"):
         assert ours.get_property(name) == theirs.get_property(name)

@@ -92,7 +92,8 @@ def load(
 
     options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
     options |= {"verify": verify, "device": device, "static_up_to": static_up_to, "measure": measure}
-    numbers_of((streams, threads, static_up_to), "streams, threads, static_up_to", least=0)
+    numbers_of((streams, threads), "streams, threads", least=0)
+    numbers_of((static_up_to,), "static_up_to", least=0)
     found = _opened(package, "package", task, target, tokenizer)
     return Predictor(found, goal=goal_named(goal), streams=streams, threads=threads, **options)
 
