@@ -319,6 +319,35 @@ def test_a_forked_process_does_not_await_what_a_thread_of_its_parent_computes() 
     assert subprocess.run([sys.executable, "-c", FORKED_INSIDE], timeout=60).returncode == 0
 
 
+FORKED_TOKENIZING = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from octobert.data.tokenization import Tokenizer
+
+tokenizer, inside = Tokenizer(Path(sys.argv[1])), threading.Event()
+
+def work():
+    with tokenizer._lock:
+        inside.set()
+        time.sleep(0.3)
+
+threading.Thread(target=work).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(0 if len(tokenizer.encode([("the",), ("of",)])) == 2 else 1)
+assert len(tokenizer.encode([("the",), ("of",)])) == 2
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_no_tokenizer_is_at_work_while_a_process_forks(finished) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED_TOKENIZING, str(finished[1] / "ort-cpu")], timeout=60)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("count", [1, 40])
 def test_a_closed_model_says_so(finished, count: int) -> None:
     model = octobert.load(finished[1] / "ort-cpu")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import reprlib
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -148,6 +150,7 @@ class Tokenizer:
             self._tokenizer.enable_truncation(self.max_length)
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
+        _ALIVE.add(self)
 
     def save(self, path: Path) -> None:
         """Write it as `tokenizer.json`, without padding and truncation."""
@@ -245,6 +248,27 @@ class Tokenizer:
         except BaseException as error:
             got, fix = reason(error, longest=200), "download or copy the tokenizer again"
             raise ModelError(f"{self._path.name} {what}", where=str(self._path), got=got, fix=fix) from error
+
+
+# The library has locks that a forked child would await for ever if a thread of its parent held them: while a process forks, no
+# tokenizer is at work.
+_ALIVE: weakref.WeakSet[Tokenizer] = weakref.WeakSet()
+_held: list[threading.Lock] = []
+
+
+def _hold() -> None:
+    for tokenizer in list(_ALIVE):
+        tokenizer._lock.acquire()
+        _held.append(tokenizer._lock)
+
+
+def _release() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
 def _stated_masks(folder: Path) -> Iterator[str]:
