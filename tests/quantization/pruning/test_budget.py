@@ -23,14 +23,20 @@ def table() -> Table:
 
 
 class Kernels:
-    """A machine on which each removed neuron saves a share of what the table promises."""
+    """A machine on which removed neurons save a share of what the table promises.
 
-    def __init__(self, share: float, noise: float = 0.0) -> None:
-        self.share, self.noise, self.timed = share, noise, 0
+    Args:
+        share: of all that may be saved.
+        power: 1 where each neuron saves as much; above 1 the first ones save less than the last ones.
+    """
+
+    def __init__(self, share: float, noise: float = 0.0, power: float = 1.0) -> None:
+        self.share, self.noise, self.power, self.timed = share, noise, power, 0
 
     def __call__(self, units: Mapping[str, int]) -> Measured:
         self.timed += 1
         saved = sum((0.5 if each.layer == LAYERS - 1 else 1) * (MS[-1] - MS[units[each.module] // 64]) for each in SUBLAYERS)
+        saved = 3.0 * (saved / 3.0) ** self.power
         speedup = WHOLE_MS / (WHOLE_MS - self.share * saved)
         return Measured(speedup, speedup * (1 - self.noise), speedup * (1 + self.noise))
 
@@ -50,6 +56,16 @@ def test_the_measured_speedup_is_the_wanted_one_where_predictions_are_wrong(shar
     assert abs(found.predicted / wanted - 1) > NEAR
     assert found.predicted == pytest.approx(Kernels(1.0)(found.units).speedup, rel=1e-9)
     assert 1 < kernels.timed <= 1 + CORRECTIONS
+
+
+@pytest.mark.parametrize("power", [0.6, 2.0])
+@pytest.mark.parametrize("wanted", [1.3, 1.5, 2.0])
+def test_savings_that_are_not_proportional_are_found_between_too_little_and_too_much(power: float, wanted: float) -> None:
+    kernels = Kernels(1.0, power=power)
+    found = reach(table(), wanted, kernels)
+    assert found is not None
+    assert found.measured.speedup == pytest.approx(wanted, rel=NOISE)
+    assert kernels.timed <= 1 + CORRECTIONS
 
 
 def test_a_true_prediction_is_timed_once_and_noise_is_not_corrected() -> None:

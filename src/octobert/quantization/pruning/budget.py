@@ -96,6 +96,8 @@ def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Me
         The slowest of the models that are fast enough; None where none is.
     """
     asked, found = wanted, list[Allocated]()
+    # Of the whole model's time: what the table was asked to save, and what was saved.
+    shares: list[tuple[float, float]] = []
     for _ in range(1 + CORRECTIONS):
         units = table.allocated(asked)
         if units is None or any(units == each.units for each in found):
@@ -104,13 +106,31 @@ def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Me
         found.append(one)
         if fast_enough(wanted, one.measured.speedup, one.measured.high) and not _faster(wanted, one.measured):
             break
-        # The share of the time that is to be saved, by what of it was saved: at most twice as much at once.
-        saved = (1 - 1 / asked) * min((1 - 1 / wanted) / max(1 - 1 / one.measured.speedup, 1e-9), 2.0)
-        if saved >= 1:
+        shares.append((1 - 1 / asked, 1 - 1 / one.measured.speedup))
+        saved = _corrected(shares, 1 - 1 / wanted)
+        if not 0 < saved < 1:
             break
         asked = 1 / (1 - saved)
     enough = [each for each in found if fast_enough(wanted, each.measured.speedup, each.measured.high)]
     return min(enough, key=lambda each: each.measured.speedup, default=None)
+
+
+def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
+    """The share of the time to ask the table for next.
+
+    It is between a model that saves too little and one that saves too much, where there are both: what is saved is not
+    proportional to what is asked for. Otherwise it is changed by the ratio, at most doubled.
+
+    Args:
+        shares: (asked, saved) of each model that was timed.
+        wanted: share that is to be saved.
+    """
+    slow = max((each for each in shares if each[1] < wanted), key=lambda each: each[1], default=None)
+    fast = min((each for each in shares if each[1] >= wanted), key=lambda each: each[1], default=None)
+    if slow is not None and fast is not None:
+        return slow[0] + (wanted - slow[1]) / (fast[1] - slow[1]) * (fast[0] - slow[0])
+    asked, saved = shares[-1]
+    return asked * min(wanted / max(saved, 1e-9), 2.0)
 
 
 def fast_enough(wanted: float, speedup: float, high: float) -> bool:
