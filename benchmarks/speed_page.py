@@ -17,9 +17,11 @@ from speed_results import (
     GOAL_TIMES,
     RESULTS,
     RIVALS,
+    STATIC,
     Compared,
     Ratio,
     Result,
+    Singles,
     Throughput,
     read_all,
 )
@@ -50,7 +52,9 @@ Compare them only with each other.
 Time of octobert's 8-bit model divided by that of the other model: the mean over those of {", ".join(GOAL_SHAPES)}
 (rows × tokens) that were timed, and the largest. Below 1, octobert is faster. The goal is at most {GOAL:.2f} on average and
 never above 1. In brackets is the 95 % interval; without one, single measurements were not recorded. NNCF and OpenVINO in
-float are taken with float parts in float32 or bfloat16, whichever is faster. BERT-base has random weights.
+float are taken with float parts in float32 or bfloat16, whichever is faster. BERT-base has random weights. "Static lengths" is
+`octobert.load(…, static_up_to=128)`, which compiles a model for each length
+([what it costs](speed.md#one-text-at-a-time-static-lengths)).
 """
 _TEXTS = f"""
 From strings to labels: time of single texts divided by that of the other tool's loop without padding (median over the texts),
@@ -153,11 +157,9 @@ def _range(values: Mapping[str, float]) -> str:
 
 
 def _summary(results: Sequence[Result]) -> str:
-    heads = [f"{target.removeprefix('octobert ')} ÷ {what}" for target, rivals in RIVALS.items() for what in rivals]
-    rows = [
-        [*_about(result), *(_cell(result, target, what) for target, rivals in RIVALS.items() for what in rivals)]
-        for result in results
-    ]
+    pairs = [(STATIC, "NNCF"), *((target, what) for target, rivals in RIVALS.items() for what in rivals)]
+    heads = [f"{target.removeprefix('octobert ')} ÷ {what}" for target, what in pairs]
+    rows = [[*_about(result), *(_cell(result, target, what) for target, what in pairs)] for result in results]
     return _table(["CPU", "model", "cores", "date", *heads], rows)
 
 
@@ -181,18 +183,23 @@ def _summary_of_texts(results: Sequence[Result]) -> str:
     for result in results:
         for source in dict.fromkeys((*result.singles, *result.throughput)):
             single, all_texts = result.singles.get(source), result.throughput.get(source)
-            cells = []
-            for target, rivals in RIVALS.items():
-                own = single.ratios.get(target, {}) if single else {}
-                names = [name for name in next(iter(rivals.values())) if name in own]
-                slowest = max((own[name] for name in names), key=lambda ratio: ratio.value, default=None)
-                cells += [_ratio(slowest) if slowest else "", _times_notebook(all_texts, f"{target}: throughput")]
+            cells = [_slowest(single, STATIC)]
+            for target in RIVALS:
+                cells += [_slowest(single, target), _times_notebook(all_texts, f"{target}: throughput")]
             rows.append([*_about(result), source, *cells])
-    heads = []
+    heads = [f"{STATIC.removeprefix('octobert ')} ÷ NNCF, single texts"]
     for target, rivals in RIVALS.items():
         short = target.removeprefix("octobert ")
         heads += [f"{short} ÷ {next(iter(rivals))}, single texts", f"{short}, × notebook"]
     return _table(["CPU", "model", "cores", "date", "texts", *heads], rows)
+
+
+def _slowest(single: Singles | None, target: str) -> str:
+    """The ratio of single texts to the faster of the systems that come first in `RIVALS`."""
+    own = single.ratios.get(target, {}) if single else {}
+    first = next(iter(RIVALS[target.split(",")[0]].values()))
+    found = max((own[name] for name in first if name in own), key=lambda ratio: ratio.value, default=None)
+    return _ratio(found) if found else ""
 
 
 def _times_notebook(all_texts: Throughput | None, loop: str) -> str:

@@ -31,6 +31,8 @@ RIVALS: dict[str, dict[str, tuple[str, ...]]] = {
         "ONNX Runtime, float": ("ONNX Runtime",),
     },
 }
+# The target whose single rows run on models of static lengths; what it is compared with is that of the target before the comma.
+STATIC = "octobert openvino-cpu, static lengths"
 # Features of a CPU, the fastest in 8 bits first, and the kind that they make. Later ones do not count.
 _KINDS = {
     "amx_int8": "amx",
@@ -215,7 +217,8 @@ class Result(FrozenModel):
 
     def compared_with(self, target: str, what: str) -> Compared | None:
         """The comparison with the fastest system that `RIVALS` has for this name."""
-        own = [each for each in self.compared if each.target == target and each.rival in RIVALS[target][what] and each.mean]
+        rivals = RIVALS[target.split(",")[0]][what]
+        own = [each for each in self.compared if each.target == target and each.rival in rivals and each.mean]
         return max(own, key=lambda each: each.mean.value if each.mean else 0.0, default=None)
 
 

@@ -166,16 +166,18 @@ def test_a_run_replaces_that_of_its_kind_and_adds_a_section_for_another(tmp_path
 
 def test_texts_have_their_tables() -> None:
     target, rival = "octobert openvino-cpu", "NNCF"
-    single = Singles(
-        texts=3, systems={target: Spread(median=7)}, ratios={target: {rival: Ratio(value=0.7, low=0.65, high=0.75)}}
-    )
+    ratios = {
+        target: {rival: Ratio(value=0.7, low=0.65, high=0.75)},
+        speed_results.STATIC: {rival: Ratio(value=0.6, low=0.55, high=0.65)},
+    }
+    single = Singles(texts=3, systems={target: Spread(median=7)}, ratios=ratios)
     loops = {
         "NNCF: padded": Loop(rate=Spread(median=15)),
         "NNCF, bf16: padded": Loop(rate=Spread(median=20)),
         f"{target}: throughput": Loop(rate=Spread(median=90), accuracy=0.8186, change=Ratio(value=-0.01, low=-0.02, high=0)),
     }
     text = speed_page.page([made(singles={"mrpc": single}, throughput={"mrpc": Throughput(rows=3, loops=loops)})])
-    assert "| mrpc | 0.70 [0.65, 0.75] | 4.50 |" in text
+    assert "| mrpc | 0.60 [0.55, 0.65] | 0.70 [0.65, 0.75] | 4.50 |" in text
     assert "| 90.0 |  | 4.50 | 81.86 | -1.00 [-2.00, +0.00] |" in text
 
 
