@@ -20,10 +20,12 @@ from sklearn.metrics import accuracy_score, f1_score
 from typer.testing import CliRunner
 
 import octobert
+from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
 from octobert.core.onnx_files import integers_of
 from octobert.core.ports import Port
+from octobert.core.session import SessionOptions
 from octobert.core.settings import Setting, Tuned
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
@@ -134,6 +136,18 @@ def plain_logits(folder: Path, path: Path, longest: int | None) -> np.ndarray:
     rows = readers.read_file(folder / "data" / "validation.tsv")
     encoded = tokenizer.encode([(row["sentence1"], row["sentence2"]) for row in rows])
     return np.concatenate([session.run(["logits"], {n: feeds_of([e], 0)[n] for n in names})[0] for e in encoded])
+
+
+@NEEDS_OPENVINO
+@pytest.mark.parametrize("static_up_to", [0, 16])
+def test_openvino_takes_one_row_of_any_arrays_under_any_names(folder: Path, static_up_to: int) -> None:
+    options = SessionOptions(threads=1, static_up_to=static_up_to, outputs={"logits": "dense_2"})
+    session = targets.load("openvino-cpu").open_session(folder / "renamed.onnx", options)
+    plain = ort.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    ids = np.arange(5, 37, dtype=np.int64).reshape(1, 32)[:, ::2]
+    feeds = {"input_ids": ids, "attention_mask": np.broadcast_to(np.int64(1), ids.shape), "token_type_ids": np.zeros_like(ids)}
+    (expected,) = plain.run(["logits"], feeds)
+    assert np.abs(session.run(feeds)["logits"] - expected).max() <= SUM_ORDER
 
 
 @pytest.mark.parametrize(

@@ -295,14 +295,14 @@ class OpenvinoSession:
         """Return the outputs of one batch by name."""
         import openvino
 
-        inputs = self._inputs.of(feeds)
-        rows, length = next(iter(inputs.values())).shape[:2]
+        # What is shared with OpenVINO has to be in one piece and writable. The arrays live until the end of this call.
+        arrays = [np.require(array, requirements=("C", "W")) for array in self._inputs.of(feeds).values()]
+        rows, length = next(array.shape for array in arrays if array.ndim == 2)
         requests = self._free.get()
         request = requests.get(length if rows == 1 else _ANY_SHAPE, requests[_ANY_SHAPE])
         try:
             with running.runtime_errors("openvino cannot run the model", self._path):
-                # Without copies: the arrays live until the end of this call.
-                for i, array in enumerate(inputs.values()):
+                for i, array in enumerate(arrays):
                     request.set_input_tensor(i, openvino.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
                 return self._outputs(request)
