@@ -253,13 +253,13 @@ def cases(options: argparse.Namespace) -> list[Callable[[], tuple[Case, Path]]]:
 def main() -> None:
     """Measure, write results and the page."""
     options = arguments().parse_args()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    # What octobert measures of the machine is measured in this run, not on another day.
-    os.environ.setdefault("OCTOBERT_CACHE", str(options.out.absolute() / "cache" / str(os.getpid())))
     is_part = bool(options.shapes or options.only or _simulated())
     folder = options.results or (options.out / "results" if is_part else RESULTS)
     try:
         check(options)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        # What octobert measures of the machine is measured in this run, not on another day.
+        os.environ.setdefault("OCTOBERT_CACHE", str(options.out.absolute() / "cache" / str(os.getpid())))
         for make in cases(options):
             case, out = make()
             out.mkdir(parents=True, exist_ok=True)

@@ -320,30 +320,32 @@ def test_a_forked_process_does_not_await_what_a_thread_of_its_parent_computes() 
 
 
 FORKED_TOKENIZING = """
-import os, signal, sys, threading, time
+import os, signal, sys
 from pathlib import Path
 from octobert.data.tokenization import Tokenizer
 
-tokenizer, inside = Tokenizer(Path(sys.argv[1])), threading.Event()
-
 def work():
-    with tokenizer._lock:
-        inside.set()
-        time.sleep(0.3)
+    tokenizer = Tokenizer(Path(sys.argv[1]))
+    rows = tokenizer.encode([("the",), ("of", "a pair"), ("the", "of")])
+    offsets = tokenizer.offsets(["the of", "of"])
+    return [(r.ids.tolist(), r.types.tolist()) for r in rows], [(o.ids.tolist(), o.spans.tolist()) for o in offsets]
 
-threading.Thread(target=work).start()
-inside.wait()
-child = os.fork()
-if child == 0:
+expected = work()
+if os.fork() == 0:
     signal.alarm(20)
-    os._exit(0 if len(tokenizer.encode([("the",), ("of",)])) == 2 else 1)
-assert len(tokenizer.encode([("the",), ("of",)])) == 2
-os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os._exit(0 if work() == expected else 1)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
+@pytest.mark.parametrize("setting", ["true", "false", None])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_no_tokenizer_is_at_work_while_a_process_forks(finished) -> None:
+def test_a_forked_process_does_not_await_the_threads_of_its_parents_tokenizer(
+    setting: str | None, finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", setting)
     done = subprocess.run([sys.executable, "-c", FORKED_TOKENIZING, str(finished[1] / "ort-cpu")], timeout=60)
     assert done.returncode == 0
 

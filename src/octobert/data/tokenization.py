@@ -10,7 +10,6 @@ import json
 import os
 import reprlib
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ from octobert.data.tokenizer_files import TOKENIZER, open_tokenizer, tokenizer_f
 
 # One text, two that form a pair, or the words of one.
 Text = tuple[str, ...]
+# The process that imported this module: another one was forked from it.
+_PROCESS = os.getpid()
 # transformers writes this for "no limit".
 _NO_LIMIT = 10**9
 # Names of one file of sentence-transformers, the present one first.
@@ -150,7 +151,6 @@ class Tokenizer:
             self._tokenizer.enable_truncation(self.max_length)
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
-        _ALIVE.add(self)
 
     def save(self, path: Path) -> None:
         """Write it as `tokenizer.json`, without padding and truncation."""
@@ -163,11 +163,8 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
-        inputs = [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
         with self._lock, self._errors():
-            # A batch is shared out among threads, even a batch of one, and to wake them takes longer than to tokenize a text.
-            single = len(texts) == 1
-            encodings = [self._tokenizer.encode(*texts[0][:2])] if single else self._tokenizer.encode_batch(inputs)
+            encodings = self._encodings([text[:2] for text in texts])
         return [
             Encoded(np.array(e.ids, dtype=np.int64), np.array(e.type_ids, dtype=np.int64), bool(e.overflowing))
             for e in encodings
@@ -178,12 +175,19 @@ class Tokenizer:
         with self._lock, self._errors():
             self._tokenizer.no_truncation()
             try:
-                encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+                encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
             finally:
                 self._tokenizer.enable_truncation(self.max_length)
         return [
             TokenOffsets(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encodings
         ]
+
+    def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
+        """What the library makes of texts or pairs: of several on its threads, which take longer to wake than a text takes."""
+        if len(texts) == 1 or _without_threads():
+            return [self._tokenizer.encode(*text, add_special_tokens=add_special_tokens) for text in texts]
+        inputs = [text[0] if len(text) == 1 else text for text in texts]
+        return list(self._tokenizer.encode_batch(inputs, add_special_tokens=add_special_tokens))
 
     def frame(self, texts: int) -> Frame:
         """The special tokens that this tokenizer puts around a text (1) or a pair (2), taken from an example."""
@@ -250,25 +254,12 @@ class Tokenizer:
             raise ModelError(f"{self._path.name} {what}", where=str(self._path), got=got, fix=fix) from error
 
 
-# The library has locks that a forked child would await for ever if a thread of its parent held them: while a process forks, no
-# tokenizer is at work.
-_ALIVE: weakref.WeakSet[Tokenizer] = weakref.WeakSet()
-_held: list[threading.Lock] = []
+def _without_threads() -> bool:
+    """Whether a batch might wait for ever for the library's threads, which stay behind in the parent when a process forks.
 
-
-def _hold() -> None:
-    for tokenizer in list(_ALIVE):
-        tokenizer._lock.acquire()
-        _held.append(tokenizer._lock)
-
-
-def _release() -> None:
-    while _held:
-        _held.pop().release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
+    In a forked child the library does without them, but not where the user set the variable for them.
+    """
+    return os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ
 
 
 def _stated_masks(folder: Path) -> Iterator[str]:
