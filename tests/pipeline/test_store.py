@@ -25,15 +25,15 @@ CONTENTS = {"model.onnx": b"weights", "inner/plan.json": b"{}", "empty": b""}
 def stored(root: Path) -> tuple[Store, Path]:
     """A store with one result, and the folder of the result."""
     store = Store(root)
-    work = store.begin("capture", KEY)
-    for name, content in CONTENTS.items():
-        (work / name).parent.mkdir(exist_ok=True)
-        (work / name).write_bytes(content)
-    artifact = Artifact(
-        stage="capture", key=KEY, files=digests_of(work), inputs={}, options={"a": 1}, summary={"rows": 8}, versions={},
-        seconds=1.5, peak_memory_bytes=1,
-    )  # fmt: skip
-    return store, store.commit(work, artifact)
+    with store.making("capture", KEY) as (work, _):
+        for name, content in CONTENTS.items():
+            (work / name).parent.mkdir(exist_ok=True)
+            (work / name).write_bytes(content)
+        artifact = Artifact(
+            stage="capture", key=KEY, files=digests_of(work), inputs={}, options={"a": 1}, summary={"rows": 8}, versions={},
+            seconds=1.5, peak_memory_bytes=1,
+        )  # fmt: skip
+        return store, store.commit(work, artifact)
 
 
 def flip(path: Path, position: int, bit: int) -> None:
@@ -114,11 +114,36 @@ def test_what_is_in_the_way_of_work_is_removed(make, tmp_path) -> None:
     store.root.mkdir()
     make(store.scratch("capture", KEY))
     make(store.root / f"work-capture-{KEY[:16]}-{os.getpid()}")
-    store.begin("capture", KEY)
-    store.scratch("capture", KEY).mkdir(parents=True, exist_ok=True)
+    with store.making("capture", KEY) as folders:
+        assert all(folder.is_dir() and not any(folder.iterdir()) for folder in folders)
+        store.scratch("capture", KEY).mkdir(parents=True, exist_ok=True)
     make(store.root / "work-left-by-somebody")
-    assert len(store.sweep()) == 2
+    assert store.sweep() == ["work-left-by-somebody"]
     assert {path.name for path in store.root.iterdir()} == {store.scratch("capture", KEY).name}
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_whenever_it_is_interrupted_nothing_is_left(moment: int, tmp_path, monkeypatch) -> None:
+    """Ctrl-C may come right after a folder was made, before anybody works in it."""
+    made, mkdir = [], Path.mkdir
+
+    def interrupted(path: Path, *arguments, **named) -> None:
+        mkdir(path, *arguments, **named)
+        made.append(path)
+        if len(made) == moment:
+            raise KeyboardInterrupt
+
+    def work_in(store: Store) -> None:
+        with store.making("capture", KEY) as (work, temporary):
+            (work / "half.onnx").write_bytes(b"half")
+            (temporary / "inner").mkdir()
+            (work / "inner").mkdir()
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work_in(Store(tmp_path))
+    assert len(made) == moment
+    assert not any(tmp_path.iterdir())
 
 
 def held_elsewhere(folder: Path) -> bool:

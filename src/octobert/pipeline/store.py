@@ -13,8 +13,10 @@ a link is not found, and is made again.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +105,28 @@ class Store:
         intact = found == {**artifact.files, MANIFEST: seal, SEAL: found.get(SEAL)} and NO_FILE not in found.values()
         return artifact if intact and artifact.key == key else None
 
-    def begin(self, stage: str, key: str) -> Path:
-        """An empty work folder for a result, which one thread makes; what an interrupted run left of it is removed."""
+    @contextmanager
+    def making(self, stage: str, key: str) -> Iterator[tuple[Path, Path]]:
+        """Make a result, on one thread: an empty work folder for it and one for temporary files, both of which go in the end.
+
+        What an interrupted run left in their places is removed.
+        """
         # The process id keeps apart this run and the last breath of a child whose parent was killed.
         work, scratch = self.root / f"work-{stage}-{key[:16]}-{os.getpid()}", self.scratch(stage, key)
-        with storage_errors(work):
-            remove(work)
-            work.mkdir(parents=True)
-            if not is_folder(scratch):
-                remove(scratch)
-        return work
+        # A short name: programs put sockets there, whose paths have at most 107 characters.
+        temporary = self.root / f"work-temporary-{os.getpid()}-{threading.get_native_id()}"
+        try:
+            for folder in (work, temporary):
+                with storage_errors(folder):
+                    remove(folder)
+                    folder.mkdir(parents=True)
+            with storage_errors(scratch):
+                if not is_folder(scratch):
+                    remove(scratch)
+            yield work, temporary
+        finally:
+            for folder in (work, temporary):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, work: Path, artifact: Artifact) -> Path:
         """Make a finished result visible, at once and whole."""
@@ -128,15 +142,6 @@ class Store:
     def scratch(self, stage: str, key: str) -> Path:
         """Where a long stage may keep what it has found so far; it makes the folder, which outlives interruptions."""
         return self.root / f"scratch-{stage}-{key[:16]}"
-
-    def temporary(self) -> Path:
-        """An empty folder for temporary files of the stage that this thread runs; it is swept after an interrupted run."""
-        # A short name: programs put sockets there, whose paths have at most 107 characters.
-        folder = self.root / f"work-temporary-{os.getpid()}-{threading.get_native_id()}"
-        with storage_errors(folder):
-            remove(folder)
-            folder.mkdir(parents=True)
-        return folder
 
     def entries(self) -> dict[str, int]:
         """Everything in the store, results and what interrupted runs left: name → size in bytes."""

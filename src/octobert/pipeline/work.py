@@ -6,7 +6,6 @@ store. Independent chains of steps are carried out at the same time where the ex
 
 from __future__ import annotations
 
-import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,15 +186,14 @@ class Work:
         """Run a step's stage and store what it made."""
         store = self.store
         folders = {name: store.path(made[name].stage, made[name].key) for name in step.needs.values()}
-        request = Request(
-            stage=step.stage,
-            inputs=resolved(step.inputs, folders).model_dump(mode="json"),
-            options=step.options.model_dump(mode="json", by_alias=True),
-            scratch=store.scratch(step.stage, key),
-            temporary=store.temporary(),
-        )
-        work = store.begin(step.stage, key)
-        try:
+        with store.making(step.stage, key) as (work, temporary):
+            request = Request(
+                stage=step.stage,
+                inputs=resolved(step.inputs, folders).model_dump(mode="json"),
+                options=step.options.model_dump(mode="json", by_alias=True),
+                scratch=store.scratch(step.stage, key),
+                temporary=temporary,
+            )
             try:
                 with storage_errors(work):
                     response = self.executor(request, work, partial(self._tell, self.listener.progressed, step), step.launch)
@@ -216,11 +214,6 @@ class Work:
             )
             self.kept.check()
             store.commit(work, artifact)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        finally:
-            shutil.rmtree(request.temporary, ignore_errors=True)
         return artifact
 
 
