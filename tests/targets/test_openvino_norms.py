@@ -62,6 +62,21 @@ def test_rewritten_norms_compute_the_same(both) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=FOLDED)
 
 
+def test_readers_come_in_the_order_of_their_names() -> None:
+    """OpenVINO has them in the order of their addresses, which differs from run to run, and so would files."""
+    from openvino import opset13
+
+    source = opset13.parameter([1, 4], np.float32)
+    names = [f"reader.{index:02}" for index in reversed(range(40))]
+    # Whatever is freed in between mixes the addresses.
+    kept = [
+        (opset13.relu(opset13.constant(np.zeros(index + 1))), opset13.abs(source, name=name))[1]
+        for index, name in enumerate(names)
+    ]
+    assert len(kept) == len(names)
+    assert [port.get_node().get_friendly_name() for port in openvino_norms._readers(source)] == sorted(names)
+
+
 def test_a_norm_that_other_readers_take_as_it_is_stays(bert, tmp_path: Path) -> None:
     """Without smoothing, the two operators would be equal, and OpenVINO would merge them again."""
     model = bert.model.clone()

@@ -143,7 +143,7 @@ def products(path: Path) -> tuple[Product, ...]:
         if node.get_type_name() == "MatMul":
             left, right = (_operand(port.get_source_output().get_node()) for port in node.inputs())
             if left[0] or right[0]:
-                readers = tuple(port.get_node().get_friendly_name() for port in node.output(0).get_target_inputs())
+                readers = tuple(sorted(port.get_node().get_friendly_name() for port in node.output(0).get_target_inputs()))
                 inputs = (left[0], right[0])
                 products_.append(Product(name=node.get_friendly_name(), readers=readers, inputs=inputs, weight=right[1]))
     return tuple(products_)

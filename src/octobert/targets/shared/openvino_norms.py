@@ -86,7 +86,8 @@ def _takes_rows(node: Any) -> bool:
 
 
 def _readers(node: Any) -> list[Any]:
-    return list(node.output(0).get_target_inputs())
+    # OpenVINO has them in the order of their addresses, and files depend on the order: numbers in names are given out in it.
+    return sorted(node.output(0).get_target_inputs(), key=lambda port: (port.get_node().get_friendly_name(), port.get_index()))
 
 
 def _constant(node: Any) -> np.ndarray | None:
