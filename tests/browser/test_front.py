@@ -123,7 +123,8 @@ def test_variants_are_folded_and_sort(page_at, searched: Path) -> None:
     table = shown.locator("table.variants")
     assert not table.is_visible()
     shown.locator("section.choice summary").click()
-    assert shown.locator("section.choice .scroll").get_attribute("class") == "scroll wide"
+    # The page is told of a new width after the next frame.
+    shown.locator("section.choice .scroll.wide").wait_for()
     assert shown.locator("section.choice .scroll").get_attribute("tabindex") == "0"
     table.get_by_role("button", name="ms", exact=True).click()
     times = [float(text.split()[0]) for text in table.locator("tbody td:nth-child(3)").all_inner_texts() if text]
