@@ -54,6 +54,7 @@ coverage: install
 	$(TESTS) --cov --cov-report=term:skip-covered --cov-report=html:runs/coverage
 
 test-clients: install
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[genai]"
 	$(BIN)/python -m pytest tests/clients -m needs_network
 
 wheel-test: install

@@ -42,8 +42,9 @@ from soaking import events, octobert, table
 
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
+from octobert.core.measurements import Figure
 from octobert.core.results import Report
-from octobert.core.selection import Figure, Found, Variant
+from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import space
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.executors import local

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
+from octobert.core.measurements import shapes
 from octobert.core.results import Report
 from octobert.pipeline import runner
-from octobert.report import summary, times
+from octobert.report import summary
 
 VOCABULARY, TOKENS = 30522, 128
 
@@ -63,7 +64,7 @@ def recipe_for(folder: Path, samples: int, rounds: int) -> Recipe:
 
 def show(report: Report, larger: Report) -> None:
     """Print the figures as Markdown."""
-    (shape,) = times.shapes(report.latencies)
+    (shape,) = shapes(report.latencies)
     print(f"| model, {shape} | precision | median ms | p90 ms | × own float |\n| --- | --- | --- | --- | --- |")
     for line in summary.model_results(report):
         latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)

@@ -158,21 +158,44 @@ def load_checkpoint(folder: Path) -> None:
     load_torch(source.path, "sequence-classification")
 
 
-def make_package(folder: Path) -> None:
-    """A package for ONNX Runtime, tuned on this machine."""
+def make_run(work: Path, **more: Any) -> None:
+    """A whole run of the classifier, in `work/out`."""
     import octobert
-    from octobert.core.settings import Setting, Tuned
-    from octobert.inference import tuned_file
 
-    work = folder / "work"
     for part in ("model", "rows"):
         (work / part).mkdir(parents=True)
     make_checkpoint(work / "model")
     for split in ("train", "validation"):
         lines = [f"{split} the {word}\tof it\t{i % 2}" for i, word in enumerate(WORDS)]
         (work / "rows" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n", encoding="utf-8")
-    recipe = {"model": str(work / "model"), "task": _CLASSES, "data": str(work / "rows"), "targets": TARGETS[:1]}
-    octobert.run(octobert.parse_recipe({**recipe, "measure": False}), work / "out")
+    recipe = {"model": str(work / "model"), "task": _CLASSES, "data": str(work / "rows"), "targets": TARGETS[:1], **more}
+    octobert.run(octobert.parse_recipe(recipe), work / "out")
+
+
+def make_report(folder: Path) -> None:
+    """The files of a report."""
+    make_run(folder / "work", sensitivity=True, benchmark={"batch": [1], "sequence": [16], "repeats": 3})
+    for name in ("report.json", "evidence.json"):
+        shutil.copy(folder / "work" / "out" / name, folder)
+    shutil.rmtree(folder / "work")
+
+
+def use_report(folder: Path) -> None:
+    """`octobert report`."""
+    import octobert
+
+    page = folder / "report.html"
+    page.unlink(missing_ok=True)
+    octobert.page(folder, out=page)
+
+
+def make_package(folder: Path) -> None:
+    """A package for ONNX Runtime, tuned on this machine."""
+    from octobert.core.settings import Setting, Tuned
+    from octobert.inference import tuned_file
+
+    work = folder / "work"
+    make_run(work, measure=False)
     shutil.copytree(work / "out" / TARGETS[0], folder, dirs_exist_ok=True)
     shutil.rmtree(work)
     setting = Setting(threads=1, runtime_options={"spinning": False})
@@ -317,6 +340,46 @@ def mutate_recipe(data: bytes, generator: Random) -> bytes:
     return mutations.of_json(json.dumps(yaml.safe_load(data)).encode(), generator)
 
 
+def search(folder: Path) -> None:
+    """Three trials of a search without models, or those that the study has."""
+    from octobert.config.loading import parse
+    from octobert.core import environment
+    from octobert.core.measurements import Figure
+    from octobert.core.selection import Found
+    from octobert.pipeline.choosing import claims, space, study
+
+    searched = {"space": {"calibrate": ["minmax", "mse", "entropy"]}, "study": "mine", "goals": ["size"]}
+    recipe = parse({"model": "m", "task": "mrpc", "data": "glue", "search": searched})
+    one = Figure(value=1.0, low=0.9, high=1.1)
+
+    def values(found: Found) -> claims.Values:
+        # What a search does with the times of others.
+        return claims.Values(None if found.ratio is None else (one.over(found.ratio).value,), 0.0)
+
+    study.search(
+        recipe,
+        lambda variant: Found(variant=variant, state="admissible", reason="", ratio=one, figures={"size": one}),
+        variant_of=lambda changes: space.variant_of(recipe, changes),
+        rules=study.Rules(values, lambda found: found[0]),
+        inputs={"model": "0"},
+        machine=environment.current(),
+        place=folder / "study.log",
+    )
+
+
+def mutate_study(data: bytes, generator: Random) -> bytes:
+    """A changed line, and in half of the cases a changed result of a trial, which is JSON in JSON."""
+    lines = data.splitlines(keepends=True)
+    places = [at for at, line in enumerate(lines) if b'"found"' in line]
+    if generator.random() < 1 / 2:
+        at = generator.choice(places)
+        line = json.loads(lines[at])
+        result = mutations.of_json(line["user_attr"]["found"].encode(), generator)
+        line["user_attr"]["found"] = result.decode("utf-8", "replace")
+        return b"".join([*lines[:at], json.dumps(line).encode() + b"\n", *lines[at + 1 :]])
+    return mutate_jsonl(data, generator)
+
+
 _SHARDED = partial(make_checkpoint, shards=True)
 _EXTERNAL = partial(make_onnx, external=True)
 _MODEL = mutations.of_message(_onnx_message)
@@ -366,7 +429,12 @@ KINDS = {
                 ("tuned", "tuned.json"),
             )
         ),
+        *(
+            Kind(name, f"`{name}.json` of a run", f"{name}.json", make_report, use_report, mutations.of_json)
+            for name in ("report", "evidence")
+        ),
         Kind("package-model", "ONNX of a package", "onnx/model_quantized.onnx", make_package, use_package, mutations.of_bytes),
         Kind("recipe", "recipe", "recipe.yaml", make_recipe, load_recipe, mutate_recipe),
+        Kind("study", "study of a search", "study.log", search, search, mutate_study),
     )
 }

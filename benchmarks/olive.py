@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-import json
 import shutil
 import textwrap
 import time
@@ -110,7 +109,6 @@ def _run(path: Path, name: str, substitutes: dict[str, list[str]], out: Path, se
         recipe_file.parent.mkdir(exist_ok=True)
         recipe_file.write_text(imported.text(recipe_file.parent), encoding="utf-8")
         changes = [*_task_substitutes(imported, substitutes), "quick=true"]
-        changes += [f"cache={json.dumps(str(out / 'cache'))}"] if "cache" in imported.recipe else []
         changes += [change for key, limits in LIMITS.items() if key in imported.recipe for change in limits]
         changes += [] if search in name else ["accuracy=null", "tune=[]"]
         # The page is about the models that a config names.

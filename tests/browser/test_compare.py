@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import csv
 import http.client
+import io
 import json
 import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 import octobert
+from octobert.web.server import Server
 from tests.support.cli import PROGRAM
+from tests.support.enemies import ENEMIES
 from tests.support.flips import prefer
 from tests.support.runs import TARGETS, pairs_of_sentences
 
+HOSTILE = "".join(ENEMIES[:3])
 FIRST, SECOND = "he was good", "she was good in it"
-HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 SCROLLS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # Milliseconds until a busy machine has opened two models and asked them.
 PATIENCE_MS = 60_000
@@ -36,6 +41,19 @@ def folder(finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(finished[1] / target, out / target)
     prefer(out / "ort-cpu", 0)
     return out
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a server in this process."""
+    server = Server(folder)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server.address
+    finally:
+        server.stop()
+        thread.join(PATIENCE_MS / 1000)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +153,7 @@ def test_rows_grow_and_those_that_differ_are_saved(tab) -> None:
     # What is in the file stays text.
     assert HOSTILE in shown.inner_text("#changed tbody tr:first-child")
     assert shown.locator("main img").count() == 0
-    assert shown.title() == "octobert compare"
+    assert shown.evaluate("window.x") is None
     with shown.expect_download() as download:
         shown.click("#changed .csv")
     saved = Path(download.value.path()).read_text(encoding="utf-8-sig").splitlines()
@@ -178,7 +196,8 @@ def test_lengths_and_packages_are_switched(tab) -> None:
     status = re.match(r"(\d+) of (\d+) lengths", shown.inner_text("#lengths-status"))
     assert status is not None
     assert status[1] == status[2]
-    assert shown.locator("#lengths svg").is_visible()
+    # What a screen reader reads is the chart, and not a square of its legend.
+    assert shown.locator("#lengths svg[role=img]").bounding_box()["width"] > 500
     shown.select_option("#model", TARGETS[0])
     assert shown.is_hidden("#times")
     assert shown.input_value("#field-text") == FIRST
@@ -189,24 +208,136 @@ def test_what_is_wrong_is_said(tab, folder: Path) -> None:
     shown = tab()
     shown.fill("#field-text", "")
     shown.click("#question button")
-    shown.locator("[role=alert]", has_text="the text: the text is empty").wait_for()
+    shown.locator("#ask-error", has_text="the input, text 1 of 2: the text is empty; write at least one word.").wait_for()
     shown.click("#start")
-    shown.locator("[role=alert]", has_text="There are no rows").wait_for()
+    shown.locator("#rows-error", has_text="There are no rows").wait_for()
     shown.fill("#pasted", "a,b\n1,2")
     shown.click("#start")
-    shown.locator("[role=alert]", has_text="pasted.csv: no column is recognized as text").wait_for()
+    shown.locator("#rows-error", has_text="pasted.csv: no column is recognized as text").wait_for()
+    shown.click("#measure")
+    shown.locator("#lengths-error", has_text="the input, text 1 of 2: the text is empty").wait_for()
     package = folder / "ort-cpu"
     package.rename(folder.parent / "gone")
     try:
         shown.fill("#field-text", FIRST)
         shown.fill("#field-second", SECOND)
         shown.click("#question button")
-        shown.locator("[role=alert]", has_text="the package is not there any more").wait_for()
+        shown.locator("#ask-error", has_text="the package is not there any more").wait_for()
     finally:
         (folder.parent / "gone").rename(package)
     (package / "octobert.json").write_bytes((package / "octobert.json").read_bytes())
     ask(shown)
-    assert shown.is_hidden("#error")
+    assert shown.is_hidden("#ask-error")
+
+
+def test_an_error_stands_beside_its_button_and_no_older_answer_below_it(tab) -> None:
+    shown = tab()
+    ask(shown)
+    shown.fill("#field-text", "")
+    shown.click("#question button")
+    shown.locator("#ask-error", has_text="the text is empty").wait_for()
+    assert shown.locator("#sides article").count() == 0
+    assert shown.is_hidden("#read")
+    assert shown.inner_text("#sentence") == ""
+    shown.fill("#pasted", rows_of(20))
+    shown.click("#start")
+    shown.locator("#rows-status", has_text="All 20 rows").wait_for()
+    shown.fill("#pasted", "")
+    shown.click("#start")
+    shown.locator("#rows-error", has_text="There are no rows").wait_for()
+    assert shown.is_hidden("#tiles")
+    for button, error in (("#question button", "#ask-error"), ("#start", "#rows-error")):
+        above, below = shown.locator(button).bounding_box(), shown.locator(error).bounding_box()
+        assert 0 < below["y"] - above["y"] < 100
+
+
+def test_the_model_is_named_and_open_before_the_first_question(tab) -> None:
+    shown = tab()
+    shown.locator("#opened", has_text="Open: ort-f32 and ort-cpu.").wait_for()
+    # The checkpoint of the run is a folder of this name.
+    assert shown.inner_text("h1") == "bert-sequence-classification: float against INT8, live"
+    assert shown.title() == "bert-sequence-classification – octobert compare"
+
+
+def test_times_stand_at_their_lengths(tab) -> None:
+    """A short and a long text have no median in common."""
+    shown = tab()
+    ask(shown)
+    ask(shown, "he was good " * 20)
+    assert "median" not in shown.locator("#times svg").last.text_content()
+    # One large mark for each model at each length.
+    marks = shown.locator("#times svg [data-mark=dot] circle")
+    assert marks.count() == 4
+    assert len({round(float(each.get_attribute("cx"))) for each in marks.all()}) == 2
+
+
+def test_tokens_of_a_long_text_are_folded_and_scroll(tab) -> None:
+    shown = tab()
+    ask(shown, "he was good " * 300)
+    assert "the text was cut, the model reads" in shown.inner_text("#read summary")
+    assert shown.is_hidden("#read .tokens")
+    shown.click("#read summary")
+    assert shown.locator("#read .tokens").bounding_box()["height"] < 300
+
+
+@pytest.mark.parametrize("enemy", [*ENEMIES, "=cmd|'/C calc'!A0"], ids=range(len(ENEMIES) + 1))
+def test_nothing_that_is_asked_or_answered_becomes_markup(browser, finished, tmp_path: Path, enemy: str) -> None:
+    """Texts, names of labels, of columns, of files and of models, tags of rows, and errors that repeat them."""
+    name = "".join(each for each in enemy if each.isprintable() and each != "/")[:100]
+    package = tmp_path / f"ort {name}"
+    shutil.copytree(finished[1] / "ort-cpu", package)
+    manifest = json.loads((package / "octobert.json").read_text())
+    manifest["task"]["labels"] = [f"no {enemy}", f"yes {enemy}"]
+    manifest["recipe"]["model"] = f"a/b/{enemy}"
+    (package / "octobert.json").write_text(json.dumps(manifest))
+    prefer(package, 0)
+    mistakes: list[str] = []
+    with serving(package) as own, closing(browser.new_context(accept_downloads=True)) as context:
+        shown = context.new_page()
+        shown.set_default_timeout(PATIENCE_MS)
+        shown.on("dialog", lambda dialog: (mistakes.append(dialog.message), dialog.dismiss()))
+        shown.on("pageerror", lambda error: mistakes.append(str(error)))
+        shown.on("console", lambda message: mistakes.append(message.text) if message.type == "error" else None)
+        shown.on(
+            "request", lambda request: None if request.url.startswith((own, "data:", "blob:")) else mistakes.append(request.url)
+        )
+        shown.goto(f"{own}#{urlencode({'text': enemy, 'second': enemy, 'model': enemy, 'prompt': enemy})}")
+        shown.wait_for_selector("html[data-ready]", state="attached")
+        ask(shown, f"he {enemy}", f"she {enemy}")
+        shown.click("#read summary")
+        shown.click("#measure")
+        shown.locator("#lengths-status", has_text="lengths are timed").wait_for()
+        rows = [
+            ("sentence1", "sentence2", "label"),
+            *[(f"{a} {enemy}", b, f"yes {enemy}") for a, b, _ in pairs_of_sentences(20)],
+        ]
+        text = io.StringIO()
+        csv.writer(text).writerows(rows)
+        content = text.getvalue().encode("utf-8", "replace")
+        shown.set_input_files("#file", [{"name": f"rows {name}.csv", "mimeType": "text/csv", "buffer": content}])
+        shown.click("#start")
+        shown.locator("#rows-status", has_text="All 20 rows").wait_for()
+        shown.set_input_files("#file", [{"name": f"rows.{name}", "mimeType": "text/csv", "buffer": content}])
+        shown.click("#start")
+        shown.locator("#rows-error:not(:empty)").wait_for()
+        shown.set_input_files("#file", [{"name": "rows.csv", "mimeType": "text/csv", "buffer": f"{name},b\n1,2".encode()}])
+        shown.click("#start")
+        shown.locator("#rows-error", has_text="no column is recognized").wait_for()
+        assert shown.evaluate("window.x") is None
+        for kind in (
+            "img",
+            "iframe",
+            "svg:not(figure svg)",
+            "main script",
+            "[onload], [onerror]",
+            "a[href^=javascript]",
+            "base",
+        ):
+            assert shown.locator(kind).count() == 0, kind
+        assert shown.locator("script").count() == 4
+        if enemy.isprintable():
+            assert enemy in shown.text_content("#sides")
+    assert mistakes == []
 
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 360), (False, 2560)])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octobert.report.page import Run
+from octobert.report.page import Run, headline
 from tests.support.reports import rich_report, rich_run
 from tests.support.selections import found, selection
 
@@ -34,13 +35,81 @@ def test_the_first_screen_answers(page_at, rich: Path) -> None:
     assert (
         shown.locator(".banner .answer")
         .inner_text()
-        .startswith("Ship openvino-cpu: 2.8 × faster than openvino-f32 (2.7–2.9), 3.9 × smaller")
+        .startswith("Ship openvino-cpu: 2.7 × faster than openvino-f32 (2.7–2.8), 3.9 × smaller")
     )
     for part in (".banner", ".numbers", ".badges", ".frontier svg", ".limits", ".winner"):
         box = shown.locator(part).first.bounding_box()
         assert box["y"] + box["height"] <= 800, part
         assert box["x"] + box["width"] <= 1280, part
     assert shown.locator("details.notes").get_attribute("open") is None
+
+
+def test_the_head_says_what_it_is_about(page_at, written) -> None:
+    report = rich_report()
+    report = report.model_copy(update={"recipe": report.recipe | {"model": "/home/ada/checkpoints/minilm-mrpc"}})
+    shown = page_at(written(Run(headline(report), report)))
+    assert shown.locator("h1").inner_text() == "minilm-mrpc in 8 bits"
+    assert shown.locator(".facts").inner_text().split("\n") == [
+        "task mrpc",
+        "data glue, 408 evaluation rows",
+        "measured 23 November 2026",
+        "model /home/ada/checkpoints/minilm-mrpc",
+    ]
+
+
+def test_every_button_for_a_file_has_a_name_of_its_own(page_at, rich: Path) -> None:
+    names = page_at(rich).locator("button:visible", has_text="CSV").all_inner_texts()
+    assert len(names) > 8
+    assert len(names) == len(set(names))
+
+
+def test_long_commands_are_whole(page_at, written) -> None:
+    run = rich_run(folder="/a/long/folder/of/somebody" * 12)
+    shown = page_at(written(run))
+    for box in shown.locator("pre.command").all():
+        assert box.evaluate("(e) => [e.scrollHeight - e.clientHeight, e.scrollWidth - e.clientWidth]") == [0, 0]
+
+
+@pytest.mark.parametrize("near", [1.0, 1.02])
+def test_the_cost_chart_fits_its_data_and_its_names_stand_apart(page_at, written, near: float) -> None:
+    """Also where all models cost almost the same."""
+    report = rich_report(slower=7.0)
+    if near != 1.0:
+        first, same = report.latencies[0], [each for each in report.latencies if each.candidate == "ort-f32"]
+        names = [each.candidate for each in report.footprints]
+        latencies = tuple(
+            each.model_copy(update={"candidate": name, "samples_ms": tuple(near**n * ms for ms in each.samples_ms)})
+            for n, name in enumerate(names)
+            for each in same
+        )
+        assert first in latencies
+        report = report.model_copy(update={"latencies": latencies})
+    shown = page_at(written(Run("model", report)))
+    chart = shown.locator("figure.cost svg").last
+    known = [ms for each in report.latencies if each.batch == 1 for ms in each.samples_ms]
+    ticks = [float(text) for text in chart.locator("[data-mark='y-axis tick label'] text").all_text_contents() if text]
+    assert min(known) / 3 < min(tick for tick in ticks if tick)
+    assert max(ticks) < 2 * max(known)
+    boxes = [text.bounding_box() for text in chart.locator("[data-mark=text] text").all()]
+    assert len(boxes) == 4
+    tops = sorted(box["y"] for box in boxes)
+    assert min(below - above for above, below in itertools.pairwise(tops)) >= 12
+    title = chart.locator("[data-mark='y-axis label'] text").bounding_box()
+    first_tick = chart.locator("[data-mark='y-axis tick label'] text").last.bounding_box()
+    assert title["y"] + title["height"] <= first_tick["y"] + 1
+
+
+def test_a_phone_has_no_box_that_scrolls_in_the_page(page_at, rich: Path) -> None:
+    shown = page_at(rich, width=360, height=800)
+    changes = shown.locator("ol.changes")
+    assert changes.evaluate("(e) => e.scrollHeight - e.clientHeight") == 0
+    assert changes.locator("li").count() == 10
+    # Of a table that scrolls sideways, what a row is about stays.
+    table = shown.locator(".quality .scroll.wide")
+    table.wait_for()
+    before = table.locator("tbody td").first.bounding_box()["x"]
+    table.evaluate("(e) => { e.scrollLeft = 400; }")
+    assert table.locator("tbody td").first.bounding_box()["x"] == before
 
 
 def test_dragging_a_limit_names_another_winner(page_at, searched: Path) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import octobert
+from octobert.core.results import Report
+from octobert.report.page import Run
 from tests.support.reports import rich_run
+
+# Tables as lists of their headings.
+HEADINGS = "[...document.querySelectorAll('table')].map((t) => [...t.querySelectorAll('th')].map((th) => th.textContent))"
+# Fields of a report with an entry for each model.
+LISTS = ("latencies", "footprints", "speedups", "comparisons")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +66,55 @@ def test_all_runs_are_printed(page_at, three: Path) -> None:
     assert shown_runs(shown) == ["laptop"]
 
 
+def test_everything_of_a_page_is_printed(page_at, rich: Path) -> None:
+    shown = page_at(rich, width=750)
+    headings = shown.evaluate(HEADINGS)
+    folded = shown.locator("details:not([open])").count()
+    shown.emulate_media(media="print")
+    shown.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert shown.evaluate(HEADINGS) == headings
+    assert shown.locator("details:not([open])").count() == 0
+    for cell in shown.locator("th, td:first-child").all():
+        assert not cell.text_content().strip() or cell.inner_text().strip(), cell.inner_html()
+    assert shown.locator(".ranges .list td:first-child").first.inner_text() == "encoder.layer.0.ffn_up"
+    hints = "[...document.querySelectorAll('.scroll')].map((e) => getComputedStyle(e, '::before').content)"
+    assert set(shown.evaluate(hints)) == {"none"}
+    assert "Point at a cell" not in shown.inner_text("main")
+    assert "scroll sideways" not in shown.inner_text("main")
+    assert shown.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    shown.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert shown.locator("details:not([open])").count() == folded
+
+
+@pytest.fixture
+def other_task(written) -> Path:
+    """The page of runs of two tasks, one of which lacks a target."""
+    other = rich_run("server", kind="question-answering")
+    kept = {key: [each for each in getattr(other.report, key) if each.candidate != "ort-cpu"] for key in LISTS}
+    report = other.report.model_dump() | {key: [each.model_dump() for each in found] for key, found in kept.items()}
+    lacking = Run("server", Report.model_validate(report), other.evidence.model_copy(update={"changed": ()}))
+    return written(rich_run("laptop"), lacking)
+
+
+def test_runs_of_different_tasks_are_not_ranked(page_at, other_task: Path) -> None:
+    shown = page_at(other_task).locator("section.comparison")
+    assert shown.locator("> *").nth(1).inner_text() == (
+        "The runs are of different tasks: compare gains within a run, not scores between runs."
+    )
+    assert "least time" not in shown.inner_text()
+    assert "gains most" not in shown.inner_text()
+    # Each metric has a table of its own.
+    tables = shown.locator("table.sortable")
+    assert [table.locator("th").nth(3).inner_text().split()[0] for table in tables.all()] == ["accuracy", "f1"]
+    assert [table.locator("tbody tr").count() for table in tables.all()] == [2, 1]
+    # A model that a run lacks has no row in the chart.
+    assert shown.locator("figure.speedups g[data-mark=text] text").all_text_contents() == [
+        "laptop: ort-cpu",
+        "laptop: openvino-cpu",
+        "server: openvino-cpu",
+    ]
+
+
 def test_the_chart_has_a_point_for_each_model_of_each_run(page_at, three: Path) -> None:
     chart = page_at(three).locator("figure.speedups")
     assert chart.locator("g[data-mark=dot] circle").count() == 6
@@ -72,4 +130,10 @@ def test_a_page_is_printed_to_a_file(browser, tmp_path: Path) -> None:
     assert content.startswith(b"%PDF")
     assert content.rstrip().endswith(b"%%EOF")
     assert content.count(b"/Type /Page\n") > 2
+    reader = shutil.which("pdftotext")
+    if reader is not None:
+        done = subprocess.run([reader, "-layout", tmp_path / "report.pdf", "-"], capture_output=True, check=True, text=True)
+        for words in ("module", "encoder.layer.0.ffn_up", "openvino-bf16 was not measured", "peak memory MB", "tokens/s"):
+            assert words in done.stdout, words
+        assert "Point at a cell" not in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "evidence.json", page.name, "report.pdf"}

@@ -12,6 +12,7 @@ import yaml
 
 import octobert
 from octobert.api.choosing import settings
+from octobert.cli import _show, run
 from octobert.config import loading
 from octobert.config.choosing import Choose
 from octobert.core import environment
@@ -43,6 +44,52 @@ def test_limits_and_goals(given: dict[str, Any], goal: str, limits: list[dict[st
     made = settings(**given)
     assert (made["goal"], made["limits"], made["minutes"]) == (goal, limits, 20)
     assert Choose.model_validate(made).goal == goal
+
+
+@pytest.mark.parametrize(
+    ("limit", "doubted"),
+    [
+        ({"max_drop": 1}, "a drop of 1 accepts the loss of 100 points; 0.01 is one point"),
+        ({"max_drop": 0.5, "relative": True}, "the loss of 50 % of the float model's value; 0.01 is one percent"),
+        ({"at_least": 90}, "metric is to be at least 90; most metrics are between 0 and 1"),
+        ({"of": "speedup", "at_least": 100}, "a speedup of 100 is wanted"),
+        ({"max_drop": 0.02}, None),
+        ({"of": "throughput", "at_least": 500}, None),
+    ],
+)
+def test_a_limit_that_is_hardly_meant_is_questioned(monkeypatch, capsys, limit: dict[str, Any], doubted: str | None) -> None:
+    recipe = loading.parse({"model": "m", "task": "mrpc", "data": "d", "choose": {"limits": limit}})
+    run._question_limits(recipe)
+    told = capsys.readouterr().err
+    assert (doubted in told) if doubted else not told
+    monkeypatch.setattr(_show, "asks", lambda: True)
+    monkeypatch.setattr(_show, "confirmed", lambda question: False)
+    if doubted:
+        with pytest.raises(RecipeError, match="the limit is not what you want"):
+            run._question_limits(recipe)
+    else:
+        run._question_limits(recipe)
+
+
+def test_the_drop_of_a_search_for_a_plan_is_questioned(capsys) -> None:
+    run._question_limits(loading.parse({"model": "m", "task": "mrpc", "data": "d", "accuracy": {"max_drop": 1}}))
+    assert "the loss of 100 points" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ({"of": "latency", "at_least": 20}, "of latency less is better, so at_least limits nothing that matters; use at_most"),
+        (
+            {"of": "accuracy", "at_most": 0.9},
+            "of accuracy more is better, so at_most limits nothing that matters; use at_least",
+        ),
+        ({"of": "size", "min_gain": 100}, "size cannot fall by 100 %"),
+    ],
+)
+def test_a_limit_of_the_wrong_sign_is_refused(limit: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        loading.parse({"model": "m", "task": "mrpc", "data": "d", "choose": {"limits": limit}})
 
 
 def test_options_become_a_recipe_that_chooses(tmp_path: Path) -> None:

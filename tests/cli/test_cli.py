@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import os
 import shlex
@@ -18,7 +19,8 @@ import yaml
 
 import octobert as library
 from octobert import cli
-from octobert.cli import _next, _recipe, main
+from octobert.api._arguments import Names, PathLike, Positive
+from octobert.cli import _next, _options, _recipe, main
 from octobert.config import loading, schema
 from octobert.config import recipe as recipe_models
 from octobert.config.loading import as_yaml
@@ -68,6 +70,62 @@ def test_run_prints_what_it_found_and_reuses_what_is_there(finished, tmp_path) -
 def test_next_steps_can_be_pasted_into_a_shell(head: str, texts: list[str], words: list[str]) -> None:
     command = _next.predict_command(Path("an out/ort-cpu"), head, texts)
     assert shlex.split(command) == ["octobert", "predict", "an out/ort-cpu", *words]
+
+
+def test_a_misspelled_command_has_a_suggestion() -> None:
+    done = octobert("quantise", "./m")
+    assert done.returncode == 2
+    assert 'There is no command "quantise"; did you mean "quantize"?' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "options"),
+    [
+        ("text-classification", ["--text-column", "review", "--label-column", "stars"], {"text": "review", "label": "stars"}),
+        ("embedding", ["--text-column", "a", "--text-column", "b", "--label-column", "c"], {"text": ["a", "b"], "score": "c"}),
+        ("{squad: {max_length: 64}}", [], {"max_length": 64}),
+        ("question-answering", ["--text-column", "q", "--text-column", "c"], {"question": "q", "context": "c"}),
+        ("token-classification", ["--text-column", "w", "--label-column", "t"], {"words": "w", "tags": "t"}),
+    ],
+)
+@pytest.mark.parametrize("command", ["quantize", "auto", "finetune", "calibrate"])
+def test_columns_are_options(command: str, task: str, given: list[str], options: dict, monkeypatch) -> None:
+    recipes = []
+    monkeypatch.setattr(library, "parse_recipe", lambda raw, **_: recipes.append(raw) or sys.exit(0))
+    octobert(command, "./m", "--task", task, "--data", "d", "--out", "o", *given)
+    assert list(recipes[0]["task"].values()) == [options]
+
+
+def test_columns_of_a_task_that_has_its_own() -> None:
+    printed = octobert("quantize", "./m", "--task", "sst2", "--data", "d", "--out", "o", "--text-column", "review").stderr
+    assert "--text-column: the task sst2 takes no name of its text column" in printed
+    printed = octobert("quantize", "./m", "--task", "squad-v2", "--data", "d", "--out", "o", "--label-column", "a").stderr
+    assert "--label-column: the task squad-v2 takes no name of its label column" in printed
+    command = ["quantize", "./m", "--task", "question-answering", "--data", "d", "--out", "o", "--text-column", "a"]
+    assert "got a, expected question and context); name each once" in octobert(*command).stderr
+    command = ["quantize", "./m", "--task", "embedding", "--data", "d", "--out", "o", *("--text-column", "a") * 3]
+    assert "got a, a, a, expected one, or both of a pair)" in octobert(*command).stderr
+
+
+def test_a_package_is_evaluated_on_columns_of_other_names(package, pairs, tmp_path) -> None:
+    text = (pairs / "validation.tsv").read_text().replace("sentence1\tsentence2\tlabel", "first\tsecond\tsame")
+    (tmp_path / "rows.tsv").write_text(text)
+    command = ["evaluate", package, "--data", tmp_path / "rows.tsv"]
+    told = octobert(*command)
+    assert told.returncode == 3
+    assert "--text-column COLUMN --text-column COLUMN --label-column COLUMN" in told.stderr
+    named = octobert(*command, "--text-column", "first", "--text-column", "second", "--label-column", "same")
+    assert named.returncode == 0, named.stderr
+    assert named.stdout == octobert("evaluate", package, "--data", pairs / "validation.tsv").stdout
+
+
+def test_options_that_switch_off_say_what_they_do() -> None:
+    """The texts of their keys describe what is on by default."""
+    on = [key for key, field in Recipe.model_fields.items() if field.default is True]
+    texts = schema.descriptions(Recipe)
+    assert on
+    for key in on:
+        assert _recipe._parameters()[key].annotation.__metadata__[0].help != texts[key], key
 
 
 def test_quick_is_an_option_of_runs(tmp_path, finished) -> None:
@@ -271,7 +329,8 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
     assert Path(saved["model"]).is_absolute()
     planned = octobert("run", tmp_path / "r" / "saved.yaml", "--out", tmp_path / "out", "--dry-run", "--json")
     verdicts = json.loads(planned.stdout)
-    assert verdicts[0] == {"step": "data", "action": "run", "reason": "not in the store"}
+    rows = "20 calibration rows, 40 evaluation rows"
+    assert verdicts[0] == {"step": "data", "action": "run", "reason": f"not in the store: {rows}"}
     assert verdicts[-1]["step"] == "package/ort-cpu"
     assert not (tmp_path / "out").exists()
 
@@ -281,7 +340,7 @@ def test_quantize_prints_its_recipe_and_can_only_plan(checkpoint, pairs, tmp_pat
     [
         (["run", "none.yaml"], RecipeError, "none.yaml: the recipe file does not exist; check the path."),
         (["predict", "."], ModelError, "not a package"),
-        (["inspect", "nowhere"], ModelError, "not a package"),
+        (["inspect", "nowhere"], ModelError, "nowhere: there is no such folder"),
         (["benchmark", ".", "--streams", "zero"], RecipeError, "--streams: not a number of inferences (got 'zero', expected"),
         (
             ["quantize", "m", "--task", "mrcp", "--data", "d", "--out", "o"],
@@ -330,7 +389,10 @@ def test_predict_suggests_the_targets_of_an_output_directory(package) -> None:
 def test_predict_refuses_what_the_model_does_not_read(package) -> None:
     single = octobert("predict", package, "the of and")
     assert single.returncode == DataError.exit_code
-    assert "the model reads pairs of texts (got ('the of and',)); give two texts for each input (--pair)" in single.stderr
+    assert (
+        "the model reads pairs of texts (got ('the of and',)); give two texts for each input: --pair on the command line"
+        in single.stderr
+    )
     asked = octobert("predict", package, "--question", "the of", "--context", "a to in")
     assert asked.returncode == DataError.exit_code
     assert "--question: the model does not answer questions (got a model for text-classification)" in asked.stderr
@@ -349,7 +411,7 @@ def test_predict_with_an_odd_number_of_a_pair(package) -> None:
     [
         (b"one\n", r"stdin, line 1: the line does not hold two texts with a tab between them"),
         (b"a\tb\n\xff\tc\n", r"stdin, line 2: the text is not UTF-8"),
-        (b"a\t \n", r"input 1: the text is empty"),
+        (b"a\t \n", r"input 1, text 2 of 2: the text is empty"),
     ],
 )
 def test_bad_lines_on_stdin(package, given: bytes, message: str) -> None:
@@ -460,6 +522,7 @@ def test_hints_install_from_where_octobert_came(monkeypatch) -> None:
     origins = {
         '{"url": "file:///home/a%20b/octobert", "dir_info": {"editable": true}}': "pip install -e '/home/a b/octobert[torch]'",
         '{"url": "file:///src/octobert", "dir_info": {}}': "pip install '/src/octobert[torch]'",
+        '{"url": "file:///dist/octobert-1.whl", "archive_info": {}}': "pip install '/dist/octobert-1.whl[torch]'",
         '{"url": "https://example.org/octobert.whl", "archive_info": {}}': "pip install 'octobert[torch]'",
         None: "pip install 'octobert[torch]'",
     }
@@ -508,6 +571,24 @@ def test_clean_lists_and_removes(finished, tmp_path) -> None:
     assert "not an output directory of octobert" in done.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="terminals of POSIX")
+def test_clean_asks_on_a_terminal(tmp_path) -> None:
+    import pty
+
+    result = tmp_path / ".octobert" / "store" / "data-0123456789abcdef"
+    result.mkdir(parents=True)
+    for options, answer, stays in ([], b"n\n", True), (["--yes", "--dry-run"], b"", True), ([], b"y\n", False):
+        ours, theirs = pty.openpty()
+        os.write(ours, answer)
+        command = [sys.executable, "-m", "octobert", "clean", str(tmp_path), *options]
+        done = subprocess.run(command, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+        os.close(theirs)
+        shown = os.read(ours, 10_000).decode() if answer else done.stdout
+        os.close(ours)
+        assert (done.returncode, result.exists()) == (answer == b"n\n", stays)
+        assert "MB  data-0123456789abcdef" in shown
+
+
 def test_options_are_generated_from_the_recipe() -> None:
     command = ["quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o"]
     given = [
@@ -528,6 +609,35 @@ def test_options_are_generated_from_the_recipe() -> None:
     assert (recipe["benchmark"], recipe["shape"]) == ({"repeats": 5}, {"batch": 2, "sequence": 64})
 
 
+def test_options_follow_from_a_function() -> None:
+    def count(
+        model: PathLike, *, names: Names = (), rounds: Positive = 3, rate: float | None = None, fast: bool = False
+    ) -> None:
+        """Count.
+
+        Args:
+            model: A model,
+                or two.
+            names: Names [a, b].
+            rounds: Rounds.
+            rate: Rate, instead of `rounds`; `none` is one.
+            fast: Be fast.
+        """
+
+    options = _options.of(count)
+    texts = {name: option.annotation.__metadata__[0].help for name, option in options.parameters.items()}
+    assert texts == {
+        "model": "A model, or two.",
+        "names": r"Names \[a, b].",
+        "rounds": "Rounds.",
+        "rate": "Rate, instead of --rounds; none is one.",
+        "fast": "Be fast.",
+    }
+    assert [option.default for option in options.parameters.values()] == [inspect.Parameter.empty, None, 3, None, False]
+    assert options.parameters["rounds"].annotation.__metadata__[0].min == 1
+    assert options.read("names", ["a, b", "c"]) == ["a", "b", "c"]
+
+
 def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schema(monkeypatch) -> None:
     class Extended(Recipe):
         """A recipe with one key more.
@@ -546,14 +656,6 @@ def test_a_new_recipe_key_needs_no_other_change_to_be_an_option_and_in_the_schem
     assert (info.default, info.help) == ("--extra", "A number of something. Default: 3.")
     assert schema.recipe_schema()["properties"]["extra"]["description"] == "A number of something."
     assert loading.parse({"model": "m", "task": "mrpc", "data": "d", "extra": 4}).extra == 4
-
-
-@pytest.mark.parametrize(("old", "new"), [("prepare", "transforms"), ("refine", "corrections")])
-def test_old_options_work_with_a_note(old: str, new: str) -> None:
-    done = octobert("quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o", f"--{old}", "none")
-    assert done.stderr.splitlines()[0].startswith(f'octobert: the recipe key "{old}" is now "{new}"')
-    assert f"{new}: []" in done.stderr
-    assert "Warning" not in done.stderr
 
 
 def test_a_name_that_is_too_long_is_a_sentence() -> None:

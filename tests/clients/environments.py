@@ -1,25 +1,37 @@
-"""An environment for each client: what is installed in it, and how it is made. They are kept in `runs/clients`."""
+"""An environment for each group of clients, made by the install lines that octobert prints. They are kept in `runs/clients`."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import venv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from octobert.api.clients import CLIENTS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "clients"
 # Printed before the JSON document that a script ends with.
 MARK = "RESULT "
-_ANSWER = """
-import json, numpy
+_COLLECTING = """
+import json
 def plain(value):
     if hasattr(value, "tolist"):
         return value.tolist()
-    return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
-print("{mark}" + json.dumps(plain({name})))
+    if hasattr(value, "relevance_score"):
+        return [value.index, value.relevance_score]
+    if isinstance(value, dict):
+        return {{key: plain(each) for key, each in value.items()}}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+collected.append({{name: plain(globals()[name]) for name in {names!r}}})
+"""
+_PRINTING = f"""
+print("{MARK}" + json.dumps(collected))
 """
 
 
@@ -29,18 +41,16 @@ class Environment:
 
     Args:
         name: of its folder.
-        packages: what pip installs, torch of `constraints.txt` first where `torch` is set; or what npm installs.
+        clients: names in `octobert.api.clients.CLIENTS`; their install lines run one after another.
         shown: distributions whose versions the table names.
-        clients: names in `octobert.api.clients.CLIENTS`.
-        torch: whether torch is installed; pinned, because that version has a build for the CPU only.
+        torch: whether torch is installed first, as for CPUs; the lines must leave it as it is.
         openvino: whether the clients open an IR.
         node: whether it is one of Node.
     """
 
     name: str
-    packages: tuple[str, ...]
-    shown: tuple[str, ...]
     clients: tuple[str, ...]
+    shown: tuple[str, ...]
     torch: bool = True
     openvino: bool = False
     node: bool = False
@@ -50,45 +60,57 @@ class Environment:
         """Where it is."""
         return FOLDER / self.name
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is run to install it."""
+        return tuple(CLIENTS[client].install[-1 if self.openvino else 0] for client in self.clients)
+
     def make(self) -> None:
         """Install it, unless it was installed before."""
         marker = self.folder / "installed"
-        if marker.is_file() and marker.read_text(encoding="utf-8") == " ".join(self.packages):
+        if marker.is_file() and marker.read_text(encoding="utf-8") == "\n".join(self.lines):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.node:
             # Without scripts: one of them would download libraries for GPUs.
-            command = ["npm", "install", "--silent", "--ignore-scripts", "--prefix", str(self.folder), *self.packages]
-            subprocess.run(command, check=True)
+            (line,) = self.lines
+            command = f"{line} --silent --ignore-scripts --prefix {shlex.quote(str(self.folder))}"
+            subprocess.run(command, shell=True, check=True)
         else:
             venv.create(self.folder, with_pip=True)
-            install = [str(self._python), "-m", "pip", "install", "--quiet"]
             if self.torch:
-                subprocess.run([*install, "-c", str(ROOT / "constraints.txt"), "torch"], check=True)
-            subprocess.run([*install, *self.packages], check=True)
-            # Some packages install a torchvision that belongs to another build of torch.
-            subprocess.run([str(self._python), "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision"], check=True)
-        marker.write_text(" ".join(self.packages), encoding="utf-8")
+                install = [str(self._python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), "torch"]
+                subprocess.run(install, check=True)
+            before = self._torch()
+            settings = {**os.environ, "PATH": f"{self._python.parent}{os.pathsep}{os.environ['PATH']}"}
+            for line in self.lines:
+                subprocess.run(line.replace("pip install", "pip install --quiet"), shell=True, check=True, env=settings)
+            assert self._torch() == before
+        marker.write_text("\n".join(self.lines), encoding="utf-8")
 
-    def run(self, script: str, result: str, folder: Path) -> object:
-        """Run a script in the environment, in an empty folder.
+    def run(self, scripts: Sequence[str], names: Sequence[str], folder: Path) -> list[dict[str, Any]]:
+        """Run scripts in the environment, in an empty folder.
 
         Args:
-            script: a snippet.
-            result: the variable that holds its answer.
+            scripts: snippets.
+            names: variables that hold the answers of each.
             folder: to run in.
 
         Returns:
-            The value of that variable, as JSON has it.
+            The values of these variables, as JSON has them, for each script.
         """
         folder.mkdir(parents=True)
         if self.node:
-            # Modules are found from the folder of the script.
-            path = self.folder / "script.mjs"
-            script += f'console.log("{MARK}" + JSON.stringify({result}));\n'
-        else:
-            path = folder / "script.py"
-            script += _ANSWER.format(mark=MARK, name=result)
+            shown = f'console.log("{MARK}" + JSON.stringify([{{ {", ".join(names)} }}]));\n'
+            return [self._ran(script + shown, folder)[0] for script in scripts]
+        collecting = _COLLECTING.format(names=tuple(names))
+        # fastembed knows a name once only.
+        numbered = [script.replace('"quantized"', f'"quantized-{number}"') for number, script in enumerate(scripts)]
+        return self._ran("collected = []\n" + "".join(script + collecting for script in numbered) + _PRINTING, folder)
+
+    def _ran(self, script: str, folder: Path) -> list[dict[str, Any]]:
+        """What a script prints at its end. Modules of Node are found from the folder of the script."""
+        path = self.folder / "script.mjs" if self.node else folder / "script.py"
         path.write_text(script, encoding="utf-8")
         program = "node" if self.node else str(self._python)
         settings = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": "2"}
@@ -110,29 +132,46 @@ class Environment:
     def _python(self) -> Path:
         return self.folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
+    def _torch(self) -> list[str]:
+        """The versions of torch and torchvision, where they are installed."""
+        code = "import importlib.metadata as m; print([d.version for d in m.distributions() if d.name in ('torch', 'torchvision')])"
+        return subprocess.run([str(self._python), "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
 
 # optimum-onnx 0.1 and sentence-transformers 6 need releases of transformers that exclude each other.
 ENVIRONMENTS = (
     Environment(
-        "optimum-onnx",
-        ("optimum-onnx[onnxruntime]==0.1.*", "sentence-transformers==5.7.*", "langchain-huggingface"),
-        ("optimum-onnx", "sentence-transformers", "langchain-huggingface", "onnxruntime"),
-        ("optimum", "sentence-transformers", "langchain"),
+        "onnx",
+        ("optimum", "sentence-transformers", "langchain", "llama-index", "haystack"),
+        (
+            "optimum-onnx",
+            "sentence-transformers",
+            "langchain-huggingface",
+            "llama-index-embeddings-huggingface",
+            "sentence-transformers-haystack",
+            "transformers",
+            "onnxruntime",
+        ),
     ),
     Environment(
-        "optimum-intel",
-        ("optimum-intel[openvino]", "sentence-transformers>=6"),
-        ("optimum-intel", "sentence-transformers", "openvino"),
-        ("optimum", "sentence-transformers"),
+        "openvino",
+        ("optimum", "sentence-transformers", "langchain", "llama-index", "haystack"),
+        (
+            "optimum-intel",
+            "sentence-transformers",
+            "langchain-huggingface",
+            "llama-index-embeddings-huggingface",
+            "sentence-transformers-haystack",
+            "transformers",
+            "openvino",
+        ),
         openvino=True,
     ),
-    Environment("fastembed", ("fastembed",), ("fastembed", "onnxruntime"), ("fastembed",), torch=False),
-    Environment("txtai", ("txtai", "onnxruntime"), ("txtai", "onnxruntime"), ("txtai",)),
+    Environment("fastembed", ("fastembed",), ("fastembed", "onnxruntime"), torch=False),
+    Environment("txtai", ("txtai",), ("txtai", "transformers", "onnxruntime")),
+    Environment("infinity", ("infinity",), ("infinity-emb", "optimum", "transformers", "onnxruntime")),
+    Environment("openvino-genai", ("openvino-genai",), ("openvino-genai", "openvino"), torch=False, openvino=True),
     Environment(
-        "transformers.js",
-        ("@huggingface/transformers",),
-        ("@huggingface/transformers", "onnxruntime-node"),
-        ("transformers.js",),
-        node=True,
+        "transformers.js", ("transformers.js",), ("@huggingface/transformers", "onnxruntime-node"), torch=False, node=True
     ),
 )

@@ -6,7 +6,8 @@ import pytest
 
 from octobert.config import loading, paths
 from octobert.config.measuring import Benchmark
-from octobert.core.errors import OldNameWarning, RecipeError
+from octobert.core.errors import ModelError, RecipeError, StorageError
+from tests.support.cli import octobert
 
 GOOD = {"model": "m", "task": "mrpc", "data": "d"}
 
@@ -111,6 +112,17 @@ def test_files_are_relative_to_the_recipe(tmp_path) -> None:
     assert recipe.data.source == "glue"
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "~nobody-of-this-name/model"])
+def test_a_path_that_no_disk_can_have_is_said_to_be_missing_when_the_run_begins(tmp_path, name: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(f"model: {name}\ntask: mrpc\ndata: d\nqat: {{trained: {name}}}\n")
+    assert loading.load(path).model == name
+    done = octobert("run", path, "--out", tmp_path / "out")
+    assert done.returncode in (ModelError.exit_code, StorageError.exit_code)
+    assert done.stderr.splitlines()[-1].startswith("octobert: ")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("text", "message"), [("a: [", "not valid YAML"), ("- a", "not a mapping"), ("", "not a mapping")])
 def test_files_that_are_no_recipe(tmp_path, text: str, message: str) -> None:
     path = tmp_path / "r.yaml"
@@ -184,21 +196,8 @@ def test_changes_that_do_not_fit(tmp_path, change: str, message: str) -> None:
         loading.load(tmp_path / "r.yaml", [change])
 
 
-@pytest.mark.parametrize(("old", "new"), [("prepare", "transforms"), ("refine", "corrections")])
-def test_old_keys_work_with_a_warning(tmp_path, old: str, new: str) -> None:
-    with pytest.warns(OldNameWarning, match=f'the recipe key "{old}" is now "{new}"'):
-        recipe = loading.parse({**GOOD, old: []})
-    assert getattr(recipe, new) == ()
-    (tmp_path / "r.yaml").write_text(f"model: m\ntask: mrpc\ndata: d\n{new}: []\n")
-    with pytest.warns(OldNameWarning):
-        assert getattr(loading.load(tmp_path / "r.yaml", [f"{old}=null"]), new) == ()
-    with pytest.raises(RecipeError, match=f"{old} is the old name of {new}; remove it"):
-        loading.parse({**GOOD, old: [], new: []})
-
-
-def test_old_keys_work_with_quantization_aware_training() -> None:
-    with pytest.warns(OldNameWarning):
-        recipe = loading.parse({**GOOD, "qat": {}, "prepare": []})
+def test_quantization_aware_training_has_no_transforms_and_corrections() -> None:
+    recipe = loading.parse({**GOOD, "qat": {}, "transforms": []})
     assert (recipe.transforms, recipe.corrections) == ((), ())
     with pytest.raises(RecipeError, match="transforms and qat exclude each other"):
         loading.parse({**GOOD, "qat": {}, "transforms": ["smoothquant"]})

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from octobert.config.loading import as_file, parse
-from octobert.config.recipe import RENAMED, Recipe, plugin_families
+from octobert.config.recipe import Recipe, plugin_families
 from octobert.config.schema import descriptions, recipe_schema
 from octobert.config.training import Qat
 from octobert.core import plugins
@@ -31,7 +31,7 @@ def test_the_file_is_current(schema) -> None:
 
 
 def test_every_key_is_described(schema) -> None:
-    assert set(schema["properties"]) == set(Recipe.model_fields) | set(RENAMED)
+    assert set(schema["properties"]) == set(Recipe.model_fields)
     for name, definition in {"recipe": schema, **schema["$defs"]}.items():
         missing = [key for key, value in definition.get("properties", {}).items() if not value.get("description")]
         assert not missing, f"{name}: {missing}"
@@ -56,7 +56,7 @@ def test_shipped_recipes_name_the_schema_and_fit_it(path: Path, schema) -> None:
     assert first.startswith(LINE)
     assert (path.parent / first.removeprefix(LINE)).resolve() == FILE.resolve()
     raw = yaml.safe_load("\n".join(text))
-    assert set(raw) <= set(schema["properties"]) - set(RENAMED)
+    assert set(raw) <= set(schema["properties"])
     for key in ("finetune", "qat", "training", "benchmark", "accuracy"):
         keys = schema["$defs"][key.title()]["properties"]
         assert set(raw.get(key) or ()) <= set(keys)

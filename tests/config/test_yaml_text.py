@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+import octobert
 from octobert.config import loading, yaml_text
 from octobert.core.errors import RecipeError
 
@@ -29,7 +31,7 @@ def bomb(anchors: int) -> str:
         (GOOD + "model: other\n", r'r.yaml, line 4: the key "model" is given twice \(got first in line 1\); remove one of them'),
         (GOOD + "benchmark: {repeats: 3, repeats: 4}\n", r'line 4: the key "repeats" is given twice'),
         ("[" * 5000, "nested too deeply"),
-        (GOOD + "#" * 300_000, r"too large for a recipe \(expected at most 200,000 bytes\)"),
+        (GOOD + "#" * 300_000, r"the recipe cannot be read \(got more than 200,000 bytes\)"),
         (GOOD + "seed: " + "9" * 5000, "not valid YAML .*digits"),
         (GOOD + "seed: 2026-02-31", "not valid YAML .*day is out of range"),
         (GOOD + "seed: !!python/object/apply:os.system ['true']", "not valid YAML .*could not determine a constructor for the tag"),
@@ -89,14 +91,52 @@ def test_values_on_the_command_line(text: str) -> None:
         ("allow_code: true", "--allow-code"),
         ("allow_pickle: true", "--allow-pickle"),
         ("training: {machines: 2, rendezvous: 'far:29500'}", "--set training.rendezvous=far:29500"),
+        ("training: {tensorboard: ../logs}", "--set training.tensorboard=../logs"),
+        ("cache: ~/shop", "--set 'cache=~/shop'"),
+        ("cache: results", "--set cache=results"),
+        ("executor: ray", "--set executor=ray"),
+        ("search: {storage: ~/.bash_profile}", "--set 'search.storage=~/.bash_profile'"),
+        ("search: {storage: 'postgresql://far/$(x)'}", "--set 'search.storage=postgresql://far/$(x)'"),
     ],
 )
-def test_a_file_cannot_allow_its_own_code(tmp_path: Path, line: str, option: str) -> None:
+def test_a_file_can_neither_allow_its_own_code_nor_say_where_to_write(tmp_path: Path, line: str, option: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(f"{GOOD}finetune: {{code: 'mine.py:train'}}\n{line}\n")
-    key = option.removeprefix("--set ").removeprefix("--").replace("-", "_").partition("=")[0]
-    with pytest.raises(RecipeError, match=f"r.yaml: {key}: a recipe file cannot allow this itself.*add {option} to"):
-        loading.load(path)
+    key = re.split("[ =]", option.replace("--set ", "").replace("'", "").removeprefix("--").replace("-", "_"))[0]
+    with pytest.raises(RecipeError, match=re.escape(f"r.yaml: {key}: a recipe file cannot set this itself")) as caught:
+        octobert.load_recipe(path)
+    assert f"if you want it, add {option} to the command" in str(caught.value)
+
+
+def test_a_file_may_say_what_holds_without_it(tmp_path: Path) -> None:
+    """As a recipe that was written with all its keys."""
+    path = tmp_path / "r.yaml"
+    path.write_text(f"{GOOD}executor: local\ncache: null\nallow_code: false\n")
+    assert octobert.load_recipe(path).executor == "local"
+
+
+@pytest.mark.parametrize("revision", ["../../../.ssh/id_rsa", "/etc/passwd", "refs/../../x", ""])
+def test_a_revision_is_no_path(revision: str) -> None:
+    for raw in ({"revision": revision}, {"data": {"source": "d", "revision": revision}}):
+        with pytest.raises(RecipeError, match=r"revision: a revision is a branch, a tag or a commit"):
+            loading.parse({"model": "m", "task": "mrpc", "data": "d", **raw})
+    assert loading.parse({"model": "m", "task": "mrpc", "data": "d", "revision": "refs/pr/1"}).revision == "refs/pr/1"
+
+
+@pytest.mark.parametrize("study", ['x"$(touch x)', "Größe", "a\nb", "", "x" * 101, "../x"])
+def test_the_name_of_a_study_is_letters(study: str) -> None:
+    raw = {"model": "m", "task": "mrpc", "data": "d", "search": {"space": {"calibrate": ["mse"]}, "study": study}}
+    with pytest.raises(RecipeError, match=r"search\.study: string should match pattern"):
+        loading.parse(raw)
+    raw["search"]["study"] = "Size 1.0-b_2"
+    assert loading.parse(raw).search.study == "Size 1.0-b_2"
+
+
+def test_trials_are_not_kept_in_a_hidden_file() -> None:
+    for storage in (".zshenv", "/home/me/.bash_profile", "~/.profile"):
+        raw = {"model": "m", "task": "mrpc", "data": "d", "search": {"space": {"calibrate": ["mse"]}, "storage": storage}}
+        with pytest.raises(RecipeError, match=r"search\.storage: the name of the file starts with a dot"):
+            loading.parse(raw)
 
 
 def test_the_user_allows_code_and_the_recipe_is_written_without_that(tmp_path: Path) -> None:
@@ -104,8 +144,9 @@ def test_the_user_allows_code_and_the_recipe_is_written_without_that(tmp_path: P
     path.write_text(GOOD + "finetune: {code: 'mine.py:train'}\n")
     with pytest.raises(RecipeError, match=r"finetune.code .*mine.py:train runs that code; allow it with --allow-code"):
         loading.load(path)
-    recipe = loading.load(path, ["allow_code=true", "training.rendezvous=near:1"])
-    assert recipe.allow_code
+    changes = ["allow_code=true", "training.rendezvous=near:1", "cache=c", "search={space: {calibrate: [mse]}, storage: t.log}"]
+    recipe = loading.load(path, changes)
+    assert (recipe.allow_code, recipe.cache, recipe.search.storage) == (True, "c", "t.log")
     path.write_text(loading.as_file(recipe))
-    assert "allow" not in path.read_text()
-    assert loading.load(path, ["allow_code=true"]).training.rendezvous is None
+    assert not {"allow_code", "training", "cache", "storage"} & set(re.findall(r"\w+", path.read_text()))
+    assert loading.load(path, ["allow_code=true"]).search.space == recipe.search.space

@@ -55,6 +55,22 @@ def test_a_copy_is_a_file_of_its_own_whether_blocks_can_be_shared_or_not(tmp_pat
     assert asked == [files._FICLONE]
 
 
+def test_a_file_of_unknown_origin_is_a_regular_one_of_bounded_size(tmp_path: Path) -> None:
+    pipe, link, large = tmp_path / "pipe", tmp_path / "link", tmp_path / "large"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    large.write_bytes(b"12345")
+    for path in (pipe, link, Path("/dev/zero"), Path("/dev/urandom"), Path("/dev/tty")):
+        for read in (files.content_of, files.file_digest):
+            with pytest.raises(OSError, match=r"not a regular file|No such device"):
+                read(path)
+    with pytest.raises(IsADirectoryError):
+        files.content_of(tmp_path)
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        files.content_of(large, 4)
+    assert files.content_of(large, 5) == b"12345"
+
+
 def test_a_sealed_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "sealed"
     assert files.read_sealed(path) is None

@@ -99,6 +99,13 @@ def test_constants_that_do_not_fit_their_shape(tmp_path, tensor: TensorProto) ->
         octobert.check(write_onnx(tmp_path, tensor), "ort-cpu")
 
 
+def test_a_location_that_is_no_text_is_never_opened(tmp_path) -> None:
+    path = write_onnx(tmp_path, external(location="some-name"))
+    path.write_bytes(path.read_bytes().replace(b"some-name", b"some\xffname"))
+    with pytest.raises(ModelError, match=r"tensor weight: the external data is not in the model's folder \(got b'some"):
+        octobert.check(path, "ort-cpu")
+
+
 def test_a_graph_of_too_many_operators_is_refused_before_it_is_read(tmp_path, monkeypatch) -> None:
     assert onnx_files.MAX_NODES == 50_000
     monkeypatch.setattr(onnx_files, "MAX_NODES", 100)

@@ -12,8 +12,7 @@ from octobert.core import user_code
 from octobert.core.errors import DataError, RecipeError
 from octobert.data import functions
 from octobert.data.functions import RowFunction
-from octobert.pipeline.stages import data as stage
-from tests.support.stages import context_of, step_of
+from tests.support.stages import call_of, step_of
 
 ROWS = """
 def rows(split):
@@ -41,8 +40,8 @@ def recipe_in(folder: Path, model: Path, **data: object) -> dict:
 
 def test_the_rows_of_a_function_are_stored_like_others(tmp_path, checkpoint) -> None:
     step = step_of(parse(recipe_in(tmp_path, checkpoint("bert"))), "data")
-    context = context_of(step, tmp_path / "run", {})
-    summary = stage.run(context)
+    context = call_of(step, tmp_path / "run", {})
+    summary = context.run()
     assert (summary["calibration_rows"], summary["evaluation_rows"], summary["left_out_rows"]) == (11, 5, 2)
     assert summary["source"] == "calibrated from rows.py:rows('train'), evaluated on rows.py:rows('validation')"
     stored = json.loads((context.work / "evaluation.json").read_text())
@@ -67,7 +66,7 @@ def test_the_key_depends_on_the_files_and_on_the_splits(tmp_path, checkpoint) ->
 def test_functions_and_files_give_different_splits(tmp_path, checkpoint) -> None:
     (tmp_path / "test.csv").write_text("content,stars\na,0\nb,1\nc,1\n")
     raw = recipe_in(tmp_path, checkpoint("bert"), test=str(tmp_path / "test.csv"), evaluate="test")
-    summary = stage.run(context_of(step_of(parse(raw), "data"), tmp_path / "run", {}))
+    summary = call_of(step_of(parse(raw), "data"), tmp_path / "run", {}).run()
     assert (summary["calibration_rows"], summary["evaluation_rows"]) == (11, 3)
     assert summary["source"] == "calibrated from rows.py:rows('train'), evaluated on test.csv"
 

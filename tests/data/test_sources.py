@@ -12,10 +12,9 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Data
 from octobert.core.errors import DataError
 from octobert.core.files import file_digest, file_stamp
-from octobert.data import readers, sampling, sources
+from octobert.data import formats, readers, sampling, sources
 from octobert.data.hub import HubData
-from octobert.pipeline.stages import data as stage
-from tests.support.stages import context_of, step_of
+from tests.support.stages import call_of, step_of
 
 
 def write(path: Path, text: str) -> Path:
@@ -87,9 +86,48 @@ def test_another_encoding(tmp_path) -> None:
         readers.read_file(tmp_path / "a.tsv")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_byte_order_mark_tells_the_encoding(tmp_path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes("text,label\ngood,1\n".encode(encoding))
+    with pytest.raises(DataError, match=rf"a\.csv: the file is not UTF-8 \(got {encoding.upper()}, by its byte order mark\)"):
+        readers.read_file(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'text;label\n"one; two, three";1\nfour, five;0\n'),
+        ("a.csv", "text\tlabel\none; two, three\t1\nfour, five\t0\n"),
+        ("a.tsv", 'text,label\n"one; two, three",1\n"four, five",0\n'),
+    ],
+)
+def test_the_header_tells_another_delimiter(tmp_path, name: str, text: str) -> None:
+    rows = readers.read_file(write(tmp_path / name, text))
+    assert rows == [{"text": "one; two, three", "label": "1"}, {"text": "four, five", "label": "0"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"), [("a;b,c\n1,2\n", ["a;b", "c"]), ('"a;b"\n1\n', ["a;b"]), ("a;b\tc\n1\n", ["a;b\tc"])]
+)
+def test_a_delimiter_that_is_not_clear_is_that_of_the_format(tmp_path, text: str, columns: list[str]) -> None:
+    assert list(readers.read_file(write(tmp_path / "a.csv", text))[0]) == columns
+
+
+def test_a_line_with_another_number_of_columns_tells_the_delimiter(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"line 2: .*another number of columns .*got 3, expected 2, as ';' divides the header"):
+        readers.read_file(write(tmp_path / "a.csv", "text;label\none; two;1\n"))
+
+
 def test_a_mistyped_file_is_not_looked_for_on_the_hub() -> None:
     with pytest.raises(DataError, match=r"nope.csv: there is no such file"):
         sources.places(settings(source="nope.csv"))
+
+
+@pytest.mark.parametrize("source", ["csv", "pandas"])
+def test_the_name_of_a_format_is_no_data_set(source: str) -> None:
+    """`datasets` would read what lies in the working directory, pickles too."""
+    with pytest.raises(DataError, match=r"data\.source: the hub has no data set of that name"):
+        sources.places(Data(source=source))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
@@ -140,7 +178,7 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_early(tmp_path, monkeypatc
     repeated = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1000, pyarrow.int32()), one)
     parquet.write_table(pyarrow.table({"text": repeated}), path)
     assert path.stat().st_size < 50_000
-    monkeypatch.setattr(readers, "MOST_BYTES", 20 * 2**20)
+    monkeypatch.setattr(formats, "MOST_BYTES", 20 * 2**20)
     with pytest.raises(
         DataError, match=r"too much memory \(got 2\d MiB or more in a file of 0\.\d MiB, expected at most 20 MiB"
     ):
@@ -286,8 +324,8 @@ def test_what_is_evaluated_where_nobody_said(tmp_path, monkeypatch) -> None:
 def test_imdb_as_it_is_unpacked_is_all_that_a_recipe_need_say(tmp_path, checkpoint) -> None:
     source = reviews(tmp_path / "aclImdb")
     recipe = parse({"model": str(checkpoint("bert")), "task": "imdb", "data": str(source)})
-    context = context_of(step_of(recipe, "data"), tmp_path / "run", {})
-    summary = stage.run(context)
+    context = call_of(step_of(recipe, "data"), tmp_path / "run", {})
+    summary = context.run()
     assert (summary["calibration_rows"], summary["evaluation_rows"], summary["leaked_rows"]) == (4, 4, 0)
     assert summary["source"].endswith("evaluated on test, as there is no validation split")
     judged = json.loads((context.work / "evaluation.json").read_text())
@@ -421,6 +459,41 @@ def test_a_single_file_is_held_apart() -> None:
     assert len(first) == 40
     assert not {digests[i] for i in first} & {digests[i] for i in second}
     assert len(sampling.hold_out(digests, 1000, seed=0)[0]) == 50
+
+
+@pytest.mark.parametrize(
+    ("rows", "repeated", "expected"),
+    [(300, 1, (150, 150)), (9, 1, (4, 5)), (2, 1, (1, 1)), (40, 2, (20, 40)), (2000, 1, (256, 1000))],
+)
+def test_rows_that_are_too_few_to_calibrate_and_to_search_on_are_shared(
+    checkpoint, tmp_path, rows: int, repeated: int, expected: tuple[int, int]
+) -> None:
+    tables = {"train": range(rows), "validation": range(9000, 9020)}
+    for name, numbers in tables.items():
+        lines = [f"text {i}\t{i % 2}" for i in numbers for _ in range(repeated if name == "train" else 1)]
+        write(tmp_path / f"{name}.tsv", "\n".join(["sentence\tlabel", *lines]) + "\n")
+    raw = {"model": str(checkpoint("bert")), "task": "sst2", "data": str(tmp_path), "accuracy": {"max_drop": 0.01}}
+    context = call_of(step_of(parse(raw), "data"), tmp_path / "run", {})
+    summary = context.run()
+    calibrated, tuned = summary["calibration_rows"], summary["tuning_rows"]
+    assert (calibrated, summary["evaluation_rows"], summary["tuning_split"]) == (expected[0], 20, "train")
+    calibration = json.loads((context.work / "calibration.json").read_text())["inputs"]
+    tuning = json.loads((context.work / "tuning.json").read_text())[-1]["inputs"]
+    assert not {tuple(text) for text in calibration} & {tuple(text) for text in tuning}
+    # Of rows that occur twice, both may be calibrated on.
+    assert tuned == expected[1] if repeated == 1 else tuned >= expected[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "search", "expected"), [(30, True, (10, 10, 10)), (30, False, (15, 0, 15)), (3, True, (1, 1, 1))]
+)
+def test_one_file_is_shared_by_all_parts(checkpoint, tmp_path, rows: int, search: bool, expected: tuple[int, ...]) -> None:
+    lines = [f"text {i}\t{i % 2}" for i in range(rows)]
+    file = write(tmp_path / "rows.tsv", "\n".join(["sentence\tlabel", *lines]) + "\n")
+    raw = {"model": str(checkpoint("bert")), "task": "sst2", "data": str(file)}
+    recipe = parse({**raw, **({"accuracy": {"max_drop": 0.01}} if search else {})})
+    summary = call_of(step_of(recipe, "data"), tmp_path / "run", {}).run()
+    assert tuple(summary[f"{part}_rows"] for part in ("calibration", "tuning", "evaluation")) == expected
 
 
 def test_samples_are_reproducible_and_without_replacement() -> None:

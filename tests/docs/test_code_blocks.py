@@ -6,6 +6,7 @@ output of a run over both, for the task that the document is about.
 
 from __future__ import annotations
 
+import functools
 import json
 import pkgutil
 import re
@@ -19,8 +20,9 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from octobert.api.client_lines import Model
 from octobert.api.clients import CLIENTS as CLIENT_TABLE
-from octobert.api.clients import Model, snippet
+from octobert.api.clients import snippet
 from octobert.cli.main import app
 from octobert.config import loading
 from octobert.pipeline import runner
@@ -62,11 +64,12 @@ def test_few_blocks_are_not_run() -> None:
 
 def test_blocks_for_other_programs_are_what_octobert_prints() -> None:
     printed = {
-        snippet(name, Model(f"out/{target}-{name}", head, target == "openvino-cpu", pairs, 384))
+        snippet(name, Model(f"out/{target}-{name}", kind, target == "openvino-cpu", 384, activation, prompts=prompts))
         for name, client in CLIENT_TABLE.items()
         for target in ("ort-cpu", "openvino-cpu")
-        for head in client.heads
-        for pairs in (False, True)
+        for kind in client.kinds
+        for activation in ("Identity", "Sigmoid")
+        for prompts in ({}, {"query": "query: ", "passage": "passage: "})
     }
     shown = [block for block in markdown.blocks() if block.reason == CLIENTS]
     assert len(shown) >= len(CLIENT_TABLE)
@@ -126,6 +129,7 @@ def takes(command: Any, option: str) -> bool:
 def test_commands_are_right(block: Block, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.chdir(workspace(block.document))
+    monkeypatch.setattr(runner, "dry_run", functools.partial(runner.dry_run, executor=inline.run))
     for line in markdown.commands(block.text):
         words = shlex.split(line, comments=True)
         if words[0] == "octobert":

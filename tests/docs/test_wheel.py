@@ -65,6 +65,24 @@ def test_a_library_with_another_digest_is_refused() -> None:
         hatch_build._fetch(changed)
 
 
+def test_the_documented_lines_install_a_wheel_with_extras(tmp_path: Path) -> None:
+    """As docs/install.md and README.md have them, in a fresh environment; without torch, which takes gigabytes."""
+    lines = [line.partition("  #")[0].strip() for line in (ROOT / "docs" / "install.md").read_text().splitlines()]
+    build, install, add = (line for line in lines if line.startswith(("pip wheel", 'pip install "$', "pip install 'octobert[")))
+    readme = (ROOT / "README.md").read_text()
+    assert all(line in readme for line in (build, install, add))
+    venv.create(tmp_path / "venv", with_pip=True)
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "checkout")], check=True)
+    settings = {"PATH": f"{tmp_path / 'venv' / 'bin'}:{os.environ['PATH']}", "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    for line in (build, install.replace("torch,", ""), add):
+        subprocess.run(line, shell=True, check=True, cwd=tmp_path / "checkout", env=os.environ | settings, capture_output=True)
+    code = "import octobert, openvino, starlette; print(octobert.__file__)"
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert "site-packages" in done.stdout
+
+
 def test_a_finished_package_predicts_without_torch(wheel: Path, workspace: Callable[[str], Path], tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     venv.create(environment, with_pip=True)

@@ -191,6 +191,17 @@ def test_packages_of_a_new_runtime_are_imported_and_recorded(mirror, finished, t
     ]
 
 
+def test_models_are_timed_with_equal_threads(finished, monkeypatch) -> None:
+    """PyTorch alone reads this variable."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    workload = latency.random_workload(1, 8, 50, seed=0)
+    named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("torch-f32", "ort-f32", "openvino-f32")]
+    footprints = latency.measure(named, [workload], repeats=1, threads=0).footprints
+    assert {one.candidate: one.threads for one in footprints} == dict.fromkeys(
+        ("torch-f32", "ort-f32", "openvino-f32"), environment.cores()
+    )
+
+
 def test_a_run_with_targets_of_a_new_runtime(mirror, finished, tmp_path: Path) -> None:
     recipe, source, _ = finished
     mine = recipe.model_copy(update={"targets": ("mirror-gpu", "mirror-npu"), "baselines": (), "sensitivity": False})

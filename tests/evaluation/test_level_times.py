@@ -13,7 +13,7 @@ from octobert.evaluation import level_times
 WORKLOADS: Any = [SimpleNamespace(rounds=[{}]), SimpleNamespace(rounds=[{}])]
 
 
-@pytest.mark.parametrize(("noise", "parts"), [(0.0, 1), (0.3, 3), (2.0, level_times.TIMES_AGAINST)])
+@pytest.mark.parametrize(("noise", "parts"), [(0.0, 1), (0.15, 2), (2.0, level_times.TIMES_AGAINST)])
 def test_a_noisy_speedup_is_measured_longer(monkeypatch: pytest.MonkeyPatch, noise: float, parts: int) -> None:
     made: list[np.ndarray] = []
 
@@ -25,7 +25,7 @@ def test_a_noisy_speedup_is_measured_longer(monkeypatch: pytest.MonkeyPatch, noi
     monkeypatch.setattr(level_times, "interleaved", interleaved)
     ratio, low, high = level_times.against(*[SimpleNamespace()] * 2, WORKLOADS)  # type: ignore[arg-type]
     assert len(made) == parts
-    medians = np.median(np.concatenate(made, axis=1).mean(axis=2), axis=1)
-    assert ratio == pytest.approx(medians[0] / medians[1], rel=1e-12)
+    whole, cut = np.concatenate(made, axis=1).mean(axis=2)
+    assert ratio == pytest.approx(np.median(whole / cut), rel=1e-12)
     assert low <= ratio <= high
     assert (high - low <= level_times.NARROW * ratio) == (parts < level_times.TIMES_AGAINST)

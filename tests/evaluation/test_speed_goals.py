@@ -48,11 +48,10 @@ def test_intervals_decide(finished, found: list[Speedup], state: str, slowest: i
 
 
 def test_the_report_judges_every_target_of_a_recipe() -> None:
-    inputs = report.Inputs.model_construct(plans={"ort-cpu": None, "qnn": None}, evaluations={"ort-f32": None, "ort-cpu": None})
-    options = report.Options.model_construct(recipe=parse({**PLAIN, "speed": {"min_speedup": 2}}).model_dump(mode="json"))
-    goals = report._speed_goals(options, inputs, [speedup(1.3, 1.5)])
+    recipe = parse({**PLAIN, "speed": {"min_speedup": 2}}).model_dump(mode="json")
+    goals = report._speed_goals(recipe, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), [speedup(1.3, 1.5)])
     assert [(goal.target, goal.state) for goal in goals] == [("ort-cpu", "missed"), ("qnn", "not measured")]
-    assert report._speed_goals(options.model_copy(update={"recipe": {"speed": None}}), inputs, []) == ()
+    assert report._speed_goals({"speed": None}, ("ort-cpu", "qnn"), ("ort-f32", "ort-cpu"), []) == ()
 
 
 @pytest.mark.parametrize(

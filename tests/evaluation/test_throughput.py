@@ -13,7 +13,7 @@ from rich.console import Console
 import octobert
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
-from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn
+from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn, shapes
 from octobert.core.session import SessionOptions
 from octobert.evaluation import statistics, throughput
 from octobert.evaluation.candidates import Candidate
@@ -83,7 +83,7 @@ def test_one_table_has_inferences_one_after_another_and_at_the_same_time() -> No
         *times.timings(together, footprints, ratios, {"ort-cpu": "int8 + f32"}),
     ]
     shown = io.StringIO()
-    Console(file=shown, width=160).print(terminal.latency_table(lines, times.shapes(together)))
+    Console(file=shown, width=160).print(terminal.latency_table(lines, shapes(together)))
     rows = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
     assert "model precision min avg p50 p90 p99 max rows/s tokens/s × float" in rows
     assert "ort-cpu f32 1.00 3.00 2.00 5.20 5.92 6.00 667 77778" in rows

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import octobert
@@ -45,7 +46,7 @@ class Scripted:
 
     def __call__(self, candidate: object, setting: Setting, work: object) -> Scripted:
         made = Scripted(self._ms)
-        made.setting, made.times = setting, list[float]()
+        made.setting, made.times, made.runs = setting, list[float](), True
         return made
 
     def __enter__(self) -> Scripted:
@@ -100,6 +101,16 @@ def test_a_setting_that_the_runtime_refuses_is_passed_over(monkeypatch) -> None:
     refused = [one for one in found.tried if one.ratio is None]
     assert refused
     assert all(one.problem and "the runtime refuses it" in one.problem for one in refused)
+
+
+def test_defaults_that_die_end_the_search_with_their_own_sentence(finished) -> None:
+    def kill(*_: object) -> None:
+        for child in psutil.Process().children(recursive=True):
+            if "octobert.evaluation.worker" in child.cmdline():
+                child.kill()
+
+    with pytest.raises(TargetError, match="the candidate's process was killed by signal 9"):
+        tuning.tune(candidate_of(finished[1] / "ort-cpu"), ROWS, 0, goal="latency", longest=64, trials=40, on_trial=kill)
 
 
 @pytest.mark.parametrize("goal", GOALS)

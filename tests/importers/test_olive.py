@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import octobert
 from octobert.config import loading
 from octobert.core.errors import RecipeError
 from octobert.importers import olive
+from octobert.importers.olive import rules
 from octobert.importers.outcomes import UNKNOWN, leaves
 from tests.importers.configs import config, data_config, everything, goal, layouts, metric, sub, system
 from tests.support.cli import octobert as program
@@ -405,6 +407,16 @@ def test_functions_that_octobert_cannot_express_are_named_or_refused(script: Pat
     assert "metric: script.py:NAME" in outcome(imported, "evaluators.scores.metrics[0].user_config.evaluate_func").note
 
 
+def test_a_script_that_is_no_regular_file_is_not_read(script: Path) -> None:
+    os.mkfifo(script / "pipe")
+
+    def made(name: str) -> str:
+        rows = {"name": "pairs", "user_script": name, "load_dataset_config": {"type": "rows"}}
+        return json.dumps(recipe_of(config(data_configs=[rows]), folder=script)).replace(name, "NAME")
+
+    assert made("/dev/zero") == made("/dev/urandom") == made("pipe") == made("missing.py")
+
+
 @pytest.mark.parametrize(
     ("loader", "task", "model"), [("load", "next-sentence", "some/model"), ("made", "text-classification", "script.py:made")]
 )
@@ -439,6 +451,24 @@ def test_what_would_change_the_result_is_one_sentence(raw: Any, message: str) ->
     with pytest.raises(RecipeError) as raised:
         olive.convert(raw)
     assert str(raised.value).startswith(message)
+
+
+def test_tables_name_what_there_is() -> None:
+    tables = yaml.safe_load((Path(olive.__file__).parent / "fields.yaml").read_text())
+    passes = rules.names("passes").values()
+    cases = [case for table in tables.values() for rows in table.get("cases", {}).values() for case in rows]
+    used = {what for table in tables.values() for what in table.get("computed", {}).values()}
+    used |= {what for _, outcome, what in cases if outcome == "computed"}
+    assert used | {entry["first"] for entry in passes if "first" in entry} == set(rules.COMPUTED)
+    nested = {name for table in tables.values() for name in table.get("fields", {}).values()}
+    assert nested | {name for entry in passes for name in entry["fields"]} <= set(tables)
+    named = "not needed/refused/refused if on/mapped/text/value/named/option/option value/later/session/fields/cases/computed"
+    outcomes = set(named.split("/"))
+    assert {outcome for _, outcome, _ in cases} <= outcomes
+    for name, table in tables.items():
+        assert set(table) <= outcomes, name
+        fields = [field for rows in table.values() for row in rows for field in row.split(", ")]
+        assert len(fields) == len(set(fields)), name
 
 
 def test_unknown_fields_are_refused_as_unknown() -> None:
@@ -480,7 +510,8 @@ def test_comments_stay_comments(tmp_path: Path) -> None:
 def test_a_config_runs_as_a_recipe_does(tmp_path: Path, pairs: Path, checkpoint: Any) -> None:
     source = tmp_path / "config.json"
     source.write_text(json.dumps(config()))
-    changes = ("--set", f"model={checkpoint('bert')}", "--set", f"data={pairs}")
+    rows = f"{{source: {pairs}, calibrate: {{from: train, samples: 20}}}}"
+    changes = ("--set", f"model={checkpoint('bert')}", "--set", f"data={rows}")
     done = program("run", source, "--out", tmp_path / "out", "--dry-run", *changes)
     assert done.returncode == 0, done.stderr
     assert "search/ort-cpu" in done.stdout

@@ -140,6 +140,22 @@ def test_a_bad_input_is_named_after_the_answers_before_it(model) -> None:
     assert error.value.where == f"input {streaming._FIRST + 6}"
 
 
+def test_a_number_that_python_does_not_write_is_no_input(model) -> None:
+    number = 10**5000
+    for given in (number, [number], [("a", number)], [{"text": number}]):
+        with pytest.raises(DataError, match=r"the input is n(ot|either) a text"):
+            model(given)
+
+
+def test_a_text_has_a_limit(model) -> None:
+    half = "word " * 100_001
+    with pytest.raises(
+        DataError, match=r"input 2: the text is too long \(got 1,000,010 characters, expected at most 1,000,000"
+    ):
+        model([("a", "b"), (half, half)])
+    assert model([(half, "a")])[0]["truncated"]
+
+
 def test_an_error_of_the_source_comes_after_the_answers_before_it(model) -> None:
     def source() -> Iterator[tuple[str, str]]:
         yield from texts(40)

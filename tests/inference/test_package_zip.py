@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import octobert
+from octobert.core import archives
 from octobert.core.errors import ModelError
 from octobert.core.files import file_digest
-from octobert.inference import package_files, package_zip
+from octobert.inference import package_files
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def package(finished) -> Path:
 @pytest.fixture
 def archive(package: Path, tmp_path: Path) -> Path:
     names = [*package_files.read_manifest(package).files, "octobert.json"]
-    package_zip.write(package, names, tmp_path / "ort-cpu.zip", "ort-cpu")
+    package_files.write_zip(package, names, tmp_path / "ort-cpu.zip", "ort-cpu")
     return tmp_path / "ort-cpu.zip"
 
 
@@ -32,11 +33,24 @@ def test_equal_packages_give_equal_bytes_and_the_unpacked_one_opens(package: Pat
     names = [*package_files.read_manifest(package).files, "octobert.json"]
     for name in names:
         os.utime(tmp_path / "copy" / name, (0, 10**9))
-    package_zip.write(tmp_path / "copy", reversed(names), tmp_path / "other.zip", "ort-cpu")
+    package_files.write_zip(tmp_path / "copy", reversed(names), tmp_path / "other.zip", "ort-cpu")
     assert file_digest(archive) == file_digest(tmp_path / "other.zip")
     shutil.unpack_archive(archive, tmp_path / "unpacked")
     assert octobert.verify(tmp_path / "unpacked" / "ort-cpu").files == octobert.verify(archive).files
     assert octobert.verify(archive).added == ()
+
+
+def test_what_tune_wrote_into_the_unpacked_package_stays(archive: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "cache"))
+    with zipfile.ZipFile(archive, "a") as more:
+        more.writestr("ort-cpu/tuned.json", "{}")
+    folder = archives.unpacked(archive)
+    for name in ("tuned.json", "config.json"):
+        (folder / name).write_text('{"other": 1}')
+    again = archives.unpacked(archive)
+    assert (again / "config.json").read_text() != '{"other": 1}', "damage is mended"
+    (again / "tuned.json").write_text('{"other": 1}')
+    assert (archives.unpacked(archive) / "tuned.json").read_text() == '{"other": 1}'
 
 
 def changed(archive: Path, name: str, content: bytes | None) -> Path:

@@ -94,6 +94,15 @@ def test_a_config_with_code_of_its_own_is_refused(folder) -> None:
             load()
 
 
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8", "torchao"])
+def test_a_checkpoint_that_is_quantized_already_is_refused_at_once(folder, method: str) -> None:
+    add_to_config(folder, quantization_config={"quant_method": method, "bits": 4})
+    with pytest.raises(
+        ModelError, match=rf"quantized already \(got quantization_config of {method}.*; give the float checkpoint"
+    ):
+        resolve(folder)
+
+
 def test_an_adapter_is_refused(folder) -> None:
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/else"}))
     with pytest.raises(ModelError, match=r"adapter_config.json: the checkpoint has an adapter .*merge it into the model"):

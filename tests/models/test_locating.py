@@ -7,6 +7,7 @@ import io
 import json
 import random
 import shutil
+import socket
 import stat
 import warnings
 import zipfile
@@ -45,7 +46,7 @@ def server() -> Iterator[Web]:
 
 @pytest.fixture
 def web(server: Web) -> Web:
-    server.files, server.breaks, server.status, server.asked, server.tags = {}, {}, {}, [], True
+    server.files, server.breaks, server.status, server.headers, server.asked, server.tags = {}, {}, {}, {}, [], True
     return server
 
 
@@ -200,11 +201,47 @@ def test_an_onnx_file_comes_with_what_lies_beside_it(web, float_path, checkpoint
     web.files["/m/onnx/model.onnx"] = float_path.read_bytes()
     for name in ("tokenizer.json", "config.json"):
         web.files[f"/m/{name}"] = (checkpoint("bert", HEAD) / name).read_bytes()
-    with pytest.warns(DownloadWarning):
+    with pytest.warns(DownloadWarning, match="with config.json, tokenizer.json .* to accept these files only") as told:
         found = resolve(f"{web.address}/m/onnx/model.onnx")
     assert found.kind == "onnx"
     assert found.config["model_type"] == "bert"
     assert Tokenizer(found.tokenizer_folder).encode([("the",)])
+    # The digest is that of all of them.
+    digest = str(told[0].message).partition("#")[2].split()[0]
+    lines = [f"{hashlib.sha256(content).hexdigest()}  {Path(name).name}\n" for name, content in web.files.items()]
+    lines.sort(key=lambda line: line.split()[1])
+    assert digest == "sha256=" + hashlib.sha256("".join(lines).encode()).hexdigest()
+    url = f"{web.address}/m/onnx/model.onnx"
+    web.asked.clear()
+    assert resolve(f"{url}#{digest}") == found
+    assert web.asked == []
+    alone = hashlib.sha256(web.files["/m/onnx/model.onnx"]).hexdigest()
+    with pytest.raises(ModelError, match=rf"digest of model.onnx alone: with config.json, tokenizer.json it is {digest}"):
+        resolve(f"{url}#sha256={alone}")
+    for change in ({"/m/config.json": b"{}"}, {"/m/onnx/model.onnx_data": b"other weights"}):
+        shutil.rmtree(found.path.parent)
+        before, web.files = web.files, {**web.files, **change}
+        with pytest.raises(ModelError, match="has another sha256"):
+            resolve(f"{url}#{digest}")
+        assert not found.path.exists()
+        web.files = before
+
+
+def test_what_is_in_the_cache_is_used_only_as_it_came(web, checkpoint, cache) -> None:
+    content = of_folder(checkpoint("bert", HEAD), "MRPC/")
+    web.files["/m.zip"] = content
+    url = f"{web.address}/m.zip#sha256={hashlib.sha256(content).hexdigest()}"
+    first = resolve(url)
+    archive, weights = next(cache.glob("downloads/*/m.zip")), first.path / "model.safetensors"
+    for path in (archive, weights):
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged)
+        assert resolve(url).digest == first.digest
+        assert path.read_bytes() != damaged
+    assert archive.read_bytes() == content
+    (cache / "downloads" / archive.parent.name / "download.json").write_text('{"files": {"m.zip": 1}}')
+    assert resolve(url).digest == first.digest
 
 
 @pytest.mark.parametrize(
@@ -228,10 +265,66 @@ def test_a_url_that_gives_no_model(web, cache, name: str, message: str) -> None:
     assert not list(cache.glob("downloads/*/*.zip"))
 
 
+NO_ADDRESSES = ("http://[::1", "http://a..b", f"http://{'a' * 64}.com", "http://", "http://a:99999999", "http://a:x")
+
+
 def test_addresses_that_are_none() -> None:
-    for url, message in (("http://127.0.0.1:1/m.zip", "Connection refused"), ("http://[::1/m.zip", "the URL cannot be read")):
-        with pytest.raises(ModelError, match=message):
-            resolve(url)
+    with pytest.raises(ModelError, match="Connection refused"):
+        resolve("http://127.0.0.1:1/m.zip")
+    for address in NO_ADDRESSES:
+        with pytest.raises(ModelError, match="the URL cannot be read"):
+            resolve(f"{address}/m.zip")
+
+
+@pytest.mark.parametrize("user", ["me:secret", "secret", "me:se#secret", "me:p@secret"])
+def test_a_password_in_a_url_reaches_nobody(monkeypatch, web, user: str) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **_: asked.append(arguments))
+    with pytest.raises(ModelError, match="has a user name or a password") as caught:
+        resolve(f"http://{user}@example.org/m.zip")
+    assert "secret" not in str(caught.value)
+    assert asked == []
+    monkeypatch.undo()
+    web.status["/m.zip"], web.headers["/m.zip"] = 302, {"Location": f"http://{user}@127.0.0.1:1/m.zip"}
+    with pytest.raises(ModelError, match="has a user name or a password"):
+        downloads.downloaded(f"{web.address}/m.zip")
+
+
+def test_a_redirect_leads_to_no_other_protocol(web) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.setblocking(False)
+        place = f"127.0.0.1:{other.getsockname()[1]}/m.zip"
+        for protocol in ("ftp://", "FTP://", "file://", "gopher://", "data:,", "//x:y@"):
+            web.status["/m.zip"], web.headers["/m.zip"] = 302, {"Location": f"{protocol}{place}"}
+            with pytest.raises(ModelError, match=r"leads to another protocol|has a user name"):
+                downloads.downloaded(f"{web.address}/m.zip")
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    web.files["/n.zip"] = b"n"
+    web.headers["/m.zip"] = {"Location": "/n.zip"}
+    with pytest.warns(DownloadWarning):
+        assert downloads.downloaded(f"{web.address}/m.zip").read_bytes() == b"n"
+
+
+def test_an_answer_that_is_none_is_a_sentence(web) -> None:
+    web.files["/m.zip"] = b"m"
+    for status, headers in (
+        (200, {"Content-Length": "9" * 5000}),
+        (206, {"Content-Range": f"bytes 0-0/{'9' * 5000}"}),
+        (206, {"Content-Range": f"bytes {'9' * 5000}-0/1"}),
+        *((302, {"Location": f"{address}/m.zip"}) for address in NO_ADDRESSES),
+        *((302, {"Location": place}) for place in ("http://", "//", "http:///x", "\t", "https://a\x00b/x")),
+    ):
+        web.status["/m.zip"], web.headers["/m.zip"] = status, headers
+        with pytest.raises(ModelError):
+            downloads.downloaded(f"{web.address}/m.zip#sha256={'0' * 64}")
+    # A tag that could not be sent back is none.
+    web.status, web.headers = {}, {"/m.zip": {"ETag": '"\xe9"'}}
+    web.tags = False
+    with pytest.warns(DownloadWarning):
+        downloads.downloaded(f"{web.address}/m.zip")
+    with pytest.warns(DownloadWarning):
+        downloads.downloaded(f"{web.address}/m.zip")
 
 
 # ---- checkpoints whose config names no model type

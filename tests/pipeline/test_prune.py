@@ -21,7 +21,7 @@ from octobert.graph import cutting, operators
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import _artifacts, _frontier, _levels
+from octobert.pipeline.stages import _artifacts, _frontier, _prunable
 from octobert.quantization.pruning import budget
 from octobert.report import pruned as pruned_words
 from tests.support.runs import FAST
@@ -47,7 +47,7 @@ def known_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     heads and neurons, but a pruned model saves a fifth less than the times of its levels promise. The measured speedups."""
     removed: dict[int, float] = {}
     measured: list[float] = []
-    opened, against = _levels.opened, level_times.against
+    opened, against = _prunable.open_cut, level_times.against
 
     def noted(capture, units, folder, *given, **named):
         session = opened(capture, units, folder, *given, **named)
@@ -66,7 +66,7 @@ def known_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         measured.append(found[0])
         return found
 
-    monkeypatch.setattr(_levels, "opened", noted)
+    monkeypatch.setattr(_prunable, "open_cut", noted)
     monkeypatch.setattr(level_times, "interleaved", timed)
     monkeypatch.setattr(level_times, "against", kept)
     monkeypatch.setattr(level_times, "TIMED", 2)
@@ -80,7 +80,7 @@ def test_what_comes_after_reads_the_pruned_graph_and_references_the_whole_one(ch
     assert steps["transform"]["float_graph"] == "prune"
     assert steps["quantize/ort-cpu"]["float_graph"] == steps["search/ort-cpu"]["float_graph"] == "transform"
     assert steps["evaluate/ort-f32"]["capture"] == steps["package/ort-cpu"]["capture"] == "capture"
-    assert steps["report"]["prune"] == "prune"
+    assert steps["report"]["pruned"] == "prune"
     plain = {step.name: step.needs for step in steps_of(recipe_for(checkpoint("bert"), pairs, transforms=[]))}
     assert plain["observe"]["float_graph"] == plain["quantize/ort-cpu"]["float_graph"] == "prune"
 
@@ -176,7 +176,7 @@ def test_the_fastest_model_that_keeps_the_drop_is_found_with_few_trials(
     ("changes", "sentence"),
     [
         ({"transforms": ["prune"]}, r"prune: a key of its own, not a transform; write prune: \{speedup: 1.3\}"),
-        ({"prepare": [{"prune": {"speedup": 1.3}}]}, r"prune: a key of its own, not a transform"),
+        ({"transforms": [{"prune": {"speedup": 1.3}}]}, r"prune: a key of its own, not a transform"),
         ({"qat": {"epochs": 1}}, "prune and qat exclude each other: qat trains the checkpoint"),
         ({"prune": {"speedup": 0.9}}, r"prune.speedup: input should be greater than 1"),
         ({"prune": 1}, r"prune.speedup: input should be greater than 1"),

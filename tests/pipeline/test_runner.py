@@ -17,6 +17,7 @@ import onnxruntime as ort
 import pytest
 
 import octobert
+from octobert.cli.run import print_report
 from octobert.config.loading import parse
 from octobert.core import plugins
 from octobert.core.errors import BusyError, DataError, ModelError, OctobertError, StorageError, TargetError
@@ -35,7 +36,7 @@ from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.pages import markup_of
-from tests.support.runs import FAST, TARGETS, pairs_of_sentences
+from tests.support.runs import FAST, TARGETS, pairs_of_sentences, warmed
 
 # Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
 WITHOUT_TORCH = [name for name in TARGETS if plugins.load("targets", name).CAPABILITIES.runtime != "torch"]
@@ -71,7 +72,8 @@ def test_the_layout_of_the_output(finished) -> None:
     recipe, out, _ = finished
     for target in recipe.targets:
         names = {str(p.relative_to(out / target)) for p in (out / target).rglob("*") if p.is_file()}
-        expected = {"config.json", "tokenizer.json", "octobert.json", "onnx/model.onnx", "onnx/model_quantized.onnx"}
+        expected = {"config.json", "tokenizer.json", "tokenizer_config.json", "octobert.json"}
+        expected |= {"onnx/model.onnx", "onnx/model_quantized.onnx"}
         if target.startswith("openvino"):
             expected |= {"openvino_model.xml", "openvino_model.bin"}
         assert names == expected
@@ -100,6 +102,7 @@ def test_the_report_has_everything(finished) -> None:
             assert len(comparison.changed) == round((1 - comparison.fidelity) * 40)
     assert report.model.parity.largest_difference <= report.model.parity.tolerance
     assert report.ranges.provenance.samples == 24
+    assert report.model.source_bytes == (Path(recipe.model) / "model.safetensors").stat().st_size
     page = markup_of((out / "report.html").read_text())
     assert "<script" not in page
     assert "://" not in page
@@ -138,6 +141,32 @@ def test_a_damaged_artifact_is_made_again(finished, tmp_path) -> None:
     # So is the package; what the user did to it stays, and harmed nothing in the store.
     assert (copy / "ort-cpu" / "tuned.json").read_text() == " "
     assert (copy / "ort-cpu" / "octobert.json").read_text() == (out / "ort-cpu" / "octobert.json").read_text() + " "
+
+
+def test_a_package_without_the_float_graph(finished, tmp_path, capsys) -> None:
+    recipe, source, _ = finished
+    out = warmed(source, tmp_path / "out", "data", "capture", "transform", "observe", "calibrate", "quantize", "export")
+    small = recipe.model_copy(update={"float_model": False, "targets": ("ort-cpu",), "measure": False})
+    report = runner.run(small, out, executor=inline.run)
+    package = out / "ort-cpu"
+    assert not (package / "onnx" / "model.onnx").exists()
+    assert octobert.verify(package).added == ()
+    whole, light = (sum(each.stat().st_size for each in folder.rglob("*.onnx")) for folder in (source / "ort-cpu", package))
+    assert light < whole
+    print_report(report, out, as_json=False)
+    assert "the float graph" not in capsys.readouterr().out
+    print_report(finished[2], source, as_json=False)
+    told = capsys.readouterr().out
+    assert "MB of it the float graph (--no-float leaves it out)" in told
+    assert f"octobert clean {source} removes them" in told
+    rows = str(recipe.data.source)
+    for command in (
+        ["evaluate", str(package), "--data", rows],
+        ["benchmark", str(package), "--sequence", "8", "--repeats", "3"],
+    ):
+        done = run_command(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "There is no float model to compare with: package the model without --no-float" in done.stderr
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -458,8 +487,46 @@ def test_a_store_ignores_a_manifest_that_does_not_fit(tmp_path) -> None:
     (tmp_path / "capture-0123456789abcdef").mkdir()
     (tmp_path / "capture-0123456789abcdef" / "artifact.json").write_text("{}")
     assert store.find("capture", "0123456789abcdef") is None
-    (tmp_path / "work-capture-x").mkdir()
-    assert store.sweep() == ["work-capture-x"]
+    (tmp_path / "work-capture-0123456789abcdef-1").mkdir()
+    assert store.sweep() == ["work-capture-0123456789abcdef-1"]
+
+
+def test_a_first_run_that_fails_leaves_nothing_behind(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, task={"text-classification": {"text": "x", "label": "y"}})
+    with pytest.raises(DataError, match='no column "x", and there is no column "y"'):
+        runner.run(recipe, tmp_path / "new" / "out", executor=inline.run)
+    assert list(tmp_path.iterdir()) == [pairs]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="no column"):
+        runner.run(recipe, tmp_path / "mine", executor=inline.run)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_fails_keeps_what_it_has_made(checkpoint, pairs, tmp_path) -> None:
+    recipe = recipe_for(checkpoint("bert"), pairs, quantize={"static": {"disable": ["*"]}}, targets=["ort-cpu"], baselines=[])
+    with pytest.raises(OctobertError, match="the plan quantizes nothing"):
+        runner.run(recipe, tmp_path / "out", executor=inline.run)
+    assert list((tmp_path / "out" / ".octobert" / "store").glob("data-*"))
+
+
+def test_a_dry_run_reads_the_rows(checkpoint, pairs, tmp_path) -> None:
+    verdicts = runner.dry_run(recipe_for(checkpoint("bert"), pairs), tmp_path / "out", executor=inline.run)
+    assert verdicts[0].reason == "not in the store: 24 calibration rows, 40 evaluation rows"
+    empty = shutil.copytree(pairs, tmp_path / "empty")
+    with (empty / "validation.tsv").open("a") as file:
+        file.write("one\t\tsame\n")
+    with pytest.raises(DataError, match='row 41, column "sentence2": the text is empty'):
+        runner.dry_run(recipe_for(checkpoint("bert"), empty), tmp_path / "out", executor=inline.run)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_refuses_what_a_run_refuses(checkpoint, pairs, tmp_path) -> None:
+    model = shutil.copytree(checkpoint("bert"), tmp_path / "model")
+    with pytest.raises(StorageError, match="the run would change the files that it reads"):
+        runner.dry_run(recipe_for(model, pairs), model, executor=inline.run)
+    with pytest.raises(StorageError, match="the output directory is a file"):
+        runner.dry_run(recipe_for(model, pairs), pairs / "train.tsv", executor=inline.run)
 
 
 def test_a_dry_run_of_training_alone_lists_its_steps(checkpoint, pairs, tmp_path) -> None:

@@ -117,9 +117,12 @@ def test_what_is_in_the_way_of_work_is_removed(make, tmp_path) -> None:
     with store.making("capture", KEY) as folders:
         assert all(folder.is_dir() and not any(folder.iterdir()) for folder in folders)
         store.scratch("capture", KEY).mkdir(parents=True, exist_ok=True)
-    make(store.root / "work-left-by-somebody")
-    assert store.sweep() == ["work-left-by-somebody"]
-    assert {path.name for path in store.root.iterdir()} == {store.scratch("capture", KEY).name}
+    left = [f"work-qat-{KEY[:16]}-7", "work-remote-0123abcd", "work-temporary-7-8"]
+    for name in (*left, "work-important", "mine"):
+        make(store.root / name)
+    assert store.sweep() == left
+    assert {path.name for path in store.root.iterdir()} == {store.scratch("capture", KEY).name, "work-important", "mine"}
+    assert list(store.entries()) == [store.scratch("capture", KEY).name]
 
 
 @pytest.mark.parametrize("moment", range(1, 5))

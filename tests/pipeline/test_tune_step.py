@@ -12,9 +12,9 @@ from octobert.core.errors import ModelError, RecipeError
 from octobert.core.settings import Setting, Tuned
 from octobert.inference import tuned_file
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import tune
+from octobert.pipeline.stages import _artifacts, tune
 from octobert.report import summary
-from tests.support.stages import context_of, stored
+from tests.support.stages import call_of, stored
 
 
 def result(ratio: float, goal: str = "latency", **setting: Any) -> Tuned:
@@ -46,9 +46,9 @@ def test_the_stage_keeps_the_default_where_nothing_was_tried(finished, tmp_path:
     out = finished[1]
     exported = next(f for f in (out / ".octobert" / "store").glob("export-*") if '"target": "ort-cpu"' in _manifest(f))
     made = {"capture": stored(out, "capture"), "data": stored(out, "data"), "export/ort-cpu": exported}
-    context = context_of(steps["tune/ort-cpu"], tmp_path / "stage", made)
-    assert tune.run(context) == {"latency": 1.0}
-    (found,) = tune.Results.model_validate_json((context.work / tune.TUNED).read_bytes()).results
+    context = call_of(steps["tune/ort-cpu"], tmp_path / "stage", made)
+    assert context.run() == {"latency": 1.0}
+    (found,) = _artifacts.TunedResults.model_validate_json((context.work / _artifacts.TUNED).read_bytes()).results
     assert (found.goal, found.setting, found.tried) == ("latency", Setting(), ())
     assert found.default_ms > 0
 

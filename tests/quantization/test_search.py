@@ -266,7 +266,9 @@ def test_criteria_that_cannot_be_checked_are_refused(checkpoint, pairs, begun) -
 
 def test_no_rows_left_to_search_on(checkpoint, pairs, begun) -> None:
     recipe = recipe_for(checkpoint("bert"), pairs, max_drop=0.1)
-    rows = recipe.data.calibrate.model_copy(update={"samples": 80})
+    rows = recipe.data.tune.model_copy(update={"from_": "train[:1]"})
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"tune": rows})})
+    rows = recipe.data.calibrate.model_copy(update={"from_": "train[:1]"})
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"calibrate": rows})})
-    with pytest.raises(DataError, match=r"no rows are left to search on.*calibrate on fewer"):
+    with pytest.raises(DataError, match=r"no rows are left to search on.*data.tune.from: SPLIT"):
         runner.run(recipe, begun, executor=inline.run)

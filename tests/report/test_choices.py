@@ -6,11 +6,13 @@ import io
 
 import pytest
 
+from octobert.config import checks
 from octobert.config.choosing import Limit
-from octobert.core.selection import Figure, Found, Selection
+from octobert.config.words import Words
+from octobert.core.measurements import Figure
+from octobert.core.selection import Found, Selection
 from octobert.report import choices, terminal
 from octobert.report.console import PlainConsole
-from octobert.report.reasons import Words
 from tests.support.selections import (
     WITHIN_A_POINT,
     figure,
@@ -45,7 +47,7 @@ def won_by(precision: str, *others: Found) -> Selection:
 
 def test_8_bits_win() -> None:
     expected = (
-        "Use openvino-cpu int8: 2.4 × faster than openvino-f32 (2.3–2.5), F1 −0.1 points (−0.6 to +0.3, within the noise) "
+        "Use openvino-cpu int8: 2.4 × faster than openvino-f32 (2.3–2.5), F1 −0.1 points (−0.6 to +0.3) "
         f"on your 408 rows, {BECAUSE}"
     )
     assert said() == expected
@@ -65,10 +67,9 @@ def test_a_faster_float_form_is_named_and_rows_of_the_data_come_first() -> None:
     ("difference", "words"),
     [
         ((-0.014, -0.019, -0.0075), "F1 −1.4 points (−1.9 to −0.8) on"),
-        ((0.002, -0.001, 0.004), "F1 +0.2 points (−0.1 to +0.4, within the noise) on"),
-        ((0.0, -0.004, 0.004), "F1 0.0 points (−0.4 to +0.4, within the noise) on"),
+        ((0.002, -0.001, 0.004), "F1 +0.2 points (−0.1 to +0.4) on"),
+        ((0.0, -0.004, 0.004), "F1 0.0 points (−0.4 to +0.4) on"),
         ((-0.0003, -0.0004, -0.0001), "F1 −0.03 points (−0.04 to −0.01) on"),
-        ((0.0, 0.0, 0.0), "the same F1 on"),
         (None, "cosine 0.99912 with openvino-f32 on"),
     ],
 )
@@ -76,14 +77,28 @@ def test_the_loss_is_that_on_the_evaluation_rows(difference: tuple[float, float,
     assert f" (2.3–2.5), {words} your 408 rows, because " in said(difference=difference)
 
 
-def test_a_limit_that_only_the_tuning_rows_kept_is_said_to_be_missed() -> None:
-    clear, unclear = said(difference=(-0.023, -0.029, -0.017)), said(difference=(-0.013, -0.019, -0.007))
-    expected = "it MISSES the limit “F1 drops by at most 1 point”, which it keeps on the 400 tuning rows"
-    assert expected in clear
-    assert "“F1 drops by at most 1 point” (the interval includes the limit), which it keeps" in unclear
-    assert "MISSES" not in said(difference=(-0.009, -0.019, 0.0))
+def checked(difference: tuple[float, float, float], *limits: Limit, **report: object) -> Selection:
+    """A search whose limits are checked again on the final run."""
+    run = final_run(difference, scores={}, footprints=(), latencies=(), throughputs=(), **report)
+    return CHOICE.model_copy(update={"checks": checks.check(limits or (WITHIN_A_POINT,), WORDS, run, "openvino-cpu")})
+
+
+def test_a_limit_that_only_the_tuning_rows_kept_is_said_first_to_be_missed() -> None:
+    clear, unclear = ((-0.023, -0.029, -0.017), (-0.013, -0.019, -0.007))
+    start = "openvino-cpu int8 MISSES a limit in the final measurement, which it keeps on the 400 tuning rows that the search judged by"
+    text = said(checked(clear), difference=clear)
+    assert text.startswith(
+        f"{start}: F1 drops by 2.3 points (1.7 to 2.9), 1.3 points more than the limit. Use openvino-cpu int8"
+    )
+    assert "0.3 points more than the limit (the interval includes the limit)." in said(checked(unclear), difference=unclear)
+    near = (-0.009, -0.019, 0.0)
+    assert "MISSES" not in said(checked(near), difference=near)
+    assert said(checked(near), difference=near).endswith(
+        "It is not certain that “F1 drops by at most 1 point”: 408 rows are too few to tell; about 9,000 such rows would do."
+    )
     relative = Limit(max_drop=0.01, relative=True)
-    assert "“F1 drops by at most 1 % of its float value”" in said(limits=(relative,), difference=(-0.0091, -0.02, -0.009))
+    assert [each.state for each in checked((-0.0091, -0.02, -0.009), relative).checks] == ["missed"]
+    assert [each.state for each in checked((-0.001, -0.006, 0.003)).checks] == ["kept"]
 
 
 def test_a_float_model_wins() -> None:
@@ -106,8 +121,8 @@ def test_a_float_model_wins() -> None:
 
 def test_bfloat16_wins_because_8_bits_gain_nothing_more() -> None:
     level = found("openvino-cpu int8", 37.5, 0.42, 0.4, 110.0, "admissible")
-    assert said(won_by("bf16", level), difference=(0.0, 0.0, 0.0)) == (
-        "Use openvino-cpu bf16: 2.4 × faster than openvino-f32 (2.3–2.5), the same F1 on your 408 rows, because 8 bits gain "
+    assert said(won_by("bf16", level), difference=(0.0, -0.003, 0.003)) == (
+        "Use openvino-cpu bf16: 2.4 × faster than openvino-f32 (2.3–2.5), F1 0.0 points (−0.3 to +0.3) on your 408 rows, because 8 bits gain "
         "nothing on this machine: openvino-cpu int8 is as fast within the noise, and loses 0.4 points more."
     )
 

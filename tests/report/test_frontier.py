@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from octobert.core.measurements import Figure
 from octobert.core.results import Report
-from octobert.core.selection import Figure, Selection
+from octobert.core.selection import Selection
 from octobert.report.frontier import Frontier, Point, frontier
 from octobert.report.verdict import Verdict
 from tests.support.pages import markup_of, page_of

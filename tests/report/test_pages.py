@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -110,6 +110,18 @@ WRONG: dict[str, tuple[Callable[[Path], tuple[str, ...]], str]] = {
         ),
         "the file was written by octobert 99.1, and this is octobert ",
     ),
+    "another name among the sizes": (
+        lambda out: (damaged(out, lambda r: r["footprints"][0].update(candidate="x")),),
+        "report.json: the file is damaged (got latencies name the model ",
+    ),
+    "a shape that one model lacks": (
+        lambda out: (damaged(out, lambda r: r["latencies"][1].update(sequence=77)),),
+        "not every model of footprints has scores and times of the same shapes",
+    ),
+    "a model without scores": (
+        lambda out: (damaged(out, lambda r: r["scores"].pop("ort-f32")),),
+        "which is not in scores",
+    ),
     "a damaged recipe": (lambda out: (damaged(out, lambda r: r["recipe"].pop("model")),), "report.json: the file is damaged"),
     "no such folder for the page": (
         lambda out: (str(out), "--out", str(out / "a" / "b.html")),
@@ -118,6 +130,38 @@ WRONG: dict[str, tuple[Callable[[Path], tuple[str, ...]], str]] = {
     "a folder as page": (lambda out: (str(out), "--out", str(out)), "the file would replace a folder"),
     "a folder as PDF": (lambda out: (str(out), "--pdf", str(out)), "the file would replace a folder"),
 }
+
+
+CONTRADICTIONS: dict[str, tuple[str, Callable[[dict], object]]] = {
+    "times of no model": ("report.json", lambda r: r["latencies"][0].update(candidate="other")),
+    "a comparison with no model": ("report.json", lambda r: r["comparisons"][0].update(reference="other")),
+    "a speedup over no model": ("report.json", lambda r: r["speedups"][0].update(reference="other")),
+    "a model without scores": ("report.json", lambda r: r["scores"].pop(r["footprints"][0]["candidate"])),
+    "a model without times": ("report.json", lambda r: r["latencies"].pop(0)),
+    "a model of two footprints": ("report.json", lambda r: r["footprints"].append(r["footprints"][0])),
+    "half an interval": ("report.json", lambda r: next(find(r["plans"], "quantizer"))["quantizer"].update(low=0.5, high=None)),
+    "an interval of another target": ("evidence.json", lambda r: next(find(r, "intervals")).update(clipped={"other": 0.0})),
+    "changed rows without one": ("evidence.json", lambda r: next(find(r, "changed"))["changed"][0].update(total=9, rows=[])),
+}
+
+
+def find(value: object, key: str) -> Iterator[dict]:
+    """The objects in a document that have something under this key."""
+    if isinstance(value, dict) and value.get(key):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from find(inner, key)
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_file_whose_parts_do_not_agree_is_damaged(out: Path, name: str) -> None:
+    file, change = CONTRADICTIONS[name]
+    content = json.loads((out / file).read_text())
+    change(content)
+    (out / file).write_text(json.dumps(content))
+    with pytest.raises(octobert.StorageError, match=f"{file}: the file is damaged"):
+        octobert.page(out, out=out / "new.html")
+    assert not (out / "new.html").exists()
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -162,13 +206,14 @@ def test_runs_are_compared() -> None:
     runs = [rich_run("laptop", rows=20), rich_run("server", rows=20, slower=0.5, environment=other)]
     found = section(runs)
     assert found.title == "2 runs side by side"
-    assert [(row["run"], row["model"]) for row in found.values["rows"]] == [
+    (table,) = found.values["tables"]
+    assert [(row["run"], row["model"]) for row in table["rows"]] == [
         (run, model) for run in ("laptop", "server") for model in ("ort-cpu", "openvino-cpu")
     ]
     assert found.values["differs"] == {"processor": ["Some Processor", "Other Processor"], "cores": ["8", "4"]}
     assert "model" in found.values["same"]
-    assert found.values["sentence"].startswith("openvino-cpu in server takes the least time: ")
-    assert "gains most over its own float model: 2.80 [2.70, 2.90] × openvino-f32." in found.values["sentence"]
+    assert table["sentence"].startswith("openvino-cpu in server takes the least time: ")
+    assert "gains most over its own float model: 2.80 [2.70, 2.90] × openvino-f32." in table["sentence"]
     assert found.values["careful"] == ""
     assert found.data is not None
     assert len(found.data["raw"]) == 2 * 8
@@ -176,16 +221,23 @@ def test_runs_are_compared() -> None:
 
 def test_runs_of_different_models_come_with_a_warning() -> None:
     runs = [rich_run("one", rows=20), rich_run("other", rows=21, model_digest="0" * 64)]
-    assert section(runs).values["careful"] == (
+    found = section(runs).values
+    assert found["careful"] == (
         "The runs are of different models and of different rows: compare gains within a run, not scores between runs."
     )
+    # Times on different rows are not ranked.
+    assert [(table["title"], table["sentence"]) for table in found["tables"]] == [
+        ("mrpc: 20 of glue", ""),
+        ("mrpc: 21 of glue", ""),
+    ]
 
 
 def test_runs_without_measurements_or_a_common_shape() -> None:
     found = section([rich_run("one", rows=20), rich_run("bare", rows=20, **BARE)])
-    assert found.values["shape"] is None
-    assert [row["run"] for row in found.values["rows"]] == ["one", "one"]
-    assert found.values["sentence"] != ""
+    (table,) = found.values["tables"]
+    assert table["shape"] is None
+    assert [row["run"] for row in table["rows"]] == ["one", "one"]
+    assert table["sentence"] != ""
     assert section([rich_run("a", rows=20, **BARE), rich_run("b", rows=20, **BARE)]).data is None
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from octobert.report import progress
 from octobert.report.choices import best_so_far
+from octobert.report.events import ProgressEvent
 from octobert.report.live import ASCII, UNICODE, Marks, View
-from octobert.report.progress import ProgressBar, ProgressEvent
+from octobert.report.progress import ProgressBar
 from tests.support.selections import found, selection
 
 CHOICE = selection()
@@ -174,6 +176,35 @@ def test_each_new_best_variant_is_one_line_and_steps_are_none(capsys) -> None:
         "  best so far: openvino-cpu int8, 3.5 ×, drop 0.1 points (12 of 20 variants, 2:00 of 20:00)",
         "  5/13 export/ort-cpu                2.0 s",
     ]
+
+
+def test_a_log_says_what_is_at_work_though_the_step_tells_nothing() -> None:
+    clock = Clock()
+    view = View(ASCII, clock)
+    run_until(view, clock, "capture")
+    clock.now += 90
+    assert view.reminders() == ["still working on capture (1:30)"]
+    view.take(step("capture", "running", detail="capturing", done=1, total=2))
+    assert view.reminders() == ["still working on capture (1:30): capturing 1/2"]
+    view.take(step("capture", "finished", seconds=91.0))
+    assert view.reminders() == []
+    view.take(searching("ort-cpu int8", 3, 30.0))
+    view.take(step("judge/ort-cpu int8", "started", planned=False))
+    best = "best so far: ort-cpu int8, 2.9 ×, drop 0.3 points (3 of 20 variants, 0:30 of 20:00)"
+    assert view.reminders() == [best, "still working on judge/ort-cpu int8 (0:00)"]
+
+
+def test_a_log_is_told_again_and_again_until_the_end(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "_REMIND_S", 0.01)
+    with ProgressBar() as bar:
+        bar(ProgressEvent("prune", "started"))
+        seen = ""
+        while seen.count("  still working on prune (0:0") < 2:
+            seen += capsys.readouterr().err
+            time.sleep(0.01)
+        bar(ProgressEvent("prune", "finished", seconds=1.0))
+    time.sleep(0.05)
+    assert capsys.readouterr().err.splitlines()[-1] == "  prune                              1.0 s"
 
 
 def test_names_are_not_obeyed(capsys) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import datetime
 import html as escaping
 import io
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
 
-from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup
+from octobert.core import environment, wording
+from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
-from octobert.core.results import Report, Search, Simulated, StageFacts, Trial
+from octobert.core.results import Finetuned, Report, Search, Simulated, StageFacts, Trial
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.sweep import Sweep, Swept, recommendation
+from octobert.pipeline import runner
+from octobert.pipeline.executors import inline
 from octobert.report import plans, summary, terminal, times
 from octobert.report.verdict import STATES, verdict
 from tests.support.pages import markup_of, page_of
+from tests.support.reports import rich_report
 
 BASELINES = (("ort-cpu", "ort"), ("openvino-cpu", "openvino"))
 TRIAL = Trial(fallback=("layer.1.ffn",), rows=60, value=0.81, drop=0.004, met=True, saved_ms=1.5, seconds=2.0)
@@ -46,6 +53,18 @@ def shown(*parts: RenderableType) -> str:
     stream = io.StringIO()
     Console(file=stream, width=400).print(*parts)
     return " ".join(stream.getvalue().split())
+
+
+def test_a_report_has_the_day_of_its_times_and_keeps_it(finished, tmp_path: Path, monkeypatch) -> None:
+    recipe, out, report = finished
+    assert report.date is not None
+    assert abs(datetime.datetime.now(datetime.timezone.utc).date() - report.date) <= datetime.timedelta(days=1)
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy)
+    monkeypatch.setattr(environment, "today", lambda: datetime.date(2031, 1, 1))
+    runner.run(recipe, copy, executor=inline.run)
+    # No key depends on the day: everything is reused.
+    assert Report.model_validate_json((copy / "report.json").read_text(encoding="utf-8")) == report
 
 
 def test_each_target_is_compared_with_float_in_a_sentence(report) -> None:
@@ -100,7 +119,7 @@ def test_a_slower_float_form_is_no_rival() -> None:
 
 
 def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
-    (shape, *_) = times.shapes(report.latencies)
+    (shape, *_) = shapes(report.latencies)
     compared = next(c for c in report.comparisons if c.candidate == "openvino-cpu")
     rival = compared.model_copy(update={"candidate": "openvino-bf16", "output_error": compared.output_error / 2})
     level = [
@@ -180,13 +199,13 @@ def test_every_speedup_has_an_interval(report) -> None:
     assert all(s.low <= s.ratio <= s.high for s in report.speedups)
     one = report.speedups[0]
     text, page = shown(terminal.render(report)), page_of(report)
-    assert times.speedup_text(one) in text
-    assert times.speedup_text(one) in page
+    assert wording.speedup_text(one) in text
+    assert wording.speedup_text(one) in page
 
 
 def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
     stream = io.StringIO()
-    tables = [terminal.quality_table(report), terminal.latency_table(timings_of(report), times.shapes(report.latencies))]
+    tables = [terminal.quality_table(report), terminal.latency_table(timings_of(report), shapes(report.latencies))]
     Console(file=stream, width=80).print(*tables)
     text = stream.getvalue()
     assert "…" not in text
@@ -386,3 +405,37 @@ def test_a_sweep_marks_the_best_calibrator_of_each_value() -> None:
     assert ends.index("mse") < ends.index("minmax") < ends.index("entropy")
     assert "too few rows" in ends
     assert "[-1, 2]" in values
+
+
+def test_tuning_rows_that_the_model_may_know_or_that_are_few_are_told() -> None:
+    report = rich_report()
+    data = report.data.model_copy(update={"calibration_rows": 40, "tuning_rows": 40, "tuning_split": "train[:80]"})
+    told = " ".join(summary.limitations(report.model_copy(update={"data": data})))
+    assert "40 calibration rows and 40 tuning rows" in told
+    assert "One of 40 tuning rows is 2.5 points" in told
+    assert "from the training split" in told
+    other = data.model_copy(update={"calibration_rows": 256, "tuning_rows": 1000, "tuning_split": "validation"})
+    assert "tuning rows" not in " ".join(summary.limitations(report.model_copy(update={"data": other})))
+
+
+def test_size_is_compared_with_the_weights_that_the_user_has() -> None:
+    report = rich_report()
+    assert summary.sizes(report) == []
+    size = next(each.size_bytes for each in report.footprints if each.candidate == "ort-cpu")
+    own = report.model_copy(update={"model": report.model.model_copy(update={"source_bytes": round(1.8 * size)})})
+    (told,) = [sentence for sentence in summary.sizes(own) if sentence.startswith("ort-cpu: ")]
+    assert f"1.8 × smaller than the weights of your model ({1.8 * size / 1e6:.3g} MB)" in told
+    assert "the weights of your model have" in shown(terminal.quality_table(own))
+    assert "The weights of your model have" in page_of(own)
+
+
+def test_fine_tuning_that_ends_at_chance_says_so(report) -> None:
+    score = Score(metric="accuracy", value=0.56, low=0.49, high=0.63, rows=200, chance=0.55)
+    result = Finetuned(trained={"steps": 40, "loss": 0.69}, data=report.data, scores=(score,))
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(terminal.finetuned(result))
+    assert "It scores not clearly better than one that always gives the most frequent answer" in shown.getvalue().replace(
+        "\n", " "
+    )
+    learned = result.model_copy(update={"scores": (score.model_copy(update={"low": 0.8, "value": 0.85}),)})
+    assert terminal.finetuned(learned).caption in (None, "")

@@ -5,19 +5,24 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
 from octobert.cli import _recipe
+from octobert.cli import run as run_command
 from octobert.cli.main import app
-from octobert.config import loading
-from octobert.core.measurements import Latency, Score, Speedup
+from octobert.config import checks, loading
+from octobert.config.choosing import Limit
+from octobert.config.words import Words, words_of
+from octobert.core.errors import AccuracyError
+from octobert.core.measurements import Figure, Latency, Score, quantile
 from octobert.core.results import Report
 from octobert.report import commands
-from octobert.report.verdict import Verdict, fastest_float, median, speed_over, verdict
+from octobert.report.verdict import Verdict, fastest_float, paired, verdict
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_report
-from tests.support.selections import final_run, found, selection, speedup
+from tests.support.selections import WITHIN_A_POINT, final_run, found, selection, speedup
 
 GROUP: Any = typer.main.get_command(app)
 REFERENCE = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
@@ -40,16 +45,13 @@ def with_figures(
     changes |= {"fidelity_chance": None}
     compared = next(each for each in report.comparisons if each.candidate == "openvino-cpu").model_copy(update=changes)
     shape = {"batch": 1, "sequence": "data"}
-    times = {"openvino-cpu": 10.0, "openvino-f32": 28.0, "ort-f32": 35.0}
+    # Of 30 rounds, the 10th and the 21st are the ends of the interval.
+    ratios = np.repeat([ratio[1], ratio[0], ratio[2]], 10)
+    times = {"openvino-cpu": 28.0 / ratios, "openvino-f32": np.full(30, 28.0), "ort-f32": np.full(30, 35.0)}
     made = {
         "plans": {"openvino-cpu": report.plans["openvino-cpu"]},
         "comparisons": (compared,),
-        "latencies": tuple(
-            Latency(candidate=n, samples_ms=(ms,) * 30, rows=30, tokens=300, **shape) for n, ms in times.items()
-        ),
-        "speedups": (
-            Speedup(candidate="openvino-cpu", reference="openvino-f32", ratio=ratio[0], low=ratio[1], high=ratio[2], **shape),
-        ),
+        "latencies": tuple(Latency(candidate=n, samples_ms=tuple(ms), rows=30, tokens=300, **shape) for n, ms in times.items()),
         "footprints": tuple(
             each.model_copy(update={"size_bytes": 24_000_000 if each.candidate == "openvino-cpu" else 91_200_000})
             for each in report.footprints
@@ -57,6 +59,7 @@ def with_figures(
         ),
         "scores": {name: (Score(metric="accuracy", value=0.86, low=0.82, high=0.89, rows=408, chance=0.68),) for name in times},
         "data": report.data.model_copy(update={"evaluation_rows": 408, "leaked_rows": 0}),
+        "model": report.model.model_copy(update={"source_bytes": 91_200_000}),
         "load": None,
     }
     return report.model_copy(update=made)
@@ -65,12 +68,12 @@ def with_figures(
 def test_ship_it(report) -> None:
     answer = verdict(with_figures(report))
     assert answer.sentence == (
-        "Ship openvino-cpu: 2.8 × faster than openvino-f32 (2.6–3.0), 3.8 × smaller, accuracy −0.1 points (−0.6 to +0.3, within "
-        "the noise) on your 408 rows."
+        "Ship openvino-cpu: 2.8 × faster than openvino-f32 (2.6–3.0), 3.8 × smaller, accuracy −0.1 points (−0.6 to +0.3) on "
+        "your 408 rows."
     )
     assert (answer.state, answer.use) == ("ship", "openvino-cpu")
     assert [f"{n.value} {n.unit}" for n in answer.numbers] == ["2.8 ×", "3.8 ×", "−0.1 points"]
-    assert answer.reason == "It keeps the limit of 1 point that octobert assumes, beyond the noise."
+    assert answer.reason == "It keeps the limit of 1 point that octobert assumes, with 97.5 % confidence."
 
 
 def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
@@ -95,18 +98,46 @@ def test_targets_are_compared_round_by_round_and_equals_are_named() -> None:
 @pytest.mark.parametrize(
     ("ratio", "loss", "state", "says"),
     [
-        ((2.8, 2.6, 3.0), (-0.004, -0.013, 0.005), "likely", "The interval of the loss reaches beyond the limit of 1 point"),
-        ((1.5, 0.9, 2.1), (0.0, -0.004, 0.004), "likely", "the noise includes 1 ×: repeat the run on an idle machine"),
-        ((1.02, 0.97, 1.05), (0.0, -0.004, 0.004), "no", "Use openvino-f32, the fastest float form here. 8 bits gain no speed"),
+        (
+            (2.8, 2.6, 3.0),
+            (-0.004, -0.013, 0.005),
+            "unclear",
+            "certain that it keeps the limit of 1 point that octobert assumes: 408 rows",
+        ),
+        (
+            (1.5, 0.9, 2.1),
+            (0.0, -0.004, 0.004),
+            "unclear",
+            "1.5 × the speed of openvino-f32 (0.90 to 2.10): repeat the run on an idle",
+        ),
+        # No bound says that it is slower, or as fast.
+        ((0.95, 0.76, 1.41), (0.0, -0.004, 0.004), "unclear", "0.95 × the speed of openvino-f32 (0.76 to 1.41)"),
+        (
+            (1.02, 0.97, 1.04),
+            (0.0, -0.004, 0.004),
+            "no",
+            "Use openvino-f32, the fastest float form here. 8 bits gain less than 5 %",
+        ),
         (
             (0.8, 0.7, 0.9),
             (0.0, -0.004, 0.004),
             "no",
             "openvino-cpu is 1.2 × slower than openvino-f32 (1.1–1.4), 3.8 × smaller",
         ),
-        ((2.8, 2.6, 3.0), (-0.03, -0.04, -0.02), "no", "openvino-cpu loses more than 1 point: it is 2.8 × faster"),
-        ((2.8, 2.6, 3.0), None, "likely", "The data has no labels: agreement says how closely it follows the float model"),
-        ((2.8, 2.6, 3.0), (float("nan"), None, None), "likely", "accuracy is undefined on these rows"),
+        (
+            (2.8, 2.6, 3.0),
+            (-0.03, -0.04, -0.02),
+            "no",
+            "openvino-cpu accuracy drops by 3.0 points (2.0 to 4.0), 2.0 points more",
+        ),
+        (
+            (2.8, 2.6, 3.0),
+            (-0.013, -0.03, 0.004),
+            "unclear",
+            "0.3 points more than the limit (the interval includes the limit)",
+        ),
+        ((2.8, 2.6, 3.0), None, "unclear", "The data has no labels: agreement says how closely it follows the float model"),
+        ((2.8, 2.6, 3.0), (float("nan"), None, None), "unclear", "accuracy is undefined on these rows"),
     ],
 )
 def test_what_stands_against_it(report, ratio: Any, loss: Any, state: str, says: str) -> None:
@@ -119,21 +150,37 @@ def test_what_stands_against_it(report, ratio: Any, loss: Any, state: str, says:
 def test_the_limit_is_that_of_the_recipe(report) -> None:
     made = with_figures(report)
     strict = made.model_copy(update={"recipe": {**made.recipe, "accuracy": {"max_drop": 0.005}}})
-    assert verdict(strict).state == "likely"
-    assert "the limit of 0.5 points; more" in verdict(strict).reason
+    assert verdict(strict).state == "unclear"
+    assert "the limit of 0.5 points: 408 rows are too few to tell; about" in verdict(strict).reason
     least = made.model_copy(update={"recipe": {**made.recipe, "accuracy": {"at_least": 0.8}}})
-    assert verdict(least).reason == "It keeps the limit of 6 points, beyond the noise."
+    # The value itself counts, 0.86 (0.82 to 0.89), and not how far it is from the float model.
+    assert verdict(least).reason == "It keeps the limit of 6 points, with 97.5 % confidence."
+    more = made.model_copy(update={"recipe": {**made.recipe, "accuracy": {"at_least": 0.83}}})
+    assert verdict(more).state == "unclear"
+
+
+def test_a_limit_on_a_metric_of_retrieval(report) -> None:
+    """Its name has an @, as a percentile has."""
+    made = with_figures(report)
+    compared = made.comparisons[0].model_copy(update={"metric": "mrr@10"})
+    recipe = {**made.recipe, "accuracy": {"max_drop": 0.01, "metric": "mrr@10"}}
+    limited = made.model_copy(update={"comparisons": (compared,), "recipe": recipe})
+    assert verdict(limited).reason == "It keeps the limit of 1 point, with 97.5 % confidence."
 
 
 def test_scores_that_say_nothing_are_no_reason_to_ship(report) -> None:
     made = with_figures(report)
     leaked = made.model_copy(update={"data": made.data.model_copy(update={"leaked_rows": 3})})
     assert (verdict(leaked).state, verdict(leaked).reason) == (
-        "likely",
+        "unclear",
         "Calibration rows were evaluated too, so the scores are too good.",
     )
     constant = {name: (Score(metric="accuracy", value=0.68, low=0.6, high=0.7, rows=408, chance=0.68),) for name in made.scores}
-    assert "one that reads no input" in verdict(made.model_copy(update={"scores": constant})).reason
+    hopeless = verdict(made.model_copy(update={"scores": constant}))
+    assert (hopeless.state, hopeless.use) == ("no", "")
+    assert hopeless.sentence.startswith("Do not ship openvino-cpu: the float model is no better than one that reads no input.")
+    hardly = {name: (score[0].model_copy(update={"value": 0.7}),) for name, score in constant.items()}
+    assert verdict(made.model_copy(update={"scores": hardly})).state == "unclear"
 
 
 def test_what_was_not_measured(report) -> None:
@@ -149,7 +196,9 @@ def test_what_was_not_measured(report) -> None:
 def test_a_search_is_answered_by_its_choice(report) -> None:
     def answer(difference: tuple[float, float, float] = (-0.001, -0.006, 0.003), **changes: Any) -> Verdict:
         run = final_run(difference)
-        made = {"choice": selection(**changes), "comparisons": run.comparisons, "speedups": run.speedups, "data": run.data}
+        found = checks.check([WITHIN_A_POINT], Words.of(selection()), run.model_copy(update={"scores": {}}), "openvino-cpu")
+        made = {"choice": selection(checks=found, **changes), "comparisons": run.comparisons, "speedups": run.speedups}
+        made |= {"data": run.data}
         return verdict(with_figures(report).model_copy(update=made))
 
     assert answer().state == "ship"
@@ -158,7 +207,7 @@ def test_a_search_is_answered_by_its_choice(report) -> None:
     )
     assert (answer(met=False).state, answer(met=False).sentence) == ("no", "Use openvino-cpu int8.")
     assert answer((-0.02, -0.03, -0.011)).state == "no"
-    assert answer((-0.004, -0.02, 0.011)).state == "likely"
+    assert answer((-0.004, -0.02, 0.011)).state == "unclear"
     floating = selection(REFERENCE.model_copy(update={"state": "chosen"}), sentence="Use ort-cpu f32: 8 bits gain nothing.")
     assert verdict(with_figures(report).model_copy(update={"choice": floating})).state == "no"
 
@@ -168,14 +217,14 @@ def test_the_fastest_float_form_of_any_runtime_counts(report) -> None:
     assert fastest_float(made) == "openvino-f32"
     times = {"ort-cpu": [9.0, 10.0, 11.0] * 5, "openvino-bf16": [13.5, 15.0, 16.5] * 5}
     more = [Latency(candidate=n, batch=1, sequence="data", samples_ms=ms, rows=15, tokens=99) for n, ms in times.items()]
-    over = speed_over(made.model_copy(update={"latencies": (*made.latencies, *more)}), "ort-cpu", "openvino-bf16")
+    over = paired(made.model_copy(update={"latencies": (*made.latencies, *more)}), "ort-cpu", "openvino-bf16")
     assert over == speedup(1.5, 1.5, 1.5, "openvino-bf16").model_copy(update={"candidate": "ort-cpu"})
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (30, 9), (100, 39), (5000, 2430)])
 def test_the_interval_of_a_median_is_that_of_the_tables(count: int, left_out: int) -> None:
     """Ranks of the sign test: 10 and 21 of 30 samples, 40 and 61 of 100."""
-    value, low, high = median([float(n) for n in range(count)])
+    value, low, high = quantile([float(n) for n in range(count)])
     assert value == (count - 1) / 2
     assert (low, high) == (left_out, count - 1 - left_out)
 
@@ -223,3 +272,29 @@ def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_mean
     assert report.environment.cpu in first
     assert "3 calibration rows are also evaluation rows" in first
     assert "2 calibration rows were dropped" in rest
+
+
+def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_criterion(report) -> None:
+    """Every limit of every metric: also a smallest value, another metric, a time; not only the drop of the main metric."""
+    made = with_figures(report)
+    other = {**made.comparisons[0].differences, "f1": Figure(value=-0.03, low=-0.04, high=-0.02)}
+    made = made.model_copy(update={"comparisons": (made.comparisons[0].model_copy(update={"differences": other}),)})
+    limits = {
+        "accuracy is at least 0.9": Limit(at_least=0.9),
+        "F1 drops by at most 1 point": Limit(of="f1", max_drop=0.01),
+        "latency is at most 5 ms": Limit(of="latency", at_most=5),
+        "p90 latency is at most 5 ms": Limit(of="latency@p90", at_most=5),
+        "size is at most 10 MB": Limit(of="size", at_most=10),
+        "latency improves by at least 80 %": Limit(of="latency", min_gain=80),
+    }
+    for text, limit in limits.items():
+        (found,) = checks.check([limit], words_of(made), made, "openvino-cpu")
+        assert (found.limit, found.state) == (text, "missed")
+        searched = made.model_copy(update={"choice": selection(checks=(found,))})
+        with pytest.raises(AccuracyError, match="a limit that the search kept is missed in the final measurement") as caught:
+            run_command._check_criterion(searched)
+        assert caught.value.exit_code == 9
+        assert verdict(searched).state == "no"
+    kept = checks.check([Limit(at_least=0.8), Limit(of="size", at_most=30)], words_of(made), made, "openvino-cpu")
+    assert [each.state for each in kept] == ["kept", "kept"]
+    run_command._check_criterion(made.model_copy(update={"choice": selection(checks=kept)}))

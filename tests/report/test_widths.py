@@ -14,10 +14,11 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 
 from octobert.cli import _show
+from octobert.core.measurements import shapes
 from octobert.core.profile import Fallback, Inspection, Operator, Profile, Split
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.sweep import Sweep, Swept
-from octobert.report import inspected, plans, summary, terminal, times
+from octobert.report import inspected, plans, summary, terminal
 from octobert.report.console import PlainConsole
 from octobert.report.tables import Column, FittedTable
 from tests.support.reports import MACHINE, rich_report
@@ -98,7 +99,7 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     "a run without measurements": lambda: terminal.render(REPORT.model_copy(update={"footprints": (), "latencies": ()})),
     "every metric": lambda: terminal.score_table(REPORT),
     "a choice": lambda: terminal.choice_table(selection()),
-    "all times": lambda: terminal.latency_table(TIMINGS, times.shapes(REPORT.latencies), every=True),
+    "all times": lambda: terminal.latency_table(TIMINGS, shapes(REPORT.latencies), every=True),
     "a plan": lambda: plans.plan_table(REPORT.plans["ort-cpu"]),
     "a whole plan": lambda: plans.plan_table(REPORT.plans["ort-cpu"], every=True),
     "sensitivity": lambda: plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]),
@@ -129,7 +130,7 @@ def test_nothing_is_wider_than_the_terminal(name: str) -> None:
     ("table", "rows"),
     [
         (terminal.quality_table(REPORT), 4),
-        (terminal.latency_table(TIMINGS, times.shapes(REPORT.latencies)), 4 * 6 - 1),
+        (terminal.latency_table(TIMINGS, shapes(REPORT.latencies)), 4 * 6 - 1),
         (terminal.choice_table(selection()), 18),
         (plans.plan_table(REPORT.plans["openvino-cpu"]), 8),
         (plans.sensitivity_table(REPORT.sensitivities["ort-cpu"]), 5),

@@ -44,7 +44,7 @@ def octobert(*arguments: object, input: str | bytes = "", cwd: Path | None = Non
         patch.setattr(sys, "stderr", err)
         patch.setattr(_show, "verbosity", _show._Verbosity())
         patch.setattr(executors, "opened", lambda name: contextlib.nullcontext(inline.run))
-        for name in ("finetune", "sweep"):
+        for name in ("dry_run", "finetune", "sweep"):
             patch.setattr(runner, name, functools.partial(getattr(runner, name), executor=inline.run))
         with _inside(cwd):
             code = _exit_code()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from typing import Any, Literal
 
@@ -151,6 +152,7 @@ def rich_report(
         "speedups": tuple(each for name in TARGETS for each in _speedups(name)),
         "load": Load(cores=8, others=0.2, stolen=0.0),
         "environment": environment,
+        "date": datetime.date(2026, 11, 23),
         "absent": {"openvino-bf16": "this CPU does not compute in bfloat16"},
         "stages": {
             name: StageFacts(summary={}, seconds=12.5, peak_memory_bytes=2**30, key=f"{name}-{'0' * 64}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.config.choosing import Limit
+from octobert.config.words import NOT_TRIED, Words
 from octobert.core.environment import Environment
-from octobert.core.measurements import Comparison, Speedup
+from octobert.core.measurements import Comparison, Figure, Speedup
 from octobert.core.results import DataFacts, Report
-from octobert.core.selection import Figure, Found, Selection, Variant
-from octobert.report.reasons import NOT_TRIED, Words
+from octobert.core.selection import Found, Selection, Variant
 
 WITHIN_A_POINT = Limit(max_drop=0.01)
 MACHINE = Environment(

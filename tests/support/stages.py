@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from octobert.config.recipe import Recipe
 from octobert.core.frozen import FrozenModel
-from octobert.pipeline.contract import Context, Request, Step, resolved
+from octobert.pipeline.contract import Context, Request, Step, Summary, resolved, stage_named
 from octobert.pipeline.planner import steps_of
 
 
@@ -32,16 +33,30 @@ def changed(model: FrozenModel, /, **changes: Any) -> Any:
     return type(model)(**values)
 
 
-def context_of(step: Step, folder: Path, made: Mapping[str, Path], /, **options: Any) -> Context:
-    """What a stage is given, in folders of its own below `folder`.
+@dataclass(frozen=True)
+class Call:
+    """A stage that can be run in the test's process, in folders of its own."""
+
+    stage: str
+    parameters: Mapping[str, Any]
+    work: Path
+    scratch: Path
+
+    def run(self) -> Summary:
+        """Run it."""
+        return stage_named(self.stage)(Context(self.work, self.scratch, lambda *_: None), **self.parameters)
+
+
+def call_of(step: Step, folder: Path, made: Mapping[str, Path], /, **options: Any) -> Call:
+    """A step as a call, in folders of its own below `folder`.
 
     Args:
         made: step → the folder of its result.
         options: those that are to be otherwise.
     """
     (folder / "work").mkdir(parents=True)
-    inputs = resolved(step.inputs, made)
-    return Context(inputs, changed(step.options, **options), folder / "work", folder / "scratch", lambda *_: None)
+    parameters = {**dict(resolved(step.inputs, made)), **dict(changed(step.options, **options))}
+    return Call(step.stage, parameters, folder / "work", folder / "scratch")
 
 
 def request_of(step: Step, scratch: Path, made: Mapping[str, Path], /, **options: Any) -> Request:

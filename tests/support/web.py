@@ -51,7 +51,7 @@ def serving() -> Iterator[Web]:
             if body is None:
                 headers |= next((own for start, own in web.missing.items() if path.startswith(start)), {})
             if body is None or path in web.status:
-                return self._answer(web.status.get(path, 404), {**headers, "Content-Length": "0"}, b"")
+                return self._answer(web.status.get(path, 404), {"Content-Length": "0", **headers}, b"")
             tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
             headers |= {"ETag": tag} if web.tags else {}
             if web.tags and self.headers.get("If-None-Match") == tag:
@@ -60,7 +60,7 @@ def serving() -> Iterator[Web]:
             start = int(found[1]) if found and self.headers.get("If-Range", tag) == tag else 0
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
-            headers["Content-Length"] = str(len(body) - start)
+            headers.setdefault("Content-Length", str(len(body) - start))
             broken = web.breaks.get(path) if self.command == "GET" else None
             return self._answer(206 if start else 200, headers, body[start:], broken.pop(0) if broken else None)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import octobert
 from octobert import targets
@@ -115,3 +115,24 @@ def test_what_a_runtime_refuses_is_one_sentence(finished, target: str) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(ModelError, match=r"the model has other inputs than an encoder \(got attention_mask"):
         session.run({"input_ids": ids})
+
+
+def test_an_output_keeps_its_name_where_openvino_removes_the_operator_that_made_it(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    # The bias of a new head is zero: adding it goes, and its output is that of the product, which has a name that comes first.
+    floats = [("weight", np.eye(4, dtype=np.float32)), ("bias", np.zeros(4, np.float32))]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["input_ids"], ["cast"], to=TensorProto.FLOAT),
+            helper.make_node("MatMul", ["cast", "weight"], ["classifier"]),
+            helper.make_node("Add", ["classifier", "bias"], ["logits"]),
+        ],
+        "head",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["rows", "columns"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", 4])],
+        [numpy_helper.from_array(array, name) for name, array in floats],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    outputs = targets.load("openvino-cpu").open_session(path, SessionOptions()).run({"input_ids": np.arange(8).reshape(2, 4)})
+    np.testing.assert_array_equal(outputs["logits"], np.arange(8).reshape(2, 4))

@@ -24,7 +24,7 @@ from octobert.core.plan import QuantPlan
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import ExportOptions, SessionOptions, StaticShape
 from octobert.graph import operators, qdq
-from octobert.graph.passes import contrib, epcontext, float16
+from octobert.graph.passes import contrib, float16
 from octobert.inspection import linter
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
@@ -36,6 +36,7 @@ from octobert.targets.shared.importing import unavailable
 from octobert.targets.shared.static_shape import StaticShapeSession
 from tests.support.checkpoints import batch, make_checkpoint
 from tests.support.cli import octobert
+from tests.support.epcontext import check
 from tests.support.runs import write_pairs
 from tests.support.tolerances import SUM_ORDER, assert_same_rounding
 
@@ -206,7 +207,7 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
 
     target = plugins.load("targets", "openvino-npu")
     path = target.model_file(everywhere / "openvino-npu")
-    epcontext.check(path.with_suffix(".onnx"))
+    check(path.with_suffix(".onnx"))
     session = StaticShapeSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     feeds = batch([9, 7, 3, 12, 16, 5, 8, 14, 16, 6, 11])
     # The graph before its shape was fixed, on the same runtime: 8-bit products saturate there on some CPUs, and not in others.

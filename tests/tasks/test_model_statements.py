@@ -18,8 +18,7 @@ from octobert.evaluation import scoring
 from octobert.models.source import resolve
 from octobert.models.stated import stated_by
 from octobert.tasks._classification import Classification
-from octobert.tasks._multilabel import MultiLabel
-from octobert.tasks._scores import Scores
+from octobert.tasks.text_classification import MultiLabel, Scores
 from octobert.training.job import collate
 from tests.support.checkpoints import make_tokenizer
 from tests.support.pooling import write_modules
@@ -194,7 +193,7 @@ def test_a_package_knows_how_many_texts_its_model_reads() -> None:
     single = tasks.rebuild(facts.model_copy(update={"name": "text-classification", "texts": 1}))
     with pytest.raises(DataError, match=r"the model reads single texts, not pairs"):
         single.parse(("a", "b"), where="here")
-    with pytest.raises(DataError, match=r"the model reads single texts, not pairs \(got \('sentence1', 'sentence2'\)"):
+    with pytest.raises(DataError, match=r"the model reads single texts, not pairs \(got columns sentence1, sentence2\)"):
         single.inputs([{"sentence1": "a", "sentence2": "b"}], where="rows")
 
 

@@ -21,7 +21,7 @@ from octobert.graph import operators, parity
 from octobert.inference import batching, cost_model, streaming
 from octobert.pipeline import examples, runner
 from octobert.pipeline.executors import inline
-from octobert.tasks import _masking, build
+from octobert.tasks import build, fill_mask
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer
 from tests.support.runs import made_once, write_pairs
 
@@ -95,9 +95,9 @@ def test_metrics_equal_those_of_transformers(filler, mask) -> None:
     assert (ours["accuracy"], ours["top5_accuracy"]) == (np.mean(firsts), np.mean(fives))
 
 
-def rows_of(places: list[int], length: int = 6, vocabulary: int = 150) -> _masking.MaskedRow:
+def rows_of(places: list[int], length: int = 6, vocabulary: int = 150) -> fill_mask.MaskedRow:
     ids, at = np.arange(length), np.array(places)
-    return _masking.MaskedRow(ids, 0 * ids, False, at, at, vocabulary, stated=False)
+    return fill_mask.MaskedRow(ids, 0 * ids, False, at, at, vocabulary, stated=False)
 
 
 def test_divergence_of_kept_tokens_is_nearly_that_of_all() -> None:
@@ -106,12 +106,12 @@ def test_divergence_of_kept_tokens_is_nearly_that_of_all() -> None:
     first = 3 * generator.standard_normal((6, 150))
     second = first + 0.2 * generator.standard_normal((6, 150))
     ours, theirs = row.kept({"logits": second}), row.kept({"logits": first})
-    found = _masking.divergence(ours, theirs)
+    found = fill_mask.divergence(ours, theirs)
     p, q = (x[1:5] - np.log(np.exp(x[1:5]).sum(-1, keepdims=True)) for x in (first, second))
     exact = np.sum(np.exp(p) * (p - q), axis=-1)
     assert (found <= exact + 1e-6).all()
     np.testing.assert_allclose(found, exact, rtol=0.02)
-    assert _masking.divergence(theirs, theirs).max() == 0.0
+    assert fill_mask.divergence(theirs, theirs).max() == 0.0
 
 
 def test_logits_are_never_kept(filler) -> None:
@@ -120,7 +120,7 @@ def test_logits_are_never_kept(filler) -> None:
     task = build("fill-mask", {})
     encoded = task.encode(tokenizer, [(text,) for text in TEXTS])
     outputs = batching.run_rows(session, encoded.flat, tokenizer.pad_id, per_token=True)
-    assert set(outputs) == set(_masking.KEPT)
+    assert set(outputs) == set(fill_mask.KEPT)
     assert {len(array) for array in outputs.values()} == {sum(row.entries for row in encoded.flat)}
     assert batching.most_tokens([rows_of([1], vocabulary=250_002)]) == 134
     assert batching.most_tokens([rows_of([1], vocabulary=30_522)]) == 1_099
@@ -238,5 +238,5 @@ def test_a_masked_language_model_in_8_bits(filled) -> None:
 
 
 def test_undefined_logits_are_no_right_guesses() -> None:
-    row = _masking.MaskedRow(np.array([1, 2, 3]), np.zeros(3, np.int64), False, np.array([1]), np.array([2]), 5, False)
-    assert row.kept({"logits": np.full((3, 5), np.nan)})[_masking.RANK].tolist() == [5]
+    row = fill_mask.MaskedRow(np.array([1, 2, 3]), np.zeros(3, np.int64), False, np.array([1]), np.array([2]), 5, False)
+    assert row.kept({"logits": np.full((3, 5), np.nan)})[fill_mask.RANK].tolist() == [5]

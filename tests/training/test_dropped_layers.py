@@ -21,7 +21,7 @@ from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import summary
-from octobert.training.distillation import CheckpointTeacher
+from octobert.training.distillation import checkpoint_teacher
 from tests.support import cli
 from tests.support.checkpoints import WORDS, batch, make_checkpoint, pad_of
 
@@ -94,7 +94,7 @@ def test_the_kept_layers_keep_their_weights_and_the_saved_model_computes_with_th
 def test_each_kept_layer_follows_the_layer_that_it_was_and_the_last_one_the_last(deep) -> None:
     folder, kept = deep("bert", 5), (0, 2, 3)
     settings = Distill(share=1, hidden=0.5, temperature=1.0)
-    teacher = CheckpointTeacher(folder, HEAD, settings, kept=kept)
+    teacher = checkpoint_teacher(folder, HEAD, settings, kept=kept)
     whole = checkpoints.load_torch(folder, HEAD)
     smaller = dropping.without_layers(whole, resolve(folder).family, kept).eval()
     feeds = {name: torch.from_numpy(array) for name, array in batch([9, 20, 3]).items()}

@@ -21,14 +21,12 @@ from octobert.core.evidence import Curve, Evidence
 from octobert.models.heads import has_head
 from octobert.models.source import resolve
 from octobert.pipeline import runner, work
-from octobert.pipeline.contract import Context, Request
+from octobert.pipeline.contract import Request
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import data as data_stage
-from octobert.pipeline.stages import finetune as stage
 from tests.support import cli
 from tests.support.checkpoints import WORDS
-from tests.support.stages import context_of, request_of, step_of, stored
+from tests.support.stages import Call, call_of, request_of, step_of, stored
 
 TRAINING = {"epochs": 6, "learning_rate": 1e-2, "batch": 16, "schedule": "constant_with_warmup", "warmup": 0.05}
 
@@ -95,16 +93,16 @@ def finished(checkpoint, answering, tmp_path_factory):
     return recipe, out, runner.run(recipe, out, Watch(), executor=inline.run), seen
 
 
-def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object) -> Context:
+def context_for(recipe: Recipe, folder: Path, data: Path, minutes: float = 5.0, **settings: object) -> Call:
     """The fine-tuning stage in this process."""
     how = Training(checkpoint_minutes=minutes)
-    return context_of(step_of(recipe, "finetune"), folder, {"data": data}, training=how, settings=settings)
+    return call_of(step_of(recipe, "finetune"), folder, {"data": data}, training=how, settings=settings)
 
 
 def data_of(recipe: Recipe, folder: Path) -> dict:
     """What the data stage writes for a recipe, by file."""
-    context = context_of(step_of(recipe, "data"), folder / "data", {})
-    data_stage.run(context)
+    context = call_of(step_of(recipe, "data"), folder / "data", {})
+    context.run()
     context.work.rename(folder / "rows")
     return {path.stem: json.loads(path.read_text()) for path in (folder / "rows").glob("*.json")}
 
@@ -192,7 +190,7 @@ def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(fini
     """What a kill in the middle of saving leaves behind: files that are missing or half there, and not the last one; or a disk that fails."""
     recipe, out, *_ = finished
     first = context_for(recipe, tmp_path / "first", stored(out, "data"), minutes=1e-9, epochs=0.2)
-    assert stage.run(first)["steps"] == 2
+    assert first.run()["steps"] == 2
     second = context_for(recipe, tmp_path / "second", stored(out, "data"), minutes=1e-9, epochs=0.3)
     shutil.copytree(first.scratch, second.scratch)
     # Fewer epochs are another training; here they only make the first end early.
@@ -201,14 +199,14 @@ def test_a_checkpoint_that_was_cut_short_does_not_end_the_training_for_good(fini
     (last / damage).write_bytes((last / damage).read_bytes()[:100])
     if damage != "model.safetensors":
         (last / "complete").unlink()
-    assert stage.run(second)["steps"] == 3
+    assert second.run()["steps"] == 3
 
 
 def test_a_loss_that_is_no_number_names_the_step(finished, tmp_path) -> None:
     recipe, out, *_ = finished
     context = context_for(recipe, tmp_path, stored(out, "data"), learning_rate=1e30, warmup=0.0)
     with pytest.raises(ModelError, match=r"step \d+ of 60: the training loss is not a number .*lower finetune.learning_rate"):
-        stage.run(context)
+        context.run()
 
 
 def test_a_new_head_is_the_same_for_the_same_seed(finished, tmp_path) -> None:
@@ -216,7 +214,7 @@ def test_a_new_head_is_the_same_for_the_same_seed(finished, tmp_path) -> None:
     losses = []
     for name in ("one", "two"):
         context = context_for(recipe, tmp_path / name, stored(out, "data"), epochs=0.1)
-        stage.run(context)
+        context.run()
         losses.append(load_file(context.work / "checkpoint" / "model.safetensors")["qa_outputs.weight"])
     np.testing.assert_array_equal(*losses)
 
@@ -236,20 +234,31 @@ def test_classes_of_a_new_head_come_from_the_training_rows(checkpoint, tmp_path,
     write(tmp_path / "train.jsonl", rows[:40])
     write(tmp_path / "dev.jsonl", rows[40:])
     recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task=task)
-    assert {step.options.task.stated.labels for step in steps_of(recipe) if hasattr(step.options, "task")} == {tuple(labels)}
+    assert {step.options.spec.stated.labels for step in steps_of(recipe) if hasattr(step.options, "spec")} == {tuple(labels)}
     data_of(recipe, tmp_path)
     context = context_for(recipe, tmp_path / "run", tmp_path / "rows", epochs=0.5)
-    stage.run(context)
+    context.run()
     config = json.loads((context.work / "checkpoint" / "config.json").read_text())
     assert config["id2label"] == {str(i): name for i, name in enumerate(labels)}
     assert len(load_file(context.work / "checkpoint" / "model.safetensors")["classifier.bias"]) == len(labels)
+
+
+def test_classes_that_differ_only_by_case_are_refused(checkpoint, tmp_path) -> None:
+    rows = [{"text": f"the of {i}", "label": ("good", "bad", "Good")[i % 3]} for i in range(60)]
+    write(tmp_path / "train.jsonl", rows[:40])
+    write(tmp_path / "dev.jsonl", rows[40:])
+    recipe = recipe_for(checkpoint("bert", "embedding"), tmp_path, task="text-classification")
+    with pytest.raises(DataError, match=r"train.jsonl: two labels differ only by case \(got Good and good\); write them alike"):
+        steps_of(recipe)
+    named = {"text-classification": {"labels": ["bad", "good"]}}
+    steps_of(recipe_for(checkpoint("bert", "embedding"), tmp_path, task=named))
 
 
 def test_a_model_with_the_head_keeps_its_classes(checkpoint, tmp_path) -> None:
     for name, part in (("train", range(40)), ("dev", range(40, 60))):
         write(tmp_path / f"{name}.jsonl", [{"text": f"the of {i}", "label": i % 2} for i in part])
     recipe = recipe_for(checkpoint("bert"), tmp_path, task="text-classification")
-    assert step_of(recipe, "finetune").options.task.stated.labels == ("different", "same")
+    assert step_of(recipe, "finetune").options.spec.stated.labels == ("different", "same")
 
 
 def test_rows_that_a_search_is_held_against_are_not_trained_on(checkpoint, answering, tmp_path) -> None:
@@ -311,7 +320,7 @@ def test_an_answer_that_cannot_be_learned_is_refused(checkpoint, tmp_path) -> No
     with pytest.raises(
         OctobertError, match=r'the answer is not in the context, so a model cannot be trained on it .*"nowhere"'
     ):
-        stage.run(context_for(recipe, tmp_path / "run", tmp_path / "rows"))
+        context_for(recipe, tmp_path / "run", tmp_path / "rows").run()
 
 
 def test_the_command_trains_judges_and_leaves_a_checkpoint(checkpoint, answering, tmp_path) -> None:

@@ -22,15 +22,13 @@ from octobert.core.ranges import Ranges
 from octobert.core.results import TRAINED
 from octobert.models import source
 from octobert.pipeline import runner
-from octobert.pipeline.contract import Context, Response
+from octobert.pipeline.contract import Response
 from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import finetune as finetune_stage
-from octobert.pipeline.stages import qat as stage
 from octobert.pipeline.work import key_of
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import write_pairs
-from tests.support.stages import context_of, request_of, step_of, stored
+from tests.support.stages import Call, call_of, request_of, step_of, stored
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 QAT = {"epochs": 1, "learning_rate": 1e-3, "distill": {"share": 0.9}}
@@ -72,9 +70,9 @@ def made_of(recipe: Recipe, out: Path) -> dict[str, Path]:
 
 def context_for(
     recipe: Recipe, folder: Path, made: dict[str, Path], training: Training | None = None, **settings: object
-) -> Context:
+) -> Call:
     """The training stage in this process."""
-    return context_of(step_of(recipe, "qat"), folder, made, training=training or recipe.training, settings=settings)
+    return call_of(step_of(recipe, "qat"), folder, made, training=training or recipe.training, settings=settings)
 
 
 def test_what_was_trained_is_what_runs(finished) -> None:
@@ -262,7 +260,7 @@ def test_the_trainer_runs_in_two_processes_and_each_machine_keeps_what_was_train
 def test_ranges_move_as_they_are_told(finished, tmp_path, ranges: str) -> None:
     recipe, out, _ = finished
     context = context_for(recipe, tmp_path, made_of(recipe, out), ranges=ranges, range_rate=0.05, freeze=1.0, epochs=0.6)
-    result = stage.run(context)
+    result = context.run()
     before = Ranges.model_validate_json((stored(out, "calibrate") / "ranges.json").read_text()).intervals
     after = Ranges.model_validate_json((context.work / "ranges.json").read_text()).intervals
     moved = [v for v, now in after.items() if abs(now.high - max(before[v].high, 0)) > 1e-6]
@@ -285,7 +283,7 @@ def test_ranges_stand_still_after_the_freeze_and_rounding_waits_for_observers(fi
 
     monkeypatch.setattr(Simulation, "_end", watch)
     context = context_for(recipe, tmp_path, made_of(recipe, out), observe=0.2, freeze=0.6, epochs=2)
-    stage.run(context)
+    context.run()
     assert seen == [(True, False)] * 2 + [(True, True)] * 4 + [(False, True)] * 4
 
 
@@ -316,32 +314,32 @@ def test_a_teacher_that_cannot_teach_is_refused(finished, checkpoint, tmp_path) 
     recipe, out, _ = finished
     made = made_of(recipe, out)
 
-    def refused(teacher: Path, **distill: object) -> Context:
+    def refused(teacher: Path, **distill: object) -> Call:
         folder, settings = tmp_path / f"run-{teacher.name}", {"distill": {"share": 0.5, **distill}}
-        return context_of(step_of(recipe, "qat"), folder, made, teacher=source.resolve(teacher), settings=settings)
+        return call_of(step_of(recipe, "qat"), folder, made, teacher=source.resolve(teacher), settings=settings)
 
     swapped = teacher_of(tmp_path / "swapped", checkpoint("bert"), id2label={"0": "same", "1": "different"})
     with pytest.raises(
         ModelError, match=r"the teacher has other labels .*got same, different, expected different, same.*same order"
     ):
-        stage.run(refused(swapped))
+        refused(swapped).run()
     with pytest.raises(ModelError, match="the teacher has another tokenizer"):
-        stage.run(refused(checkpoint("roberta")))
+        refused(checkpoint("roberta")).run()
     wide = teacher_of(tmp_path / "wide", checkpoint("bert"), num_hidden_layers=5)
     with pytest.raises(
         ModelError,
         match=r"hidden states of different sizes .*got num_hidden_layers 5, expected num_hidden_layers 2.*leave out distill.hidden",
     ):
-        stage.run(refused(wide, hidden=1.0))
+        refused(wide, hidden=1.0).run()
 
 
 def test_losses_of_a_teacher_are_what_they_are_said_to_be(checkpoint) -> None:
     import torch
 
     from octobert.config.training import Distill
-    from octobert.training.distillation import CheckpointTeacher
+    from octobert.training.distillation import checkpoint_teacher
 
-    teacher = CheckpointTeacher(checkpoint("bert"), "sequence-classification", Distill(temperature=2.0, hidden=0.5))
+    teacher = checkpoint_teacher(checkpoint("bert"), "sequence-classification", Distill(temperature=2.0, hidden=0.5))
     feeds = {"input_ids": torch.tensor([[5, 6, 7, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 0]])}
     with torch.no_grad():
         own = teacher.model(**feeds, output_hidden_states=True)
@@ -373,7 +371,7 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
     settings = {"learning_rate": 1e30, "warmup": 0.4, "schedule": "linear", "epochs": 2}
     context = context_for(recipe, tmp_path, made_of(recipe, out), Training(checkpoint_minutes=1e-9), **settings)
     with pytest.raises(ModelError, match=r"step \d+ of 10: the training loss is not a number .*lower qat.learning_rate"):
-        stage.run(context)
+        context.run()
     for kept in (context.scratch / "trainer").glob("checkpoint-*/complete"):
         weights = load_file(kept.parent / "model.safetensors")
         assert all(np.isfinite(array).all() for array in weights.values())
@@ -391,21 +389,21 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_checkpoint(finished, tmp_p
 def test_an_interrupted_training_of_something_else_is_not_gone_on_with(finished, tmp_path, changed: dict, named: str) -> None:
     recipe, out, _ = finished
     first = context_for(recipe, tmp_path / "first", made_of(recipe, out), epochs=0.2)
-    stage.run(first)
+    first.run()
     options = {**changed, "settings": {"epochs": 0.2, **changed.get("settings", {})}}
-    second = context_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), **options)
+    second = call_of(step_of(recipe, "qat"), tmp_path / "second", made_of(recipe, out), **options)
     shutil.copytree(first.scratch, second.scratch)
     with pytest.raises(
         ModelError, match=rf"the folder holds the checkpoints of another training .*got another .*{named}.*remove the folder"
     ):
-        stage.run(second)
+        second.run()
 
 
 def test_fewer_rows_than_processes_are_refused(finished, tmp_path, monkeypatch) -> None:
     recipe, out, _ = finished
     monkeypatch.setenv("WORLD_SIZE", "100")
     with pytest.raises(DataError, match=r"fewer training rows than processes .*got 80 rows"):
-        stage.run(context_for(recipe, tmp_path, made_of(recipe, out)))
+        context_for(recipe, tmp_path, made_of(recipe, out)).run()
 
 
 @pytest.mark.parametrize(
@@ -439,13 +437,13 @@ def test_code_of_the_user_trains_the_wrapped_model(finished, tmp_path) -> None:
     recipe, out, _ = finished
     assert load(RECIPES / "custom-training.yaml", ["allow_code=true"]).qat.code == f"{RECIPES / 'custom_training.py'}:train"
     context = context_for(recipe, tmp_path, made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:train", distill=None)
-    assert stage.run(context)["moved"] > 0
+    assert context.run()["moved"] > 0
     with pytest.raises(RecipeError, match=r'the file has no function "teach"'):
-        stage.run(context_for(recipe, tmp_path / "b", made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:teach"))
+        context_for(recipe, tmp_path / "b", made_of(recipe, out), code=f"{RECIPES / 'custom_training.py'}:teach").run()
     bad = tmp_path / "bad.py"
     bad.write_text("def train(job):\n    next(iter(job.model.parameters())).data.fill_(float('nan'))\n")
     with pytest.raises(ModelError, match="after training by code, weights are not numbers"):
-        stage.run(context_for(recipe, tmp_path / "c", made_of(recipe, out), code=f"{bad}:train"))
+        context_for(recipe, tmp_path / "c", made_of(recipe, out), code=f"{bad}:train").run()
     with pytest.raises(RecipeError, match="the Python file does not exist"):
         steps_of(recipe_for(Path(recipe.model), Path(recipe.data.source), allow_code=True, qat={"code": "nowhere.py:train"}))
 
@@ -465,7 +463,7 @@ def test_tensorboard_has_every_step(finished, tmp_path) -> None:
     event = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     recipe, out, _ = finished
     how = Training(tensorboard=str(tmp_path / "logs"))
-    stage.run(context_for(recipe, tmp_path, made_of(recipe, out), how))
+    context_for(recipe, tmp_path, made_of(recipe, out), how).run()
     log = event.EventAccumulator(str(tmp_path / "logs"))
     log.Reload()
     assert len(log.Scalars("train/loss")) == 5
@@ -474,9 +472,9 @@ def test_tensorboard_has_every_step(finished, tmp_path) -> None:
 def test_a_new_head_may_stay_untrained(checkpoint, tmp_path) -> None:
     """QDQBERT's own order: calibrate the base, then train once, with its values rounded."""
     recipe = recipe_for(checkpoint("bert", "embedding"), write_pairs(tmp_path / "data"), finetune={"epochs": 0})
-    context = context_of(step_of(recipe, "finetune"), tmp_path / "run", {"data": tmp_path})
+    context = call_of(step_of(recipe, "finetune"), tmp_path / "run", {"data": tmp_path})
     (tmp_path / "training.json").write_text(json.dumps({"inputs": [["the of", "and"]], "gold": [0]}))
-    assert finetune_stage.run(context)["steps"] == 0
+    assert context.run()["steps"] == 0
     weights = load_file(context.work / "checkpoint" / "model.safetensors")
     base = load_file(checkpoint("bert", "embedding") / "model.safetensors")
     np.testing.assert_array_equal(

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import io
 import json
+import os
 import shutil
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 import octobert as library
+from octobert.core import environment
 from octobert.core.errors import DataError, ModelError, OctobertError, TargetError
 from octobert.graph import operators
 from octobert.inference.opened import Opened, opened
-from octobert.web import app, asking, jobs, search
+from octobert.web import app, asking, connections, jobs, search
 from octobert.web.asking import Ask, Lengths
+from octobert.web.guard import Guard
 from octobert.web.models import Models, Pair, paired
 from octobert.web.search import Search
 from octobert.web.server import Server
@@ -95,6 +104,13 @@ def rows_of(count: int, start: int = 5000) -> bytes:
     return "\n".join(["sentence1,sentence2,label", *lines]).encode()
 
 
+def parquet_of(count: int) -> bytes:
+    table = pyarrow.csv.read_csv(io.BytesIO(rows_of(count)))
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink)
+    return sink.getvalue()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers"),
     [
@@ -129,9 +145,124 @@ def test_the_page_may_do_nothing_but_show_itself(client) -> None:
             assert answer.status == 404
 
 
+@pytest.mark.parametrize(
+    ("port", "host"), [(80, "127.0.0.1"), (80, "localhost"), (80, "127.0.0.1:80"), (8080, "localhost:8080")]
+)
+def test_a_browser_leaves_out_the_port_of_its_scheme(port: int, host: str) -> None:
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def status(given: str) -> int:
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        sent: list[Any] = []
+        headers = [(b"host", given.encode()), (b"origin", f"http://{given}".encode())]
+        scope = {"type": "http", "method": "POST", "path": "/secret/ask", "headers": headers}
+        await Guard(inner, token="secret", port=port)(scope, None, send)  # type: ignore[arg-type]
+        return int(sent[0]["status"])
+
+    assert asyncio.run(status(host)) == 200
+    assert asyncio.run(status("127.0.0.1:8081")) == 403
+    assert asyncio.run(status("rebound.example")) == 403
+
+
+def test_a_browser_is_started_without_the_token(monkeypatch, finished) -> None:
+    """The arguments of its process can be read by every user of the machine."""
+    opened: list[str] = []
+
+    def look(address: str) -> bool:
+        file = Path(url2pathname(urlsplit(address).path))
+        opened.extend((address, file.read_text(encoding="utf-8"), oct(file.stat().st_mode)[-3:]))
+        opened.append(oct(file.parent.stat().st_mode)[-3:])
+        return True
+
+    monkeypatch.setattr("webbrowser.open", look)
+    monkeypatch.setattr(Server, "run", lambda server: (opened.append(server.address), server._socket.close()))
+    done = octobert("compare", finished[1], "--open")
+    (given, content, mode, folder_mode, address) = opened
+    assert done.returncode == 0
+    assert address in done.stdout
+    assert given.startswith("file:")
+    assert urlsplit(address).path not in given
+    assert f'content="0; url={address}"' in content
+    assert (mode, folder_mode) == ("600", "700")
+    assert not Path(url2pathname(urlsplit(given).path)).exists()
+
+
+def test_requests_that_never_come_whole_are_dropped(client, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
+    host, _, port = client.host.partition(":")
+    start = f"GET {client.path} HTTP/1.1\r\nHost: {client.host}\r\n"
+    with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as silent:
+        with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as half:
+            half.sendall(start.encode())
+            assert half.recv(1) == b""
+        assert silent.recv(1) == b""
+    # After an answer, too.
+    with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as again:
+        again.sendall(f"{start}\r\n".encode())
+        assert again.recv(20).startswith(b"HTTP/1.1 200")
+        again.sendall(start.encode())
+        while again.recv(1 << 20):
+            pass
+    with client.ask("GET", f"{client.path}models") as answer:
+        assert answer.status == 200
+
+
+def test_connections_have_a_limit_and_a_browser_still_gets_in(client, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "MOST", 8)
+    host, _, port = client.host.partition(":")
+    with ExitStack() as stack:
+        held = [stack.enter_context(closing(socket.create_connection((host, int(port)), PATIENCE_S))) for _ in range(40)]
+        with client.ask("GET", f"{client.path}models") as answer:
+            assert answer.status == 200
+        # The longest waiting ones are dropped.
+        assert held[0].recv(1) == b""
+
+
+def test_a_body_that_does_not_come_is_not_awaited(client, monkeypatch) -> None:
+    monkeypatch.setattr(app, "BODY_S", 0.5)
+    host, _, port = client.host.partition(":")
+    head = f"POST {client.path}rows?model=ort-cpu HTTP/1.1\r\nHost: {client.host}\r\nOrigin: http://{client.host}\r\n"
+    with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as slow:
+        slow.sendall(f"{head}Content-Length: 1000\r\n\r\nsentence1".encode())
+        assert slow.recv(20).startswith(b"HTTP/1.1 408")
+
+
+def test_files_that_are_answered_at_the_same_time_have_a_limit(client, monkeypatch) -> None:
+    # More than a socket takes before it is read: the answer comes all the same.
+    large = rows_of(3000) + b"\n" * (8 << 20)
+    monkeypatch.setattr(app, "MOST_HELD", len(large) + 1000)
+    path = f"{client.path}rows?model=ort-cpu&name=rows.csv"
+    with client.ask("POST", path, large) as first:
+        first.readline()
+        with client.ask("POST", path, large) as second:
+            assert second.status == 503
+            assert "other files are being compared" in json.loads(second.read())["error"]
+    # The first client has gone, and what it sent with it.
+    until = time.monotonic() + PATIENCE_S
+    status = 503
+    while status == 503 and time.monotonic() < until:
+        with client.ask("POST", path, large) as again:
+            status = again.status
+    assert status == 200
+
+
+def test_a_file_that_is_sent_is_never_on_the_disk(client, monkeypatch, tmp_path) -> None:
+    """An end of the process could not leave it there."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    seen: list[str] = []
+    read = jobs.readers.rows_in
+    monkeypatch.setattr(jobs.readers, "rows_in", lambda *given: (seen.extend(os.listdir(tmp_path)), read(*given))[1])
+    for name, content in (("rows.csv", rows_of(9)), ("rows.parquet", parquet_of(9))):
+        assert client.events(f"rows?model=ort-cpu&name={name}", content)[-1]["done"] == 9
+    assert [*seen, *os.listdir(tmp_path)] == []
+
+
 def test_a_body_has_a_limit(client, monkeypatch) -> None:
     monkeypatch.setattr(app, "MOST_ASKED", 1000)
-    with client.ask("POST", client.path + "ask", {"model": "ort-cpu", "input": "a" * 2000}) as answer:
+    with client.ask("POST", client.path + "ask", {"model": "ort-cpu", "input": "a" * (8 << 20)}) as answer:
         assert answer.status == 413
         assert "too large" in json.loads(answer.read())["error"]
 
@@ -282,17 +413,19 @@ def test_a_package_without_its_float_model_answers_alone(finished, tmp_path) -> 
     (package / "onnx" / "model.onnx").unlink()
     events = list(asking.ask(Models(package), Ask(model="ort-cpu", input=PAIR, rounds=1)))
     assert set(events[1]["answers"]) == {"int8"}
-    assert events[-1]["sentence"].startswith("The package has no float model to compare with. Median of 1 round:")
+    assert events[-1]["sentence"].startswith(
+        "The package has no float model to compare with (--no-float left it out). Median of 1 round:"
+    )
     assert list(jobs.compare_rows(Models(package), "ort-cpu", "rows.csv", rows_of(9)))[-1]["done"] == 9
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("", "he"), "the text: the text is empty"),
+        (("", "he"), "the input, text 1 of 2: the text is empty; write at least one word"),
         ("he was good", "the model reads pairs of texts"),
-        (("he", "a" * 300_000), "the text is too long (got 300,002 characters, expected at most 200,000)"),
-        ({"text": "he"}, "the text"),
+        (("he", "a" * 1_300_000), "the text is too long (got 1,300,002 characters, expected at most 1,000,000)"),
+        ({"text": "he"}, "the input"),
     ],
 )
 def test_texts_that_cannot_be_asked(client, given: Any, words: str) -> None:
@@ -345,7 +478,7 @@ def test_folders_and_options_that_cannot_be_served(finished, tmp_path, monkeypat
     assert "--port: the port cannot be had" in done.stderr
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = octobert("compare", finished[1])
-    assert (done.returncode, 'pip install "octobert[web]"' in done.stderr) == (TargetError.exit_code, True)
+    assert (done.returncode, environment.install("web") in done.stderr) == (TargetError.exit_code, True)
 
 
 def test_a_target_that_cannot_run_here_is_listed_with_the_reason(finished, tmp_path) -> None:

@@ -1,13 +1,42 @@
-"""Checks of what a caller passes, so that a wrong type is a sentence that names the argument."""
+"""Types of arguments, and checks of what a caller passes, so that a wrong type is a sentence that names the argument.
+
+The command line reads the types too: its options follow from the signatures of the public functions.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from octobert.core.errors import RecipeError
+from octobert.core.plain import preview
+
+
+@dataclass(frozen=True)
+class Least:
+    """The smallest value of a number that is accepted."""
+
+    value: float
+
+
+PathLike: TypeAlias = str | Path
+# A file, a folder, or the id of a data set on the Hub.
+DataLike: TypeAlias = Annotated[str | Path, "data"]
+# One name or several; on the command line they may have commas between them.
+Names: TypeAlias = Annotated[str | Sequence[str], "names"]
+# A name, or one name with its options.
+TaskLike: TypeAlias = str | Mapping[str, Any]
+MetricLike: TypeAlias = str | Mapping[str, Any]
+Positive: TypeAlias = Annotated[int, Least(1)]
+Natural: TypeAlias = Annotated[int, Least(0)]
+# Runs of which a spread is computed.
+Repeats: TypeAlias = Annotated[int, Least(3)]
+# In seconds or in minutes.
+Duration: TypeAlias = Annotated[float, Least(0.01)]
+NotNegative: TypeAlias = Annotated[float, Least(0)]
 
 
 def path_of(value: Any, name: str) -> Path:
@@ -22,7 +51,23 @@ def path_of(value: Any, name: str) -> Path:
     """
     if isinstance(value, str | os.PathLike) and os.fspath(value):
         return Path(value)
-    raise RecipeError("not a path", where=name, got=repr(value)[:100], expected="a str or a Path")
+    raise RecipeError("not a path", where=name, got=preview(value), expected="a str or a Path")
+
+
+def optional_path(value: Any, name: str) -> Path | None:
+    """A path, or None where none is given (see `path_of`)."""
+    return None if value is None else path_of(value, name)
+
+
+def paths_of(value: Any, name: str) -> list[Path]:
+    """One path or several (see `path_of`)."""
+    return [path_of(path, name) for path in ([value] if isinstance(value, str | Path) else value)]
+
+
+def raw_recipe(model: Any, task: Any, data: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as plain data, of what every recipe has and other keys."""
+    rows = dict(data) if isinstance(data, Mapping) else str(path_of(data, "data"))
+    return {"model": str(path_of(model, "model")), "task": task, "data": rows, **keys}
 
 
 def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
@@ -39,7 +84,7 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
     values = (value,) if isinstance(value, int | str) or not isinstance(value, Iterable) else tuple(value)
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or each < least:
-            raise RecipeError("not a whole number", where=name, got=repr(each)[:100], expected=f"{least} or more")
+            raise RecipeError("not a whole number", where=name, got=preview(each), expected=f"{least} or more")
     return values
 
 
@@ -52,5 +97,32 @@ def names_of(value: Any, name: str) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     for each in values:
         if not isinstance(each, str):
-            raise RecipeError("not a name", where=name, got=repr(each)[:100], expected="a str")
+            raise RecipeError("not a name", where=name, got=preview(each), expected="a str")
     return values
+
+
+def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[str, Any]:
+    """The options of a task for the columns of its texts and of what is expected of them.
+
+    Args:
+        name: of the task.
+        texts: columns; none for those that the task takes.
+        label: a column; None for the one that the task takes.
+
+    Raises:
+        RecipeError: there is no such task, or its columns have no options, or it reads another number of them.
+    """
+    from octobert import tasks
+
+    own, expected = tasks.column_options(name)
+    for option, given, known in (("text", texts, own), ("label", label, expected)):
+        if given and not known:
+            what = f"the task {name} takes no name of its {option} column"
+            fix = "rename the column in the file, or use a general task, such as text-classification"
+            raise RecipeError(what, where=f"--{option}-column", fix=fix)
+    if len(texts) > 2 or (texts and len(texts) < len(own)):
+        what, told = "another number of text columns", " and ".join(own) if len(own) > 1 else "one, or both of a pair"
+        raise RecipeError(what, where="--text-column", got=", ".join(texts), expected=told, fix="name each once, in this order")
+    # A pair is two columns of one option; question and context are options of their own.
+    columns = dict(zip(own, texts if len(own) == len(texts) else [list(texts)], strict=False)) if texts else {}
+    return columns if label is None else {**columns, expected[0]: label}

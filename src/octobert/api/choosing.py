@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from octobert.api._arguments import names_of, path_of
+from octobert.api._arguments import DataLike, Duration, NotNegative, PathLike, TaskLike, names_of, path_of, paths_of, raw_recipe
 from octobert.core.errors import RecipeError
-from octobert.report.progress import ProgressCallback, ProgressEvent, shown
+from octobert.core.plain import preview
+from octobert.report.events import ProgressCallback, ProgressEvent
+from octobert.report.progress import shown
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from octobert.config.keys import RecipeKeys
     from octobert.config.recipe import Recipe
-    from octobert.core.machines import Machines
     from octobert.core.results import Report
     from octobert.core.selection import Selection
+    from octobert.inference.machines import Machines
 
-PathLike: TypeAlias = "str | Path"
 # Of the main metric, where the user names no limit.
 MAX_DROP, MINUTES = 0.01, 20.0
 _PERCENTILE = r"p\d{1,2}(?:\.\d)?"
@@ -26,22 +30,21 @@ _LATENCY = re.compile(rf"(?P<ms>\d+(?:\.\d+)?)ms(?:@(?P<at>{_PERCENTILE}))?|(?P<
 
 def auto(
     model: PathLike,
-    task: str | Mapping[str, Any],
-    data: PathLike | Mapping[str, Any],
+    task: TaskLike,
+    data: DataLike | Mapping[str, Any],
     *,
     out: PathLike,
-    max_drop: float | None = None,
+    max_drop: NotNegative | None = None,
     relative: bool = False,
     at_least: float | None = None,
     latency: str | None = None,
     throughput: bool = False,
     size: bool = False,
     memory: bool = False,
-    min_speedup: float | None = None,
-    minutes: float = MINUTES,
-    targets: Sequence[str] | None = None,
+    min_speedup: NotNegative | None = None,
+    minutes: Duration | None = None,
     progress: ProgressCallback | None = None,
-    **keys: Any,
+    **keys: Unpack[RecipeKeys],
 ) -> Report:
     """Find the model that is the best on this machine and still does the task: runtime, precision, method, options.
 
@@ -50,19 +53,19 @@ def auto(
         task: Name of the task, or one name with its options: `{"squad": {"max_length": 384}}`.
         data: File, folder or Hub id; or the recipe's `data` as a mapping.
         out: Output directory: the package `best`, its recipe `best.yaml`, the report. The same call resumes an interrupted one.
-        max_drop: Largest accepted drop of the main metric. Default: 0.01, unless `at_least` is given.
+        max_drop: Largest accepted drop of the main metric: 0.01 is one point. Default: 0.01, unless `at_least` is given.
         relative: `max_drop` is a fraction of the float model's metric.
-        at_least: Smallest accepted value of the main metric.
-        latency: What latency is optimized, or limited: `"p90"`, `"20ms"` or `"20ms@p90"`. Default: each text is compared with
-            itself.
-        throughput: Optimize the throughput instead.
-        size: Optimize the size of the files instead.
-        memory: Optimize the memory of a process instead.
+        at_least: Smallest accepted value of the main metric: 0.9 is 90 %.
+        latency: A percentile to optimize, `p90`, or a limit, `20ms` or `20ms@p90`. Default goal: the latency of each
+            text, compared with its own.
+        throughput: Optimize the throughput.
+        size: Optimize the size of the files.
+        memory: Optimize the memory of a process.
         min_speedup: Smallest accepted speedup over the float model.
-        minutes: Time limit of the search. The final measurement comes on top.
-        targets: Try only these. Default: all on the CPU that can run here.
+        minutes: Time limit of the search and of the final measurement. Default: 20.
         progress: Called at each step.
-        keys: Other keys of the recipe, such as `metric="f1"` or `calibrate="mse"`. Keys that are set are not varied.
+        keys: Other keys of the recipe, such as `metric="f1"` or `calibrate="mse"`. Keys that are set are not varied. `targets`
+            are the only ones that are tried. Default: all on the CPU that can run here.
 
     Returns:
         The report of the chosen model; `choice` has everything that was tried.
@@ -72,17 +75,18 @@ def auto(
     """
     from octobert.api.runs import run
 
-    goals: dict[str, Any] = {"latency": latency, "throughput": throughput, "size": size, "memory": memory}
-    limits: dict[str, Any] = {"max_drop": max_drop, "relative": relative, "at_least": at_least, "min_speedup": min_speedup}
-    raw: dict[str, Any] = {
-        "model": str(path_of(model, "model")),
-        "task": task,
-        "data": dict(data) if isinstance(data, Mapping) else str(path_of(data, "data")),
-        "choose": settings(**goals, **limits, minutes=minutes),
-        **({} if targets is None else {"targets": names_of(targets, "targets")}),
-        **keys,
-    }
-    return run(raw, out, progress=progress)
+    choose = settings(
+        latency=latency,
+        throughput=throughput,
+        size=size,
+        memory=memory,
+        max_drop=max_drop,
+        relative=relative,
+        at_least=at_least,
+        min_speedup=min_speedup,
+        minutes=minutes,
+    )
+    return run(raw_recipe(model, task, data, {"choose": choose, **keys}), out, progress=progress)
 
 
 def settings(
@@ -134,13 +138,17 @@ def _latency(text: str | None) -> tuple[str, float | None]:
         return "latency", None
     found = _LATENCY.fullmatch(text) if isinstance(text, str) else None
     if found is None or (found["ms"] and not float(found["ms"])):
-        raise RecipeError("not a latency", where="latency", got=repr(text)[:100], expected="such as 20ms, 20ms@p90 or p90")
+        raise RecipeError("not a latency", where="latency", got=preview(text), expected="such as 20ms, 20ms@p90 or p90")
     at = found["at"] or found["goal"]
     return f"latency@{at}" if at else "latency", float(found["ms"]) if found["ms"] else None
 
 
 def auto_again(
-    out: PathLike, *, changes: str | Sequence[str] = (), progress: ProgressCallback | None = None, **keys: Any
+    out: PathLike,
+    *,
+    changes: str | Sequence[str] = (),
+    progress: ProgressCallback | None = None,
+    **keys: Unpack[RecipeKeys],
 ) -> Report:
     """Choose again in the output directory of `auto`, on another machine or with other versions of the runtimes.
 
@@ -163,8 +171,9 @@ def auto_again(
     from octobert.api.runs import parse_recipe, run
     from octobert.config import loading
     from octobert.config.recipe import PERMISSIONS
-    from octobert.core import environment, machines
+    from octobert.core import environment
     from octobert.core.selection import BEST
+    from octobert.inference import machines
 
     place = path_of(out, "out")
     report, choice = _report_of(place)
@@ -192,14 +201,17 @@ def auto_again(
 
 def _report_of(out: Path) -> tuple[Report, Selection]:
     """The report of an earlier choice."""
+    from octobert.core.files import content_of
     from octobert.core.frozen import first_problem
+    from octobert.core.measurements import check_names
     from octobert.core.results import Report
     from octobert.report.notebook import show_reports
 
     show_reports()
     path, fix = out / "report.json", f"choose a model first: octobert auto MODEL --task … --data … --out {out}"
     try:
-        report = Report.model_validate_json(path.read_bytes())
+        report = Report.model_validate_json(content_of(path))
+        check_names(report)
     except FileNotFoundError:
         raise RecipeError("nothing was chosen in this folder", where=str(out), expected="report.json", fix=fix) from None
     except (OSError, ValueError) as error:
@@ -244,5 +256,4 @@ def merge(packages: Sequence[PathLike], out: PathLike) -> Machines:
     """
     from octobert.inference import machines
 
-    given = [packages] if isinstance(packages, str | Path) else list(packages)
-    return machines.merge([path_of(package, "packages") for package in given], path_of(out, "out"))
+    return machines.merge(paths_of(packages, "packages"), path_of(out, "out"))

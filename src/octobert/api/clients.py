@@ -1,44 +1,48 @@
-"""Other programs that open models: what each needs beyond a package, and the lines that load it there.
+"""Other programs that open models: what each needs beyond a package, and how a folder for it is written.
 
 A client is an entry of `CLIENTS`. An exported folder has the configuration and tokenizer of the package, and one model, under
-the name that the client opens by default. Clients of OpenVINO get the IR, if the package has one.
+the name that the client opens by default. Clients of OpenVINO get the IR, if the package has one. The lines that load the model
+in a client are those of `client_lines`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from octobert.api import client_lines
+from octobert.api.client_lines import (
+    ANSWERING,
+    CLASSIFICATION,
+    EMBEDDING,
+    FEATURES,
+    FILLING,
+    NEXT,
+    PAIRS,
+    RERANKER,
+    SINGLE,
+    TAGGING,
+    Model,
+)
 from octobert.core.frozen import FrozenModel
+from octobert.core.model_config import SENTENCE_CONFIG
 
 if TYPE_CHECKING:
     from octobert.core.results import PackageManifest
 
-EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
-TAGGING, ANSWERING = "token-classification", "question-answering"
-FILLING, FEATURES, NEXT = "masked-lm", "feature-extraction", "next-sentence"
-# transformers 5 has no pipeline for question answering, and no release has one for the others.
-_WITHOUT_PIPELINE = (EMBEDDING, ANSWERING, NEXT)
-_TEXTS = '["How old is the tower?", "It was built in 1889."]'
+_CLASSIFIERS = (SINGLE, PAIRS, RERANKER)
+_ALL = (EMBEDDING, *_CLASSIFIERS, TAGGING, ANSWERING, FILLING, FEATURES)
 _IR = ("openvino_model.xml", "openvino_model.bin")
-_QUESTION, _CONTEXT = '"Who built it?"', '"Gustave Eiffel built it in 1889."'
-_PIPELINES = {
-    CLASSIFICATION: "text-classification",
-    TAGGING: "token-classification",
-    ANSWERING: "question-answering",
-    FILLING: "fill-mask",
-    FEATURES: "feature-extraction",
-}
-_CLASSES = {
-    CLASSIFICATION: "SequenceClassification",
-    TAGGING: "TokenClassification",
-    ANSWERING: "QuestionAnswering",
-    FILLING: "MaskedLM",
-    FEATURES: "FeatureExtraction",
-}
+_TOKENIZER_IR = "openvino_tokenizer.xml"
+# optimum-onnx 0.1 needs transformers 4, sentence-transformers 6 needs transformers 5; without the last pin, pip tries every
+# release of other packages.
+_ONNX = "'sentence-transformers==5.7.*' 'optimum-onnx[onnxruntime]==0.1.*' 'huggingface-hub<1'"
+# optimum-intel asks for torchvision, which replaces a torch for the CPU, or does not fit it. Nothing here uses it.
+_OPENVINO = "'optimum~=2.3.0' 'transformers<5.6' 'huggingface-hub<1.22' nncf openvino openvino-tokenizers"
+_WITHOUT_TORCHVISION = "&& pip install --no-deps 'optimum-intel==2.2.*'"
 
 
 class Exported(FrozenModel):
@@ -58,73 +62,117 @@ class Exported(FrozenModel):
 
 
 @dataclass(frozen=True)
-class Model:
-    """What a snippet depends on.
-
-    Args:
-        folder: of the model.
-        head: of the model.
-        openvino: whether the folder holds an IR, not an ONNX file.
-        pairs: whether the model reads pairs of texts.
-        width: of a vector; 0 for other heads.
-    """
-
-    folder: str
-    head: str
-    openvino: bool = False
-    pairs: bool = False
-    width: int = 0
-
-    def quoted(self, file: str = "") -> str:
-        """The folder, or a file in it, as Python and JavaScript write it."""
-        return json.dumps(self.folder + file, ensure_ascii=False)
-
-
-@dataclass(frozen=True)
 class Client:
     """A program.
 
     Args:
-        heads: that it opens.
-        install: the packages that it needs; with an IR the second entry, if there is one.
-        file: name of the ONNX file in its folder.
+        kinds: of models that it opens.
+        lines: the program that loads a model and runs it.
+        install: the command that installs it; with an IR, the second one.
+        file: name of the ONNX file in its folder; empty where it opens nothing but an IR.
         ir: whether it opens an IR.
-        vector_only: whether the file must have one output.
+        outputs: of embeddings: `all`, the `vector` alone, or the vector as the states of one `token`, for programs that pool
+            themselves.
+        writes: another step of writing its folder.
     """
 
-    heads: tuple[str, ...]
+    kinds: tuple[str, ...]
+    lines: Callable[[Model], list[str]]
     install: tuple[str, ...]
     file: str = "onnx/model.onnx"
     ir: bool = False
-    vector_only: bool = False
+    outputs: Literal["all", "vector", "token"] = "all"
+    writes: Callable[[Path], None] | None = None
+
+
+def _of_sentence_transformers(packages: str = "") -> tuple[str, str]:
+    own = f"{packages} " if packages else ""
+    return (f"pip install {own}{_ONNX}", f"pip install {own}'sentence-transformers>=6' {_OPENVINO} {_WITHOUT_TORCHVISION}")
+
+
+def _name_no_file(folder: Path) -> None:
+    """Packages name the 8-bit file beside the float one; here it has the default name."""
+    from octobert.models.sentence_transformers import FILE_KEY
+
+    path = folder / SENTENCE_CONFIG
+    if path.is_file():
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        stated.pop(FILE_KEY, None)
+        path.write_text(json.dumps(stated, indent=2), encoding="utf-8")
+
+
+def _state_positions(folder: Path) -> None:
+    """infinity cuts texts at the number of positions in `config.json`."""
+    config, tokenizer = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
+    )
+    config["max_position_embeddings"] = tokenizer["model_max_length"]
+    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def _write_tokenizer_ir(folder: Path) -> None:
+    """openvino-genai runs the tokenizer with OpenVINO too.
+
+    Raises:
+        RecipeError: a package is missing.
+    """
+    try:
+        from openvino_tokenizers import convert_tokenizer
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        from octobert.core import environment
+        from octobert.core.errors import RecipeError
+
+        what = f"openvino-genai needs a tokenizer that {error.name} converts, which is not installed"
+        raise RecipeError(what, where="--for", fix=environment.install("genai")) from None
+    import openvino
+
+    converted = convert_tokenizer(AutoTokenizer.from_pretrained(folder, trust_remote_code=False), truncation=True)
+    openvino.save_model(converted, folder / _TOKENIZER_IR)
 
 
 CLIENTS: Mapping[str, Client] = {
     "sentence-transformers": Client(
-        (EMBEDDING, CLASSIFICATION),
-        ("pip install 'sentence-transformers[onnx]'", "pip install 'sentence-transformers[openvino]'"),
-        ir=True,
+        (EMBEDDING, *_CLASSIFIERS), client_lines.sentence_transformers, _of_sentence_transformers(), ir=True
     ),
     "optimum": Client(
-        (EMBEDDING, CLASSIFICATION, TAGGING, ANSWERING, FILLING, FEATURES, NEXT),
-        ("pip install 'optimum-onnx[onnxruntime]'", "pip install 'optimum-intel[openvino]'"),
+        (*_ALL, NEXT),
+        client_lines.optimum,
+        ("pip install 'optimum-onnx[onnxruntime]==0.1.*'", f"pip install {_OPENVINO} {_WITHOUT_TORCHVISION}"),
         ir=True,
     ),
-    "langchain": Client(
-        (EMBEDDING,),
-        (
-            "pip install langchain-huggingface 'sentence-transformers[onnx]'",
-            "pip install langchain-huggingface 'sentence-transformers[openvino]'",
-        ),
-        ir=True,
+    "langchain": Client((EMBEDDING,), client_lines.langchain, _of_sentence_transformers("langchain-huggingface"), ir=True),
+    "llama-index": Client(
+        (EMBEDDING,), client_lines.llama_index, _of_sentence_transformers("llama-index-embeddings-huggingface"), ir=True
+    ),
+    "haystack": Client(
+        (EMBEDDING, RERANKER), client_lines.haystack, _of_sentence_transformers("sentence-transformers-haystack"), ir=True
     ),
     "transformers.js": Client(
-        (EMBEDDING, CLASSIFICATION, TAGGING, ANSWERING, FILLING, FEATURES),
+        _ALL,
+        client_lines.transformers_js,
         ("npm install @huggingface/transformers",),
         file="onnx/model_quantized.onnx",
     ),
-    "fastembed": Client((EMBEDDING,), ("pip install fastembed",), file="model.onnx"),
-    "txtai": Client((EMBEDDING,), ("pip install txtai onnxruntime",), file="model.onnx", vector_only=True),
+    "fastembed": Client((EMBEDDING, RERANKER), client_lines.fastembed, ("pip install fastembed",), file="model.onnx"),
+    "txtai": Client((EMBEDDING,), client_lines.txtai, ("pip install txtai onnxruntime",), file="model.onnx", outputs="vector"),
+    "infinity": Client(
+        (EMBEDDING, SINGLE, RERANKER),
+        client_lines.infinity,
+        # Release 0.0.77 imports what optimum 2 no longer has, and needs NumPy 1.
+        ("pip install torch 'infinity-emb[optimum]==0.0.77' 'optimum[onnxruntime]==1.24.*' 'pyarrow<18' 'datasets<3.3'",),
+        outputs="token",
+        writes=_state_positions,
+    ),
+    "openvino-genai": Client(
+        (EMBEDDING, RERANKER),
+        client_lines.openvino_genai,
+        ("pip install openvino-genai",),
+        file="",
+        ir=True,
+        outputs="token",
+        writes=_write_tokenizer_ir,
+    ),
 }
 
 
@@ -160,9 +208,14 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     target = Path(out) if out is not None else beside.with_name(f"{beside.name}-{client}")
     model = _opened(source, manifest, client, target)
     with storage_errors(target):
-        _write(source, manifest, CLIENTS[client], target)
+        _write(source, manifest, CLIENTS[client], model)
     install = CLIENTS[client].install[-1 if model.openvino else 0]
     return Exported(folder=target, client=client, install=install, snippet=snippet(client, model))
+
+
+def snippet(client: str, model: Model) -> str:
+    """The lines that load a model in a client and run it."""
+    return "\n".join(CLIENTS[client].lines(model)) + "\n"
 
 
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
@@ -170,44 +223,86 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
     from octobert import targets
     from octobert.core.errors import ModelError, StorageError
 
-    client, head = CLIENTS[name], manifest.task.head
-    if head not in client.heads:
-        expected, fix = ", ".join(client.heads), "choose another client"
-        raise ModelError(f"{name} does not open models with this head", where=str(source), got=head, expected=expected, fix=fix)
+    client, model = CLIENTS[name], _model(source, manifest, name, target)
+
+    def refused(
+        what: str, got: str | None = None, expected: str | None = None, fix: str = "choose another client"
+    ) -> ModelError:
+        return ModelError(f"{name} {what}", where=str(source), got=got, expected=expected, fix=fix)
+
+    if model.kind not in client.kinds:
+        raise refused("does not open models of this kind", model.kind, ", ".join(client.kinds))
     if targets.load(manifest.target).CAPABILITIES.shapes == "fixed":
-        got, fix = f"{manifest.target}, one fixed shape", "export the package of ort-cpu or openvino-cpu"
-        raise ModelError(f"{name} needs a model that takes texts of any length", where=str(source), got=got, fix=fix)
-    if head == EMBEDDING and not client.vector_only and name != "fastembed" and not (source / "modules.json").is_file():
-        fix = "quantize the model again, with token_states: true"
-        raise ModelError(f"{name} needs the token states, which the model does not give", where=str(source), fix=fix)
+        fix = "export the package of ort-cpu or openvino-cpu"
+        raise refused("needs a model that takes texts of any length", f"{manifest.target}, one fixed shape", fix=fix)
+    if not client.file and not model.openvino:
+        raise refused("opens models of OpenVINO", manifest.target, fix="export the package of openvino-cpu")
+    if model.kind == EMBEDDING and client.outputs == "all" and name != "fastembed" and not (source / "modules.json").is_file():
+        raise refused(
+            "needs the token states, which the model does not give", fix="quantize the model again, with token_states: true"
+        )
+    if name == "infinity" and model.kind == RERANKER and _reads_segments(source):
+        raise refused(
+            "does not tell the model which of two texts a token belongs to", fix="choose another client, such as fastembed"
+        )
     if target.exists():
         raise StorageError("the folder exists already", where=str(target), fix="remove it, or choose another --out")
-    width = _width(source) if head == EMBEDDING else 0
-    return Model(str(target), head, client.ir and _ir(source, manifest), manifest.task.texts == 2, width)
+    return model
+
+
+def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
+    """What a model's lines depend on."""
+    from octobert.core.pooling import Normalize
+    from octobert.tasks import build
+
+    task, pooling = manifest.task, manifest.model.pooling
+    width = _width(source)
+    kind = task.head
+    if kind == CLASSIFICATION:
+        kind = SINGLE if task.texts != 2 else RERANKER if width == 1 else PAIRS
+    return Model(
+        folder=str(target),
+        kind=kind,
+        openvino=CLIENTS[name].ir and _ir(source, manifest),
+        width=width,
+        activation=getattr(build(task.name, task.options, task), "activation", "Identity"),
+        multi_label=(task.options.get("problem") or task.problem) == "multi-label",
+        normalized=pooling is not None and bool(pooling.steps) and isinstance(pooling.steps[-1], Normalize),
+        prompts=task.prompts,
+        default_prompt=task.default_prompt,
+    )
 
 
 def _ir(source: Path, manifest: PackageManifest) -> bool:
     return _IR[0] in manifest.files and (source / _IR[0]).is_file()
 
 
-def _width(source: Path) -> int:
+def _graph(source: Path) -> Any:
     import onnx_ir as ir
 
     from octobert.targets.shared import files
 
-    shape = ir.load(files.model_file(source)).graph.outputs[-1].shape
+    return ir.load(files.model_file(source)).graph
+
+
+def _width(source: Path) -> int:
+    shape = _graph(source).outputs[-1].shape
     return int(shape[-1]) if shape is not None and isinstance(shape[-1], int) else 0
 
 
-def _write(source: Path, manifest: PackageManifest, client: Client, target: Path) -> None:
+def _reads_segments(source: Path) -> bool:
+    return any(value.name == "token_type_ids" for value in _graph(source).inputs)
+
+
+def _write(source: Path, manifest: PackageManifest, client: Client, model: Model) -> None:
     """Write the folder: complete, or not at all."""
     import shutil
 
     from octobert.core.files import copy
     from octobert.targets.shared import files
 
-    weights = files.model_file(source)
-    if client.ir and _ir(source, manifest):
+    weights, target = files.model_file(source), Path(model.folder)
+    if model.openvino:
         models = {name: source / name for name in _IR}
     else:
         # Weights beside a large model keep their name, by which the model refers to them.
@@ -220,151 +315,61 @@ def _write(source: Path, manifest: PackageManifest, client: Client, target: Path
         for name, file in (beside | models).items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             copy(file, partial / name)
-        if client.vector_only:
-            _keep_vector(weights, partial / client.file)
+        _name_no_file(partial)
+        if model.kind == EMBEDDING and client.outputs != "all":
+            if model.openvino:
+                _keep_vector_of_ir(source / _IR[0], partial / _IR[0])
+            else:
+                keep_vector(weights, partial / client.file, as_token=client.outputs == "token")
+        if client.writes is not None:
+            client.writes(partial)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _keep_vector(weights: Path, path: Path) -> None:
-    """Write a model with the outputs that octobert reads."""
+def keep_vector(weights: Path, path: Path, *, as_token: bool) -> None:
+    """Write a model with the vector as its only output.
+
+    Args:
+        weights: an ONNX file.
+        path: where the model is written.
+        as_token: name it the states of one token, [batch, 1, width]: who takes the first, or the mean, has the vector.
+    """
     import onnx_ir as ir
 
+    from octobert.core.session import STATES
     from octobert.graph import operators
 
     model = ir.load(weights)
-    operators.drop_states_(model)
+    if as_token:
+        graph, vector = model.graph, model.graph.outputs[-1]
+        for value in graph.outputs[:-1]:
+            value.name = f"{value.name}_inside"
+        axis = ir.Value(name="token_axis", const_value=ir.tensor([1], dtype=ir.DataType.INT64, name="token_axis"))
+        graph.register_initializer(axis)
+        node = ir.node("Unsqueeze", [vector, axis], name="vector_as_token")
+        node.outputs[0].name, node.outputs[0].type = STATES, vector.type
+        graph.append(node)
+        graph.outputs[:] = [node.outputs[0]]
+    else:
+        operators.drop_states_(model)
     operators.save(model, path)
 
 
-def snippet(client: str, model: Model) -> str:
-    """The lines that load a model in a client and run it."""
-    lines = _SNIPPETS[client](model)
-    return "\n".join(lines) + "\n"
+def _keep_vector_of_ir(source: Path, path: Path) -> None:
+    """The same of an IR, as the states of one token."""
+    import numpy as np
+    import openvino
+    from openvino import opset13
 
+    from octobert.core.session import STATES
 
-def _sentence_transformers(model: Model) -> list[str]:
-    kind, backend = ("SentenceTransformer", "CrossEncoder")[model.head == CLASSIFICATION], _backend(model)
-    lines = [f"from sentence_transformers import {kind}", "", f'model = {kind}({model.quoted()}, backend="{backend}")']
-    if model.head == EMBEDDING:
-        return [*lines, f"vectors = model.encode({_TEXTS})"]
-    return [*lines, f"answers = model.predict([{_inputs(model)}])"]
-
-
-def _optimum(model: Model) -> list[str]:
-    module, prefix = ("optimum.intel", "OV") if model.openvino else ("optimum.onnxruntime", "ORT")
-    kind = f"{prefix}ModelFor{_CLASSES.get(model.head, 'CustomTasks')}"
-    lines = [
-        f"from {module} import {kind}",
-        f"from transformers import AutoTokenizer{', pipeline' if model.head not in _WITHOUT_PIPELINE else ''}",
-        "",
-        f"tokenizer = AutoTokenizer.from_pretrained({model.quoted()})",
-        f"model = {kind}.from_pretrained({model.quoted()})",
-    ]
-    if model.head == EMBEDDING:
-        lines += [f'inputs = tokenizer({_TEXTS}, padding=True, truncation=True, return_tensors="pt")']
-        return [*lines, 'vectors = model(**inputs)["sentence_embedding"]']
-    if model.head == ANSWERING:
-        lines += [f'inputs = tokenizer({_QUESTION}, {_CONTEXT}, return_tensors="pt")', "outputs = model(**inputs)"]
-        lines += ["start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()"]
-        return [*lines, 'answers = tokenizer.decode(inputs["input_ids"][0, start : end + 1])']
-    if model.head == NEXT:
-        lines += ['inputs = tokenizer("He left.", "He went away.", return_tensors="pt")']
-        return [*lines, 'answers = model(**inputs)["logits"]']
-    lines += [f'run = pipeline("{_PIPELINES[model.head]}", model=model, tokenizer=tokenizer)']
-    return [*lines, f"answers = run({_inputs(model, named=True)})"]
-
-
-def _langchain(model: Model) -> list[str]:
-    return [
-        "from langchain_huggingface import HuggingFaceEmbeddings",
-        "",
-        f'model = HuggingFaceEmbeddings(model_name={model.quoted()}, model_kwargs={{"backend": "{_backend(model)}"}})',
-        f"vectors = model.embed_documents({_TEXTS})",
-    ]
-
-
-def _fastembed(model: Model) -> list[str]:
-    return [
-        "from fastembed import TextEmbedding",
-        "from fastembed.common.model_description import ModelSource, PoolingType",
-        "",
-        "TextEmbedding.add_custom_model(",
-        '    model="quantized",',
-        "    pooling=PoolingType.DISABLED,",
-        "    normalization=False,",
-        '    output_name="sentence_embedding",',
-        '    sources=ModelSource(hf="quantized"),',
-        f"    dim={model.width},",
-        '    model_file="model.onnx",',
-        ")",
-        f'model = TextEmbedding("quantized", specific_model_path={model.quoted()})',
-        f"vectors = list(model.embed({_TEXTS}))",
-    ]
-
-
-def _txtai(model: Model) -> list[str]:
-    return [
-        "from txtai import Embeddings",
-        "",
-        f"model = Embeddings(path={model.quoted('/model.onnx')})",
-        f"vectors = model.batchtransform({_TEXTS})",
-    ]
-
-
-def _transformers_js(model: Model) -> list[str]:
-    names = {EMBEDDING: "AutoModel, AutoTokenizer"}.get(model.head, "pipeline")
-    lines = [
-        f'import {{ env, {names} }} from "@huggingface/transformers";',
-        "",
-        "env.allowRemoteModels = false;",
-        'env.localModelPath = "";',
-    ]
-    if model.head == EMBEDDING:
-        return [
-            *lines,
-            f"const tokenizer = await AutoTokenizer.from_pretrained({model.quoted()});",
-            f'const model = await AutoModel.from_pretrained({model.quoted()}, {{ dtype: "q8" }});',
-            f"const inputs = tokenizer({_TEXTS}, {{ padding: true, truncation: true }});",
-            "const vectors = (await model(inputs)).sentence_embedding.tolist();",
-        ]
-    lines += [f'const run = await pipeline("{_PIPELINES[model.head]}", {model.quoted()}, {{ dtype: "q8" }});']
-    if model.head == CLASSIFICATION and model.pairs:
-        # The pipeline of transformers.js takes single texts.
-        return [
-            *lines,
-            'const inputs = run.tokenizer(["He left."], { text_pair: ["He went away."], padding: true, truncation: true });',
-            "const answers = (await run.model(inputs)).logits.tolist();",
-        ]
-    given = {
-        ANSWERING: f"{_QUESTION}, {_CONTEXT}",
-        FILLING: "`It was a ${run.tokenizer.mask_token} surprise.`",
-    }.get(model.head, '"It was a pleasant surprise."')
-    return [*lines, f"const answers = await run({given});"]
-
-
-def _backend(model: Model) -> str:
-    return "openvino" if model.openvino else "onnx"
-
-
-def _inputs(model: Model, *, named: bool = False) -> str:
-    """An input of a model, as Python writes it."""
-    if model.head == ANSWERING:
-        return f"question={_QUESTION}, context={_CONTEXT}"
-    if model.head == FILLING:
-        return 'f"It was a {tokenizer.mask_token} surprise."'
-    if not model.pairs:
-        return '"It was a pleasant surprise."'
-    return '[{"text": "He left.", "text_pair": "He went away."}]' if named else '("He left.", "He went away.")'
-
-
-_SNIPPETS = {
-    "sentence-transformers": _sentence_transformers,
-    "optimum": _optimum,
-    "langchain": _langchain,
-    "transformers.js": _transformers_js,
-    "fastembed": _fastembed,
-    "txtai": _txtai,
-}
+    model = openvino.Core().read_model(source)
+    vector = model.outputs[-1].node.input_value(0)
+    for output in model.outputs[:-1]:
+        output.node.input_value(0).tensor.set_names({f"{STATES}_inside"})
+    token = opset13.unsqueeze(vector, np.array([1], dtype=np.int64))
+    token.output(0).tensor.set_names({STATES})
+    openvino.save_model(openvino.Model([opset13.result(token)], model.get_parameters()), path, compress_to_fp16=False)

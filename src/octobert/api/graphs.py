@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octobert.api._arguments import path_of
-from octobert.api.models import PathLike, manifest
+from octobert.api._arguments import Names, PathLike, optional_path, path_of
+from octobert.api.packages import manifest
 
 if TYPE_CHECKING:
     from octobert.core.profile import Lint
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
     from octobert.graph.passes.fusion import Fused
 
 
-def check(model: PathLike, targets: str | Sequence[str] = ()) -> list[Lint]:
+def check(model: PathLike, targets: Names = ()) -> list[Lint]:
     """Check an ONNX file against targets: what each refuses, what it runs in float and why, and how to fix it.
 
     Args:
-        model: An ONNX file, or a package.
+        model: An ONNX file from any tool, or a package.
         targets: Names of targets. Default: the package's own; ort-cpu for a file.
 
     Raises:
@@ -44,7 +43,7 @@ def fuse(model: PathLike, out: PathLike) -> Fused:
     """Write a copy of a graph with ONNX Runtime's fused operators.
 
     Args:
-        model: An ONNX file of an encoder, float or with Q/DQ pairs: of a package, or of any other tool. A float file of another
+        model: An ONNX file of an encoder, float or with Q/DQ pairs: of a package or of any tool. A float file of another
             tool is brought into octobert's canonical form first, by the family that the config beside it names.
         out: The file to write.
 
@@ -86,7 +85,7 @@ def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensor
     Args:
         package: A package that was made without graph transforms.
         out: Folder for the tables. Default: `calibration` in the package.
-        tensorrt: TensorRT version whose own cache is also written: 101401 is 10.14.1.
+        tensorrt: Also write the cache of this TensorRT version: 101401 is 10.14.1.
 
     Returns:
         The files.
@@ -108,9 +107,7 @@ def calibration_tables(package: PathLike, out: PathLike | None = None, *, tensor
             got=f"transforms: {', '.join(choice['name'] for choice in transforms)}",
             fix="quantize the model without them: transforms: [] in the recipe, --transforms none on the command line",
         )
-    return tables.write(
-        facts.ranges.intervals, path_of(out, "out") if out is not None else folder / "calibration", tensorrt=tensorrt
-    )
+    return tables.write(facts.ranges.intervals, optional_path(out, "out") or folder / "calibration", tensorrt=tensorrt)
 
 
 def read_calibration_table(path: PathLike) -> dict[str, Interval]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from octobert.api._arguments import path_of
+from octobert.api._arguments import PathLike, optional_path, path_of
 from octobert.core.errors import RecipeError, StorageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     Record = TypeVar("Record", bound=FrozenModel)
 
-PathLike: TypeAlias = "str | Path"
 # What is written without `out`: in the folder of a run, and for several runs in the working directory.
 PAGE, COMPARISON = "report.html", "comparison.html"
 
@@ -45,8 +44,8 @@ def page(*folders: PathLike, out: PathLike | None = None, pdf: PathLike | None =
     from octobert.report import printing
 
     given = [path_of(folder, "folder") for folder in folders]
-    file = path_of(out, "out") if out is not None else given[0] / PAGE if len(given) == 1 else Path(COMPARISON)
-    printed = path_of(pdf, "pdf") if pdf is not None else None
+    file = optional_path(out, "out") or (given[0] / PAGE if len(given) == 1 else Path(COMPARISON))
+    printed = optional_path(pdf, "pdf")
     runs = _runs(given, texts=texts)
     for target in (file, printed):
         if target is not None:
@@ -64,7 +63,7 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
     """The runs, with names that tell them apart."""
     from octobert.core.evidence import EVIDENCE, Evidence
     from octobert.core.results import Report
-    from octobert.report.page import Run
+    from octobert.report.page import Run, headline
 
     if not folders:
         raise RecipeError("no output directory is given", expected="one folder with a report.json, or several")
@@ -76,10 +75,10 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
     for folder, name in zip(folders, _names(whole), strict=True):
         _check_folder(folder)
         report = _read(folder / "report.json", Report)
-        _check_recipe(folder / "report.json", report)
+        _check_report(folder / "report.json", report)
         evidence = _read(folder / EVIDENCE, Evidence) if (folder / EVIDENCE).exists() else Evidence()
         # One run has the name that its own page has.
-        shown = name if len(folders) > 1 else str(report.recipe["model"])
+        shown = name if len(folders) > 1 else headline(report)
         runs.append(Run(shown, report, evidence if texts else evidence.without_texts(), str(folder)))
     return runs
 
@@ -117,21 +116,26 @@ def _read(path: Path, kind: type[Record]) -> Record:
     Raises:
         StorageError: the file is not one that this version of octobert wrote.
     """
-    from octobert.core.files import storage_errors
+    from octobert.core.files import content_of
 
-    with storage_errors(path):
-        content = path.read_bytes()
+    try:
+        content = content_of(path)
+    except OSError as error:
+        fix = "check its permissions"
+        raise StorageError("the file cannot be read", where=str(path), got=error.strerror, fix=fix) from error
     try:
         return kind.model_validate_json(content)
     except ValueError as error:
         raise _unreadable(path, error, _version(content)) from error
 
 
-def _check_recipe(path: Path, report: Report) -> None:
-    """Raise StorageError where the recipe of a report is none of this version."""
+def _check_report(path: Path, report: Report) -> None:
+    """Raise StorageError where the recipe of a report is none of this version, or its parts do not agree on its models."""
     from octobert.config.recipe import Recipe
+    from octobert.core.measurements import check_names
 
     try:
+        check_names(report)
         Recipe.model_validate(report.recipe)
     except ValueError as error:
         raise _unreadable(path, error, report.environment.versions.get("octobert")) from error
@@ -160,7 +164,7 @@ def _version(content: bytes) -> str | None:
     try:
         data: Any = json.loads(content)
         return str(data["environment"]["versions"]["octobert"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -175,11 +179,11 @@ def _check_place(file: Path) -> None:
 
 def _write(file: Path, runs: Sequence[Run]) -> None:
     """Write the page, unless another file is in its place."""
-    from octobert.core.files import atomic_write
+    from octobert.core.files import atomic_write, content_of
     from octobert.pipeline.publishing import is_as_published
     from octobert.report import page as pages
 
-    if file.exists() and not pages.is_page(file.read_bytes()) and not is_as_published(file):
+    if file.exists() and not pages.is_page(content_of(file)) and not is_as_published(file):
         what = "the file is not a page of octobert as it was written, and would be replaced"
         raise StorageError(what, where=str(file), fix="move it away, or choose another file: --out FILE.html")
     with atomic_write(file) as partial:

@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from octobert.api._arguments import names_of, path_of
-from octobert.report.progress import ProgressCallback, ProgressEvent, shown
+from octobert.api._arguments import DataLike, PathLike, TaskLike, names_of, path_of, raw_recipe
+from octobert.report.events import ProgressCallback, ProgressEvent
+from octobert.report.progress import shown
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from octobert.config.keys import RecipeKeys
     from octobert.config.recipe import Recipe
     from octobert.core.results import Finetuned, Report, Verdict
     from octobert.core.selection import Found
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from octobert.pipeline.store import Artifact
 
 _LOG = logging.getLogger("octobert")
-PathLike: TypeAlias = "str | Path"
 RecipeLike: TypeAlias = "str | Path | Mapping[str, Any] | Recipe"
 
 
@@ -44,8 +47,7 @@ def load_recipe(path: RecipeLike, changes: str | Sequence[str] = ()) -> Recipe:
     file, changes = path_of(path, "recipe"), names_of(changes, "changes")
     if not olive.is_config_file(file):
         return loading.load(file, changes)
-    imported = olive.read(file)
-    return loading.parse(loading.changed(imported.recipe, changes, where=str(file)), where=str(file), base=file.parent)
+    return loading.of_file(olive.read(file).recipe, changes, file)
 
 
 def import_olive(config: PathLike | Mapping[str, Any]) -> Imported:
@@ -137,13 +139,13 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[Verdict]:
-    """The steps of `run`, and for each whether its stored result would be reused. Nothing runs.
+    """The steps of `run`, and for each whether its stored result would be reused. Only the rows are read and checked.
 
     Args:
         finetune_only: The steps of `finetune` instead.
 
     Raises:
-        OctobertError: The recipe cannot run here.
+        OctobertError: The recipe cannot run here, the rows cannot be used, or the run would change files that it reads.
     """
     from octobert.pipeline import planner, runner
 
@@ -167,24 +169,24 @@ def setup(recipe: RecipeLike, *, install: bool = False, tell: Callable[[str], No
         RecipeError: The recipe is not valid.
         TargetError: Packages are to be installed, but this environment has no pip of its own, or pip failed.
     """
-    from octobert.pipeline import setup as pipeline_setup
+    from octobert.api import setup as needed
 
     checked = parse_recipe(recipe)
-    found = pipeline_setup.setup_of(checked)
+    found = needed.setup_of(checked)
     if not install or not found.commands:
         return found
-    pipeline_setup.install(found, tell)
-    return pipeline_setup.setup_of(checked)
+    needed.install(found, tell)
+    return needed.setup_of(checked)
 
 
 def quantize(
     model: PathLike,
     *,
-    task: str | Mapping[str, Any],
-    data: PathLike | Mapping[str, Any],
+    task: TaskLike,
+    data: DataLike | Mapping[str, Any],
     out: PathLike,
     progress: ProgressCallback | None = None,
-    **keys: Any,
+    **keys: Unpack[RecipeKeys],
 ) -> Report:
     """Quantize a model and compare it with the float model on your data.
 
@@ -202,13 +204,7 @@ def quantize(
     Raises:
         OctobertError: A key is not valid, or a step failed.
     """
-    raw = {
-        "model": str(path_of(model, "model")),
-        "task": task,
-        "data": dict(data) if isinstance(data, Mapping) else str(path_of(data, "data")),
-        **keys,
-    }
-    return run(raw, out, progress=progress)
+    return run(raw_recipe(model, task, data, keys), out, progress=progress)
 
 
 def example(out: PathLike, report: Report) -> tuple[str, ...] | None:
@@ -276,22 +272,26 @@ def _write_tables(result: Sweep, out: Path) -> None:
             writer.writerows(rows)
 
 
-def stored(out: PathLike) -> dict[str, int]:
+def stored(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
     """The stored results of an output directory: name → size in bytes.
 
+    Args:
+        out: Output directory, or a folder of `cache`.
+        keep_last: Leave out the results that the last finished run used.
+
     Raises:
-        StorageError: The folder is not an output directory.
+        StorageError: The folder is neither.
     """
     from octobert.pipeline import cleaning
 
-    return cleaning.stored(path_of(out, "out"))
+    return cleaning.stored(path_of(out, "out"), keep_last=keep_last)
 
 
 def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
     """Remove the stored results of an output directory. Packages and reports stay.
 
     Args:
-        out: Output directory.
+        out: Output directory of earlier runs, or a folder of `cache`.
         keep_last: Keep the results that the last finished run used.
 
     Returns:

@@ -3,63 +3,55 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from octobert.cli import _show
+from octobert.api._arguments import Positive
+from octobert.cli import _options, _show
+from octobert.cli._options import yaml_of
 
 if TYPE_CHECKING:
+    import inspect
+
     from octobert.config.recipe import Recipe
 
 MODEL_HELP = "Hub id, folder, package:NAME/PATH, an .onnx file next to its tokenizer, or a .zip file or URL of one of these."
 TASK_HELP = "The task: a name, or YAML with its options: '{squad: {max_length: 384}}'."
 DATA_HELP = "File, folder, Hub id (glue/mrpc), or SPLIT=FILE. Give it several times for several splits."
-# Of a data set on the Hub; they stand beside every `--data`.
-ConfigOption = Annotated[str | None, typer.Option("--config", help="Configuration of a Hub data set, such as mrpc of GLUE.")]
-RevisionOption = Annotated[str | None, typer.Option("--data-revision", help="Branch, tag or commit of a Hub data set.")]
 # Keys with options of another name.
-_SPELLINGS = {"quantize": "--method", "targets": "--target", "strict": "--repair"}
+_SPELLINGS = {"quantize": "--method", "targets": "--target", "strict": "--repair", "float_model": "--no-float"}
+# Options that switch something off, which the text of their key describes.
 _HELP = {
     "strict": "Repair a plan that breaks rules of its target.",
+    "float_model": "Leave the float graph, several times larger than the model in 8 bits, out of the packages. Then evaluate, "
+    "benchmark, compare and inspect have nothing to hold the model against.",
     "measure": "Only write the models. Do not evaluate or time them.",
+    "profile": "Do not run the measured models under their runtime's profiler: the report does not show what ran in 8 bits.",
+    "token_states": "For embeddings: write no states of tokens beside the vector. A model that reads the first token only "
+    "computes only that in its last layer.",
 }
 _YAML = "A name, or YAML with its options"
 # Keys that commands have arguments or options of their own for.
 _EXPLICIT = ("model", "task", "data")
 
 
-def recipe_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option for each plain key of the recipe; the command gets the given ones as `keys`.
+def recipe_options(*without: str) -> Callable[[_options.Command], _options.Command]:
+    """Add the options of `recipe_of`, which the command gets as `rows`, and one for each plain key of the recipe, as `keys`.
 
     Args:
-        without: Keys that mean nothing to the command.
+        without: Arguments and keys that mean nothing to the command.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        from octobert.config.recipe import RENAMED
-
-        parameters = {key: p for key, p in _parameters().items() if key not in without}
-        parameters |= {old: _hidden(old) for old, new in RENAMED.items() if new in parameters}
-        parameters["changes"] = _parameter(
-            "changes", list[str], "--set", "Set any key of the recipe, as KEY=VALUE with a value in YAML."
-        )
-
-        @functools.wraps(command)
-        def wrapped(**options: Any) -> None:
-            values = {key: options.pop(key) for key in parameters}
-            changes = values.pop("changes") or []
-            # Options that are not given: None, [] of several values, False of a flag; 0 is a value.
-            keys = {key: _value(key, value) for key, value in values.items() if value or (value == 0 and value is not False)}
-            with _options_in_errors():
-                command(**options, keys=keys, changes=changes)
-
-        return _show.with_parameters(wrapped, command, list(parameters.values()), without=("keys", "changes"))
+    def decorate(command: _options.Command) -> _options.Command:
+        texts = {"task": TASK_HELP, "model": MODEL_HELP}
+        rows = _options.of(recipe_of, without=("keys", *without), texts=texts, panels={"task": "Options"})
+        keys = {key: p for key, p in _parameters().items() if key not in without}
+        return _options.filled(rows=rows, keys=_options.Options(keys, _value))(_options_in_errors()(command))
 
     return decorate
 
@@ -143,27 +135,23 @@ def _types(annotation: Any) -> list[Any]:
     return own + [t for argument in inner for t in _types(argument)] if inner else [annotation]
 
 
-def _parameter(name: str, kind: Any, option: str, text: str, *, hidden: bool = False) -> inspect.Parameter:
-    info = typer.Option(option, help=text.replace("[", r"\["), rich_help_panel=_show.RECIPE_PANEL, hidden=hidden)
-    annotation = Annotated[kind, info] if kind is bool else Annotated[kind | None, info]
-    default = False if kind is bool else None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _hidden(old: str) -> inspect.Parameter:
-    """The option of a key's old name, which still works, with a note."""
-    return _parameter(old, list[str], f"--{old}", "", hidden=True)
+def _parameter(name: str, kind: Any, option: str, text: str) -> inspect.Parameter:
+    info = typer.Option(option, help=text.replace("[", r"\["), rich_help_panel=_options.RECIPE_PANEL)
+    flag = kind is bool
+    return _options.parameter(name, Annotated[kind if flag else kind | None, info], default=False if flag else None)
 
 
 def _value(key: str, value: Any) -> Any:
-    """The value of an option as the recipe has it."""
-    from octobert.config.recipe import RENAMED, Recipe, plugin_families
+    """The value of an option as the recipe has it; None for an empty text."""
+    from octobert.config.recipe import Recipe, plugin_families
 
-    field = Recipe.model_fields[RENAMED.get(key, key)]
+    field = Recipe.model_fields[key]
     if isinstance(value, bool):
         return not field.default
-    if key != "metric" and (RENAMED.get(key, key) not in plugin_families() or key == "targets"):
-        return _show.split_names(value) if isinstance(value, list) else value
+    if value == "":
+        return None
+    if key != "metric" and (key not in plugin_families() or key == "targets"):
+        return _options.split_names(value) if isinstance(value, list) else value
     name = _SPELLINGS.get(key, f"--{key}")
     return [yaml_of(text, name) for text in value if text != "none"] if isinstance(value, list) else yaml_of(value, name)
 
@@ -173,28 +161,57 @@ def recipe_of(
     task: str,
     data: list[str],
     keys: dict[str, Any],
-    changes: list[str],
+    changes: list[str] | None = None,
     *,
-    samples: int | None = None,
-    columns: list[str] | None = None,
+    samples: Positive | None = None,
+    columns: Sequence[str] = (),
     config: str | None = None,
     data_revision: str | None = None,
+    text_column: list[str] | None = None,
+    label_column: str | None = None,
     max_length: int | None = None,
     allow_leakage: bool = False,
 ) -> Recipe:
     """The recipe that a command line describes.
+
+    Args:
+        model: A model.
+        task: Name of the task, or YAML with its options.
+        data: File, folder, Hub id (glue/mrpc), or SPLIT=FILE. Give it several times for several splits.
+        keys: Other keys of the recipe.
+        changes: Set any key of the recipe, as KEY=VALUE with a value in YAML.
+        samples: Number of calibration rows. Default: 256.
+        columns: Column names, for files without a header.
+        config: Configuration of a Hub data set, such as mrpc of GLUE.
+        data_revision: Branch, tag or commit of a Hub data set.
+        text_column: Columns with the texts: one, or two of a pair.
+        label_column: Column with the labels or scores.
+        max_length: Maximum sequence length of the task, in tokens.
+        allow_leakage: Accept calibration rows that are also evaluated.
 
     Raises:
         RecipeError: it is not valid.
     """
     import octobert
 
-    rows: dict[str, Any] = {**_data_of(data), "columns": _show.split_names(columns), "allow_leakage": allow_leakage}
+    rows: dict[str, Any] = {**_data_of(data), "columns": columns, "allow_leakage": allow_leakage}
     rows |= {key: value for key, value in (("config", config), ("revision", data_revision)) if value is not None}
     if samples is not None:
         rows["calibrate"] = {"from": "train", "samples": samples}
-    chosen = _with_option(yaml_of(task, "--task"), "max_length", max_length)
-    return octobert.parse_recipe({"model": model, "task": chosen, "data": rows, **keys}, where="command line", changes=changes)
+    choice = yaml_of(task, "--task")
+    for name, value in {**_column_options(choice, text_column, label_column), "max_length": max_length}.items():
+        choice = _with_option(choice, name, value)
+    raw = {"model": model, "task": choice, "data": rows, **keys}
+    return octobert.parse_recipe(raw, where="command line", changes=changes or ())
+
+
+def _column_options(task: Any, texts: list[str] | None, label: str | None) -> dict[str, Any]:
+    """The options of a task, in either spelling, for the columns that are named."""
+    from octobert.api._arguments import column_options
+
+    names = [task] if isinstance(task, str) else list(task) if isinstance(task, dict) else []
+    # What is no task is refused with the recipe.
+    return column_options(str(names[0]), texts or (), label) if len(names) == 1 and (texts or label) else {}
 
 
 def tell(recipe: Recipe, save: Path | None) -> None:
@@ -207,21 +224,6 @@ def tell(recipe: Recipe, save: Path | None) -> None:
         with storage_errors(save):
             save.parent.mkdir(parents=True, exist_ok=True)
             save.write_text(loading.as_file(paths.with_absolute_paths(recipe)), encoding="utf-8")
-
-
-def yaml_of(text: str, option: str) -> Any:
-    """A name, or YAML flow with options.
-
-    Raises:
-        RecipeError: the text is neither, or empty.
-    """
-    from octobert.config import yaml_text
-    from octobert.core.errors import RecipeError
-
-    value = yaml_text.parse(text, where=option, what="the value is not a name or YAML")
-    if value is None:
-        raise RecipeError("the value is empty", where=option, fix="give a value, or leave the option out")
-    return value
 
 
 def _with_option(choice: Any, name: str, value: Any) -> Any:

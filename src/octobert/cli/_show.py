@@ -1,40 +1,30 @@
-"""What commands share: JSON on stdout, messages for people on stderr, progress, and the options that every command has."""
+"""What commands share: JSON on stdout, messages for people on stderr, progress."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import logging
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from octobert.core.plain import printable, printable_json
 
 if TYPE_CHECKING:
-    from octobert.report.progress import ProgressCallback
+    from octobert.report.events import ProgressCallback
 
 # Groups of commands in `octobert --help`, in order.
 MAKE, USE, LOOK = "Make models", "Use models", "Look up and clean up"
 PANELS = (MAKE, USE, LOOK)
-# Groups of options.
-RECIPE_PANEL, GENERAL_PANEL = "Recipe keys", "General"
-
 # Columns that a text beside its name always gets.
 _LEAST = 20
-
-CACHE_HELP = "Folder where the runtime stores compiled models, to open them faster the next time."
-RUNTIME_LOG_HELP = "Print the runtime's log on stderr."
-FALLBACK_HELP = "Run operators on the CPU that the target's device does not support, instead of failing."
-DEVICE_HELP = "For OpenVINO targets: CPU, GPU, NPU, AUTO, MULTI:… or HETERO:…. Default: the target's."
-JSON_OPTION = typer.Option(False, "--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL)
 
 
 @dataclass
@@ -44,38 +34,6 @@ class _Verbosity:
 
 
 verbosity = _Verbosity()
-
-
-def with_general_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with `--verbose` and `--quiet`."""
-
-    def parameter(name: str, text: str) -> inspect.Parameter:
-        option = typer.Option(f"--{name}", f"-{name[0]}", help=text, rich_help_panel=GENERAL_PANEL)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Parameter(name, kind, default=False, annotation=Annotated[bool, option])
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, verbose: bool = False, quiet: bool = False, **options: Any) -> None:
-        set_verbosity(verbose=verbose, quiet=quiet)
-        command(*arguments, **options)
-
-    added = [
-        parameter("verbose", "Print debug messages, and full tracebacks of errors."),
-        parameter("quiet", "Print no progress and no notes."),
-    ]
-    return with_parameters(wrapped, command, added)
-
-
-def with_parameters(
-    wrapped: Callable[..., None], command: Callable[..., None], added: Sequence[inspect.Parameter], without: Iterable[str] = ()
-) -> Callable[..., None]:
-    """Give a wrapper the signature of its command, with parameters added and left out; typer makes options of it."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name not in without]
-    signature = inspect.Signature([*named, *added])
-    wrapped.__signature__ = signature  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    return wrapped
 
 
 def set_verbosity(*, verbose: bool, quiet: bool) -> None:
@@ -118,8 +76,12 @@ class _LogLines(logging.StreamHandler[Any]):
 
 
 def document(data: Any) -> None:
-    """Print one JSON document."""
-    typer.echo(printable_json(json.dumps(data, indent=1, ensure_ascii=False)))
+    """Print one JSON document of plain data, paths and records."""
+
+    def plain(value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value.model_dump(mode="json")
+
+    typer.echo(printable_json(json.dumps(data, indent=1, ensure_ascii=False, default=plain)))
 
 
 def note(text: str) -> None:
@@ -128,14 +90,18 @@ def note(text: str) -> None:
         line(text, err=True)
 
 
-def confirmed(question: str) -> bool:
-    """Whether the user says yes; no where nobody can be asked."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(question, err=True)
+def asks() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def split_names(values: Iterable[str] | None) -> list[str]:
-    """Names from options that are given several times or with commas."""
-    return [name.strip() for value in values or () for name in value.split(",") if name.strip()]
+def confirmed(question: str, *, unasked: bool = False) -> bool:
+    """Whether the user says yes.
+
+    Args:
+        unasked: the answer where nobody can be asked.
+    """
+    return typer.confirm(question, err=True) if asks() else unasked
 
 
 def render(*parts: Any) -> None:
@@ -150,7 +116,8 @@ def render(*parts: Any) -> None:
 @contextmanager
 def progress() -> Iterator[ProgressCallback]:
     """A callback that shows progress on stderr."""
-    from octobert.report.progress import ProgressBar, ignore
+    from octobert.report.events import ignore
+    from octobert.report.progress import ProgressBar
 
     if verbosity.quiet:
         yield ignore

@@ -8,40 +8,31 @@ from typing import Annotated, Any
 
 import typer
 
-from octobert.cli import _recipe, _show
+from octobert.cli import _options, _recipe, _show
 
 PANEL = _show.MAKE
 EXAMPLES = ("octobert calibrate ./my-model --task text-classification --data ./my-data --out out --sweep",)
 
 
-@_recipe.recipe_options("corrections", "sensitivity", "strict", "measure", "quick", "baselines")
+@_recipe.recipe_options("corrections", "sensitivity", "strict", "measure", "quick", "baselines", "allow_leakage")
 def command(
-    model: Annotated[str, typer.Argument(help=_recipe.MODEL_HELP)],
-    task: Annotated[str, typer.Option(help=_recipe.TASK_HELP)],
-    data: Annotated[list[str], typer.Option(help=_recipe.DATA_HELP)],
-    out: Annotated[Path, typer.Option(help="Output directory. Results stored in it are reused.")],
+    rows: dict[str, Any],
     keys: dict[str, Any],
-    changes: list[str],
+    out: Annotated[Path, typer.Option(help="Output directory. Results stored in it are reused.")],
     sweep: Annotated[bool, typer.Option("--sweep", help="Compare all calibrators on one pass over the data.")] = False,
-    samples: Annotated[int, typer.Option(min=1, help="Number of calibration rows.")] = 256,
-    columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
-    config: _recipe.ConfigOption = None,
-    data_revision: _recipe.RevisionOption = None,
-    max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Print each value by itself. Default: the median over the layers.")
     ] = False,
-    as_json: bool = _show.JSON_OPTION,
+    as_json: _options.Json = False,
 ) -> None:
     """Calibrate a model on your data, and measure the error of the calibrator per tensor and end to end."""
     import octobert
 
-    rows: dict[str, Any] = {"samples": samples, "columns": columns, "config": config, "data_revision": data_revision}
-    recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
+    recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
     with _show.progress_of_run() as progress:
         result = octobert.calibrate(recipe, out, sweep=sweep, progress=progress)
     if as_json:
-        _show.document(result.model_dump(mode="json"))
+        _show.document(result)
         return
     from octobert.report import plans
 

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
-from octobert.cli import _show
+from octobert.api import graphs
+from octobert.cli import _options, _show
+from octobert.core.errors import PlanError
 
 PANEL = _show.LOOK
 EXAMPLES = ("octobert check model.onnx --target openvino-cpu",)
 
 
-def command(
-    model: Annotated[Path, typer.Argument(help="An ONNX file from any tool, or a package.")],
-    target: Annotated[
-        list[str] | None,
-        typer.Option(help="Target. Give it several times for several. Default: the package's own; ort-cpu for a file."),
-    ] = None,
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+@_options.filled(options=_options.of(graphs.check))
+def command(options: dict[str, Any], as_json: _options.Json = False) -> None:
     """Check an ONNX file against targets: what each refuses or runs in float, and how to fix it. Exit code 5: refused."""
-    import octobert
-    from octobert.core.errors import PlanError
-
-    results = octobert.check(model, _show.split_names(target))
+    results = graphs.check(**options)
     if as_json:
         _show.document([{**lint.model_dump(mode="json"), "passes": lint.passes} for lint in results])
     else:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Any
 
 import typer
 
-from octobert.cli import _show
+from octobert.api import runs
+from octobert.cli import _options, _show
 
 PANEL = _show.LOOK
 EXAMPLES = ("octobert clean out --dry-run",)
 
 
+@_options.filled(options=_options.of(runs.clean, texts={"out": "Output directory of earlier runs, or a folder of --cache."}))
 def command(
-    out: Annotated[Path, typer.Argument(help="Output directory of earlier runs, or a folder of --cache.")],
-    keep_last: Annotated[bool, typer.Option("--keep-last", help="Keep the results that the last finished run used.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what is stored.")] = False,
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+    options: dict[str, Any],
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only list what is stored."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask. Without a terminal nobody is asked."),
+) -> Iterator[Any]:
     """Remove the stored results of an output directory, and list them. Packages, checkpoints and reports stay."""
-    import octobert
+    sizes = runs.stored(**options)
+    if not dry_run:
+        question = "\n".join([*_lines(sizes, "stored"), "Remove these results?"])
+        if sizes and not yes and not _show.confirmed(question, unasked=True):
+            raise typer.Exit(1)
+        sizes = runs.clean(**options)
+    yield sizes
+    for line in _lines(sizes, "stored" if dry_run else "removed"):
+        _show.line(line)
 
-    sizes = octobert.stored(out) if dry_run else octobert.clean(out, keep_last=keep_last)
-    if as_json:
-        _show.document(sizes)
-        return
-    for name, size in sizes.items():
-        _show.line(f"{size / 1e6:>10.1f} MB  {name}")
-    _show.line(f"{sum(sizes.values()) / 1e6:>10.1f} MB  {'stored' if dry_run else 'removed'}")
+
+def _lines(sizes: dict[str, int], total: str) -> list[str]:
+    return [f"{size / 1e6:>10.1f} MB  {name}" for name, size in [*sizes.items(), (total, sum(sizes.values()))]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _options, _show
 
 PANEL = _show.USE
 EXAMPLES = ("octobert compare out --open", "octobert compare out/ort-cpu --port 8123")
@@ -21,17 +22,18 @@ def command(
     ] = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)] = 0,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    as_json: bool = _show.JSON_OPTION,
+    as_json: _options.Json = False,
 ) -> None:
     """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it."""
-    from octobert.web.server import Server
+    from octobert.web.server import Server, leading_to
 
-    server = Server(folder, port=port, targets=tuple(_show.split_names(target)))
+    server = Server(folder, port=port, targets=tuple(_options.split_names(target or ())))
     if as_json:
         _show.document({"address": server.address})
     else:
         _show.line(server.address)
     _show.note("The page is for this machine only, and for whoever has its address. Ctrl-C ends it.")
-    if open_page and not webbrowser.open(server.address):
-        _show.note("No browser could be opened: open the address above.")
-    server.run()
+    with contextlib.ExitStack() as while_it_runs:
+        if open_page and not webbrowser.open(while_it_runs.enter_context(leading_to(server.address))):
+            _show.note("No browser could be opened: open the address above.")
+        server.run()

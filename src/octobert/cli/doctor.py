@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from octobert.cli import _show
 
 PANEL = _show.LOOK
 EXAMPLES = ("octobert doctor",)
 
 
-def command(as_json: bool = _show.JSON_OPTION) -> None:
+def command() -> Iterator[Any]:
     """Check this machine: CPU features, installed packages, targets."""
     import octobert
 
     here, findings = octobert.doctor()
     probes = {name: probe for name, (_, probe) in octobert.list_targets().items()}
-    if as_json:
-        targets = {name: probe.model_dump(mode="json") for name, probe in probes.items()}
-        _show.document({"environment": here.model_dump(mode="json"), "targets": targets, "findings": findings})
-        return
+    yield {"environment": here, "targets": probes, "findings": findings}
     machine = f"{here.cpu}, {here.cores} cores, {here.memory_bytes / 2**30:.1f} GiB, {here.system}, Python {here.python}"
     _show.item("Machine", machine, column=10)
     _show.item("Features", f"for 8-bit arithmetic: {', '.join(here.features) or 'none'}", column=10)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Any
 
-import typer
-
-from octobert.api.clients import CLIENTS
-from octobert.cli import _show
+from octobert.api import clients
+from octobert.cli import _options, _show
 
 PANEL = _show.USE
 EXAMPLES = ("octobert export out/ort-cpu --for sentence-transformers",)
+_PROGRAMS = f"The program: {', '.join(clients.CLIENTS)}."
 
 
-def command(
-    package: Annotated[Path, typer.Argument(help="A package, OUT/<target>.")],
-    client: Annotated[str, typer.Option("--for", help=f"The program: {', '.join(CLIENTS)}.")],
-    out: Annotated[Path | None, typer.Option(help="The folder to write. Default: OUT/<target>-<client>.")] = None,
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+@_options.filled(options=_options.of(clients.export, texts={"client": _PROGRAMS}))
+def command(options: dict[str, Any]) -> Iterator[Any]:
     """Write a folder that another program opens, and print the lines that load it there."""
-    import octobert
-
-    exported = octobert.export(package, client, out)
-    if as_json:
-        _show.document(exported.model_dump(mode="json"))
-        return
+    exported = clients.export(**options)
+    yield exported
     for text in (f"Written  {exported.folder}", f"Install  {exported.install}", "", *exported.snippet.splitlines()):
         _show.line(text)

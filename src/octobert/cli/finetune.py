@@ -8,21 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from octobert.cli import _recipe, _show
+from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import print_steps, run_recipe
 
 PANEL = _show.MAKE
 EXAMPLES = ("octobert finetune ./my-encoder --task text-classification --data ./my-data --epochs 2 --out out",)
 
 
-@_recipe.recipe_options("transforms", "quantize", "corrections")
+@_recipe.recipe_options("transforms", "quantize", "corrections", "samples")
 def command(
-    model: Annotated[str, typer.Argument(help=_recipe.MODEL_HELP)],
-    task: Annotated[str, typer.Option(help=_recipe.TASK_HELP)],
-    data: Annotated[list[str], typer.Option(help=_recipe.DATA_HELP)],
-    out: Annotated[Path, typer.Option(help="Output directory. The trained model is in OUT/checkpoint.")],
+    rows: dict[str, Any],
     keys: dict[str, Any],
-    changes: list[str],
+    out: Annotated[Path, typer.Option(help="Output directory. The trained model is in OUT/checkpoint.")],
     qat: Annotated[
         bool, typer.Option("--qat", help="Quantization-aware training only. MODEL must already be trained for the task.")
     ] = False,
@@ -47,15 +44,13 @@ def command(
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="Training processes on this machine.")] = 1,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard event files.")] = None,
-    columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
-    config: _recipe.ConfigOption = None,
-    data_revision: _recipe.RevisionOption = None,
-    max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
     allow_leakage: Annotated[
         bool, typer.Option("--allow-leakage", help="Accept training rows that are also evaluated.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
-    as_json: bool = _show.JSON_OPTION,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the rows, and print which steps would run and which would be reused.")
+    ] = False,
+    as_json: _options.Json = False,
 ) -> None:
     """Fine-tune a model for a task: in float by default; with --qat or --both up to quantized models and their report."""
     import octobert
@@ -67,24 +62,26 @@ def command(
     if qat and layers is not None:
         fix = "use --both, or no --qat"
         raise RecipeError("--layers belongs to the training in float", where="command line", fix=fix)
-    common: dict[str, Any] = {"batch": batch}
+    settings: dict[str, Any] = {"batch": batch}
     if teacher is not None:
-        common["distill"] = {} if teacher == "self" else {"teacher": teacher}
+        settings["distill"] = {} if teacher == "self" else {"teacher": teacher}
     rates = {"epochs": epochs, "learning_rate": learning_rate}
-    first = {**common, **{key: value for key, value in rates.items() if value is not None}}
+    first = {**settings, **{key: value for key, value in rates.items() if value is not None}}
     keys["training"] = {"processes": processes, "tensorboard": str(tensorboard) if tensorboard else None}
     if qat:
         keys["qat"] = first
     else:
-        dropped = {} if layers is None else {"layers": _recipe.yaml_of(layers, "--layers")}
-        own_teacher = teacher == "self" and not dropped
-        keys["finetune"] = {key: value for key, value in first.items() if key != "distill" or not own_teacher} | dropped
-        keys |= {"qat": common} if both else {}
+        if layers is not None:
+            first["layers"] = _options.yaml_of(layers, "--layers")
+        elif teacher == "self":
+            # A whole model does not learn from itself.
+            del first["distill"]
+        keys["finetune"] = first
+    if both:
+        keys["qat"] = settings
     if qat or both:
-        keys["quantize"] = {"static": {"placement": _recipe.yaml_of(placement, "--placement")}}
-    rows: dict[str, Any] = {"samples": 256, "columns": columns, "allow_leakage": allow_leakage}
-    rows |= {"config": config, "data_revision": data_revision}
-    recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
+        keys["quantize"] = {"static": {"placement": _options.yaml_of(placement, "--placement")}}
+    recipe = _recipe.recipe_of(**rows, keys=keys, samples=256, allow_leakage=allow_leakage)
     _show.note(loading.as_file(recipe))
     if qat or both:
         run_recipe(recipe, out, dry_run=dry_run, as_json=as_json)
@@ -95,12 +92,17 @@ def command(
     with _show.progress_of_run() as progress:
         result = octobert.finetune(recipe, out, progress=progress)
     if as_json:
-        _show.document(result.model_dump(mode="json"))
+        _show.document(result)
         return
     from octobert.report import terminal
 
     _show.render(terminal.finetuned(result))
     checkpoint = out / "checkpoint"
-    sources = [part for each in data for part in ("--data", each)]
-    further = ["--task", task, *sources, "--out", str(out.with_name(f"{out.name}-int8"))]
+    same = ("task", "data", "text_column", "label_column", "columns", "config", "data_revision")
+    further = []
+    for name in same:
+        values = rows.get(name, [])
+        for value in values if isinstance(values, list) else [values]:
+            further += [_options.option_of(name), value]
+    further += ["--out", str(out.with_name(f"{out.name}-int8"))]
     _show.line(f"\nModel    {checkpoint}\n  next   {shlex.join(['octobert', 'quantize', str(checkpoint), *further])}")

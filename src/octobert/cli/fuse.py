@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Any
 
-import typer
-
-from octobert.cli import _show
+from octobert.api import graphs
+from octobert.cli import _options, _show
 
 PANEL = _show.USE
 EXAMPLES = ("octobert fuse out/ort-cpu/onnx/model.onnx --out fused.onnx",)
 
 
-def command(
-    model: Annotated[
-        Path, typer.Argument(help="An ONNX file of an encoder, float or with Q/DQ pairs: of a package or of any tool.")
-    ],
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+@_options.filled(options=_options.of(graphs.fuse))
+def command(options: dict[str, Any]) -> Iterator[Any]:
     """Write ONNX Runtime's fused operators into a graph, count them, and verify that the outputs stay the same."""
-    import octobert
-
-    fused = octobert.fuse(model, out)
-    if as_json:
-        _show.document({"counts": fused.counts, "largest_difference": fused.parity.largest_difference})
-        return
+    fused = graphs.fuse(**options)
+    yield {"counts": fused.counts, "largest_difference": fused.parity.largest_difference}
     for name, count in fused.counts.items():
         _show.line(f"{count:>4} {name}")
     _show.line(f"     largest difference of an output: {fused.parity.largest_difference:.1e}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +17,7 @@ EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert imp
 def command(
     config: Annotated[Path, typer.Argument(help="Config of Olive, JSON or YAML.")],
     out: Annotated[Path | None, typer.Option(help="Write the recipe to this file. Default: print it.")] = None,
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+) -> Iterator[Any]:
     """Make a recipe from a config of Olive, and say what became of each of its fields."""
     import octobert
     from octobert.core.files import atomic_write, storage_errors
@@ -28,9 +28,7 @@ def command(
             out.parent.mkdir(parents=True, exist_ok=True)
         with storage_errors(out.parent), atomic_write(out) as file:
             file.write_text(imported.text(out.parent), encoding="utf-8")
-    if as_json:
-        _show.document({"recipe": imported.recipe, "fields": imported.to_rows()})
-        return
+    yield {"recipe": imported.recipe, "fields": imported.to_rows()}
     if out is None:
         _show.line(imported.text(Path()).rstrip())
         return

@@ -27,19 +27,19 @@ from typer.core import TyperGroup
 
 import octobert
 from octobert import cli
-from octobert.cli import _show
+from octobert.cli import _options, _show
 from octobert.core.errors import (
     DownloadWarning,
     IgnoredFileWarning,
     OctobertError,
-    OldNameWarning,
     OtherMachineWarning,
     PublishedFileWarning,
     StorageError,
+    did_you_mean,
 )
 from octobert.core.files import file_error
 
-_WARNINGS = (DownloadWarning, OldNameWarning, IgnoredFileWarning, OtherMachineWarning, PublishedFileWarning)
+_WARNINGS = (DownloadWarning, IgnoredFileWarning, OtherMachineWarning, PublishedFileWarning)
 _EPILOG = "\n\n".join(
     (
         "Exit codes: 0 done; 1 any other error; 2 recipe or command line; 3 data; 4 model; 5 plan; 6 target or runtime; "
@@ -83,6 +83,12 @@ class Commands(TyperGroup):
 
         return sorted([*_own(), *_installed()], key=place)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called. The error for an unknown one names the nearest."""
+        if not args[0].startswith("-") and _module(args[0]) is None:
+            ctx.fail(f'There is no command "{args[0]}"; {did_you_mean(args[0], self.list_commands(ctx))}')
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command by its name, or None."""
         module = _module(cmd_name)
@@ -95,7 +101,7 @@ class Commands(TyperGroup):
             context_settings=_HELP,
             rich_help_panel=getattr(module, "PANEL", None),
             epilog="\n\n".join(("Examples:", *examples)) if examples else None,
-        )(_show.with_general_options(module.command))
+        )(_options.complete(module.command))
         return typer.main.get_command(single)
 
 

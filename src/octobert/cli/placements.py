@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -14,15 +15,12 @@ EXAMPLES = ("octobert placements matmul",)
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Name of one placement, with details. Default: all.")] = None,
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+) -> Iterator[Any]:
     """List the placements, and which kinds of values each quantizes. A recipe can also list kinds itself."""
     import octobert
 
     placements = octobert.list_placements(name)
-    if as_json:
-        _show.document([{"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()])
-        return
+    yield [{"name": key, **placement.model_dump(mode="json")} for key, placement in placements.items()]
     for key, placement in placements.items():
         _show.item(key, placement.description, column=18)
         if name:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octobert.cli import _models, _recipe, _show
+from octobert.api import models
+from octobert.cli import _options, _show
 
 if TYPE_CHECKING:
     from octobert.core.results import TaskFacts
@@ -27,8 +28,16 @@ EXAMPLES = (
 )
 
 
+_OPENING = ("package", "goal", "cache", "runtime_log", "allow_fallback", "device", "task", "target", "tokenizer")
+
+
+@_options.filled(
+    options=_options.of(models.load, only=_OPENING, metavar="directory"),
+    places=_options.of(models.predict_rows, only=("split", "columns", "config", "revision")),
+)
 def command(
-    directory: Annotated[Path, typer.Argument(help=_models.MODEL_HELP)],
+    options: dict[str, Any],
+    places: dict[str, Any],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of stdin.")] = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Inputs are pairs of texts. Lines of stdin hold two texts with a tab between them.")
@@ -44,59 +53,31 @@ def command(
     row: Annotated[
         list[int] | None, typer.Option(help="Number of a row of --data, from 1, without the header. Give it several times.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of a folder or Hub data set. auto: validation, otherwise test.")] = "auto",
-    columns: Annotated[list[str] | None, typer.Option(help="Column names, for a file without a header.")] = None,
-    config: _recipe.ConfigOption = None,
-    data_revision: _recipe.RevisionOption = None,
     top: Annotated[int | None, typer.Option(help="Fillers for each mask of a text. Default: 5.")] = None,
-    goal: Annotated[
-        str, typer.Option(help="latency: one inference uses all cores. throughput: each core runs its own inference.")
-    ] = "latency",
-    cache: Annotated[Path | None, typer.Option(help=_show.CACHE_HELP)] = None,
-    runtime_log: Annotated[bool, typer.Option("--runtime-log", help=_show.RUNTIME_LOG_HELP)] = False,
-    allow_fallback: Annotated[bool, typer.Option("--allow-fallback", help=_show.FALLBACK_HELP)] = False,
-    device: Annotated[str | None, typer.Option(help=_show.DEVICE_HELP)] = None,
-    task: _models.Task = None,
-    target: _models.Target = None,
-    tokenizer: _models.Tokenizer = None,
-    as_json: bool = _show.JSON_OPTION,
+    as_json: _options.Json = False,
 ) -> None:
     """Predict with a package or a model file. It needs neither torch nor transformers."""
-    import octobert
-    from octobert.core.settings import goal_named
-
-    asks = question is not None or context is not None or context_file is not None
-    options: dict[str, Any] = {"cache": cache, "runtime_log": runtime_log, "allow_fallback": allow_fallback}
     # A process that answers a few texts would wait longer for the measurement than for them.
-    options |= {"device": device, "measure": goal == "throughput"}
-    options |= _models.given(task, target, tokenizer)
+    options["measure"] = options.get("goal") == "throughput"
+    asks = question is not None or context is not None or context_file is not None
     if data is not None or row:
         _check_rows(data, row, asks=asks or bool(texts) or pair or prompt is not None or top is not None)
-        with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
-            found = octobert.predict_rows(
-                model,
-                str(data),
-                row or (),
-                split=split,
-                columns=_show.split_names(columns),
-                config=config,
-                revision=data_revision,
-            )
-        _show_rows(found, as_json=as_json)
+        with models.load(**options) as model:
+            _show_rows(models.predict_rows(model, str(data), row or (), **places), as_json=as_json)
         return
     inputs = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
     waiting: deque[Any] = deque()
     answers, cut = [], False
-    with octobert.load(directory, goal=goal_named(goal, where="--goal"), **options) as model:
+    with models.load(**options) as model:
         if asks:
             _check_asked(model.opened.facts())
-        if device:
+        if options.get("device"):
             _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
-        given = _with("prompt", prompt, _remembered(inputs, waiting))
+        prompted = _with("prompt", prompt, _remembered(inputs, waiting))
         if top is not None:
             _check_fills(model.opened.facts())
-            given = _with("top", top, given)
-        for answer in model.stream(given):
+            prompted = _with("top", top, prompted)
+        for answer in model.stream(prompted):
             cut = cut or "truncated" in answer
             if as_json:
                 answers.append({"input": waiting.popleft(), **answer})
@@ -118,17 +99,20 @@ def _check_rows(data: str | None, rows: list[int] | None, *, asks: bool) -> None
         raise DataError("a row of a data set is named by both of its options", where="--row", got=got, fix=fix)
 
 
-def _show_rows(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     """Print the answers to rows, with what the data set expects."""
     if as_json:
-        _show.document(found)
+        _show.document(rows)
         return
-    for line in found:
-        answers, inputs = line.get("answers", [line]), line["input"]
-        for number, answer in enumerate(answers):
-            given = inputs[number] if "answers" in line else inputs[0] if len(inputs) == 1 else tuple(inputs)
-            gold = "" if line["gold"] is None else f"\tgold: {line['gold']}"
-            _show.line(f"row {line['row']}{gold}\t{_line(given, answer)}")
+    for row in rows:
+        inputs = row["input"]
+        if "answers" in row:
+            pairs = zip(inputs, row["answers"], strict=False)
+        else:
+            pairs = zip([inputs[0] if len(inputs) == 1 else tuple(inputs)], [row], strict=True)
+        gold = "" if row["gold"] is None else f"\tgold: {row['gold']}"
+        for item, answer in pairs:
+            _show.line(f"row {row['row']}{gold}\t{_line(item, answer)}")
 
 
 def _remembered(inputs: Iterator[Any], waiting: deque[Any]) -> Iterator[Any]:
@@ -197,13 +181,12 @@ def _questions(
     questions: list[str] | None, context: str | None, file: Path | None, texts: list[str] | None
 ) -> list[tuple[str, ...]]:
     """Each question with the context."""
-    from octobert.api.models import read_text
     from octobert.core.errors import DataError
 
     if not questions or (context is None) == (file is None) or texts:
         got = "texts as arguments" if texts else "no question" if not questions else "two contexts" if context else "no context"
         raise DataError("a question needs one context", got=got, fix="give --question and either --context or --context-file")
-    whole = context if file is None else read_text(file)
+    whole = context if file is None else models.read_text(file)
     return [(question, str(whole)) for question in questions]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from octobert.cli import _recipe, _show
+from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import run_recipe
 
 PANEL = _show.MAKE
@@ -19,32 +19,24 @@ EXAMPLES = (
 
 @_recipe.recipe_options()
 def command(
-    model: Annotated[str, typer.Argument(help=_recipe.MODEL_HELP)],
-    task: Annotated[str, typer.Option(help=_recipe.TASK_HELP)],
-    data: Annotated[list[str], typer.Option(help=_recipe.DATA_HELP)],
-    out: Annotated[Path, typer.Option(help="Output directory.")],
+    rows: dict[str, Any],
     keys: dict[str, Any],
-    changes: list[str],
+    out: Annotated[Path, typer.Option(help="Output directory.")],
     max_drop: Annotated[
-        float | None, typer.Option(help="Search for the fastest plan whose metric drops by at most this much.")
+        float | None,
+        typer.Option(min=0, help="Search for the fastest plan whose metric drops by at most this much: 0.01 is one point."),
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time limit of that search.")] = 10,
     prune: Annotated[
         float | None,
         typer.Option(metavar="SPEEDUP", help="Remove heads and neurons until the 8-bit model is this many times faster."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Number of calibration rows.")] = 256,
-    columns: Annotated[list[str] | None, typer.Option(help="Column names, for files without a header.")] = None,
-    config: _recipe.ConfigOption = None,
-    data_revision: _recipe.RevisionOption = None,
-    max_length: Annotated[int | None, typer.Option(help="Maximum sequence length of the task, in tokens.")] = None,
     shape: Annotated[str | None, typer.Option(help="BATCHxTOKENS of models for targets with static shapes.")] = None,
-    allow_leakage: Annotated[
-        bool, typer.Option("--allow-leakage", help="Accept calibration rows that are also evaluated.")
-    ] = False,
     save_recipe: Annotated[Path | None, typer.Option(help="Also write the recipe to this file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
-    as_json: bool = _show.JSON_OPTION,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the rows, and print which steps would run and which would be reused.")
+    ] = False,
+    as_json: _options.Json = False,
 ) -> None:
     """Quantize a model for one or more targets, and compare it with the float model on your data."""
     if shape is not None:
@@ -53,9 +45,7 @@ def command(
         keys["accuracy"] = {"max_drop": max_drop, "minutes": minutes}
     if prune is not None:
         keys["prune"] = {"speedup": prune}
-    rows: dict[str, Any] = {"samples": samples, "columns": columns, "allow_leakage": allow_leakage}
-    rows |= {"config": config, "data_revision": data_revision}
-    recipe = _recipe.recipe_of(model, task, data, keys, changes, max_length=max_length, **rows)
+    recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)
     _recipe.tell(recipe, save_recipe)
     run_recipe(recipe, out, dry_run=dry_run, as_json=as_json)
 

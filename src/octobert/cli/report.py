@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from octobert.cli import _show
+from octobert.cli import _options, _show
 
 PANEL = _show.USE
 EXAMPLES = (
@@ -30,7 +30,7 @@ def command(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     texts: Annotated[bool, typer.Option("--texts/--no-texts", help="Show the rows that changed, with their texts.")] = True,
-    as_json: bool = _show.JSON_OPTION,
+    as_json: _options.Json = False,
 ) -> None:
     """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines."""
     import octobert

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octobert.cli import _next, _show
+from octobert.cli import _next, _options, _show
 
 if TYPE_CHECKING:
     from octobert.config.recipe import Recipe
@@ -46,8 +46,10 @@ def command(
         bool, typer.Option("--setup", help="Print what the recipe needs on this machine; install packages after asking.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --setup: install the Python packages without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print which steps would run and which would be reused.")] = False,
-    as_json: bool = _show.JSON_OPTION,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the rows, and print which steps would run and which would be reused.")
+    ] = False,
+    as_json: _options.Json = False,
 ) -> None:
     """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
     import octobert
@@ -102,6 +104,7 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
     """Run or plan a recipe, and print the result."""
     import octobert
 
+    _question_limits(recipe)
     if dry_run:
         print_steps(octobert.dry_run(recipe, out), as_json=as_json)
         return
@@ -112,6 +115,28 @@ def run_recipe(recipe: Recipe, out: Path, *, dry_run: bool, as_json: bool) -> No
     print_report(report, out, as_json=as_json)
 
 
+def _question_limits(recipe: Recipe) -> None:
+    """Ask whether limits are meant that are hardly meant; where nobody can be asked, only say so.
+
+    Raises:
+        RecipeError: they are not meant.
+    """
+    from octobert.config.choosing import Limit, doubts
+    from octobert.core.errors import RecipeError
+
+    settings = recipe.choose or recipe.search
+    limits = [*(settings.limits if settings is not None else ())]
+    limits += [recipe.accuracy.limit] if recipe.accuracy is not None else []
+    if recipe.prune is not None and recipe.prune.max_drop is not None:
+        limits.append(Limit(max_drop=recipe.prune.max_drop, relative=recipe.prune.relative))
+    speedups = [recipe.speed and recipe.speed.min_speedup, recipe.prune and recipe.prune.speedup]
+    found = doubts([*limits, *(Limit(of="speedup", at_least=each) for each in speedups if each)])
+    for sentence in found:
+        _show.note(f"octobert: {sentence}.")
+    if found and _show.asks() and not _show.confirmed("Is that what you want?"):
+        raise RecipeError("the limit is not what you want", got="; ".join(found), fix="give another one")
+
+
 def print_report(report: Report, out: Path, *, as_json: bool) -> None:
     """Print the result of a run, and where its files are.
 
@@ -119,15 +144,19 @@ def print_report(report: Report, out: Path, *, as_json: bool) -> None:
         OctobertError: the run is complete, but misses a criterion of its recipe.
     """
     if as_json:
-        _show.document(report.model_dump(mode="json"))
+        _show.document(report)
         _check_criterion(report)
         return
+    import octobert
     from octobert.report import terminal
 
     _show.render(terminal.render(report))
     _show.line(f"\nReport   {out / 'report.html'}")
     _show.line(f"  open   {shlex.join(['octobert', 'report', str(out), '--open'])}")
     _print_models(report, out)
+    if stored := sum(octobert.stored(out).values()):
+        command = shlex.join(["octobert", "clean", str(out)])
+        _show.line(f"Stored   {stored / 1e6:.0f} MB of results that the same command reuses   {command} removes them")
     if set(report.plans) - set(report.absent):
         _show.line(f"  live   {shlex.join(['octobert', 'compare', str(out), '--open'])}")
     _check_criterion(report)
@@ -145,13 +174,20 @@ def _print_models(report: Report, out: Path) -> None:
         if target in report.absent:
             _show.line(f"Model    {package}   cannot run here: {report.absent[target]}")
         else:
-            _show.line(f"Model    {package}")
+            _show.line(f"Model    {package}   {_size_text(package)}")
         if report.choice is not None:
             _show.line(f"Recipe   {package}.yaml")
         if report.recipe.get("zip"):
             _show.line(f"Zip      {package}.zip")
         if row is not None and target not in report.absent:
             _show.line(f"   try   {_next.predict_command(package, report.task.head, row)}")
+
+
+def _size_text(package: Path) -> str:
+    """The size of a package, and how much of it is the float graph."""
+    floats = sum(file.stat().st_size for file in (package / "onnx").glob("model.onnx*"))
+    whole = f"{sum(file.lstat().st_size for file in package.rglob('*') if file.is_file()) / 1e6:.1f} MB"
+    return f"{whole}, {floats / 1e6:.1f} MB of it the float graph (--no-float leaves it out)" if floats else whole
 
 
 def print_steps(verdicts: Sequence[Verdict], *, as_json: bool) -> None:
@@ -172,7 +208,7 @@ def _check_criterion(report: Report) -> None:
         SpeedError: a target misses the speed, or does not clearly reach it.
     """
     from octobert.core.errors import AccuracyError, LimitError, SpeedError
-    from octobert.report import summary
+    from octobert.report import summary, verdict
 
     if report.choice is not None and not report.choice.met:
         best = report.choice.best
@@ -183,7 +219,6 @@ def _check_criterion(report: Report) -> None:
             expected=", ".join(report.choice.limits),
             fix="allow more, give the search more minutes, or vary more keys",
         )
-
     if report.pruning is not None and report.pruning.chosen is None:
         pruning = report.pruning
         raise AccuracyError(
@@ -201,6 +236,17 @@ def _check_criterion(report: Report) -> None:
                 expected=search.criterion,
                 fix="allow a larger drop or more minutes, or keep more layers in float",
             )
+    for target in report.plans:
+        # A plain run without a criterion of its own is judged in the report only.
+        stated = report.choice is not None or report.recipe.get("accuracy") is not None
+        for check in verdict.checks_of(report, target) if stated else ():
+            if check.state == "missed":
+                raise AccuracyError(
+                    f"a limit that the search kept is missed in the final measurement: {check.limit}",
+                    where=target,
+                    got=check.reason,
+                    fix="give more tuning rows (data.tune), allow more, or look at the rows that changed in the report",
+                )
     for goal in report.speed_goals:
         if goal.state not in ("met", "not measured"):
             # The sentence names the target, the goal, and the slowest shape.

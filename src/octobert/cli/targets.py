@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import typer
 
 from octobert.cli import _show
@@ -11,9 +14,8 @@ EXAMPLES = ("octobert targets",)
 
 
 def command(
-    as_json: bool = _show.JSON_OPTION,
     markdown: bool = typer.Option(False, "--markdown", help="Print docs/reference/targets.md, generated from the tables."),
-) -> None:
+) -> Iterator[Any]:
     """List the targets; for each that cannot run here, what is missing and how to install it."""
     import octobert
 
@@ -23,9 +25,7 @@ def command(
 
         _show.line(pages.page([capabilities for capabilities, _ in targets]))
         return
-    if as_json:
-        _show.document([{**c.model_dump(mode="json"), "probe": probe.model_dump(mode="json")} for c, probe in targets])
-        return
+    yield [{**capabilities.model_dump(mode="json"), "probe": probe} for capabilities, probe in targets]
     for capabilities, probe in targets:
         state = f"ready, {capabilities.runtime} {probe.version}" if probe.available else f"missing: {probe.missing}"
         _show.item(capabilities.name, f"{capabilities.description} ({capabilities.status}); {state}", column=14)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,15 +16,12 @@ EXAMPLES = ("octobert verify out",)
 
 def command(
     directory: Annotated[Path, typer.Argument(help="A package (folder or zip file), or an output directory with packages.")],
-    as_json: bool = _show.JSON_OPTION,
-) -> None:
+) -> Iterator[Any]:
     """Compare the content of every file of a package with the sha256 in octobert.json."""
     import octobert
 
-    found = [octobert.verify(folder) for folder in octobert.packages(directory)]
-    if as_json:
-        _show.document([each.model_dump(mode="json") for each in found])
-        return
-    for each in found:
-        added = f"; added since: {', '.join(each.added)}" if each.added else ""
-        _show.line(f"{each.package}: {len(each.files)} files as packaged{added}")
+    packages = [octobert.verify(folder) for folder in octobert.packages(directory)]
+    yield packages
+    for package in packages:
+        added = f"; added since: {', '.join(package.added)}" if package.added else ""
+        _show.line(f"{package.package}: {len(package.files)} files as packaged{added}")

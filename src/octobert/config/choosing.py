@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,6 +20,8 @@ from octobert.core.frozen import FrozenModel
 UNITS = {"latency": "ms", "size": "MB", "memory": "MB", "load": "ms", "throughput": "rows/s", "speedup": "×"}
 # Databases that can keep the trials of a search.
 DATABASES = ("sqlite", "postgresql", "postgres")
+# A drop and a speedup that nobody asks for: units were mistaken.
+_LARGE_DROP, _LARGE_SPEEDUP = 0.5, 10
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d)?)")
 
 
@@ -45,18 +49,18 @@ def figure_named(text: str) -> Figure:
     """Return the figure of a name.
 
     Args:
-        text: `latency`, `latency@p90`, `throughput`, `size`, `memory`, `load`, `speedup`, or a metric.
+        text: `latency`, `latency@p90`, `throughput`, `size`, `memory`, `load`, `speedup`, or a metric, such as `mrr@10`.
 
     Raises:
         ValueError: it is not the name of a figure.
 
     Example:
-        >>> figure_named("latency@p90").percentile
-        90.0
+        >>> figure_named("latency@p90").percentile, figure_named("mrr@10").name
+        (90.0, 'mrr@10')
     """
     name, at, percentile = text.partition("@")
-    if not at and name:
-        return Figure(name=name)
+    if name and (not at or (name not in UNITS and percentile.isdecimal())):
+        return Figure(name=text)
     found = _PERCENTILE.fullmatch(percentile)
     if name != "latency" or found is None:
         raise ValueError(f'"{text}" is not a figure; a percentile is written latency@p90')
@@ -69,7 +73,7 @@ class Limit(FrozenModel):
     Args:
         of: The figure: a metric of the task (`metric` is the main one), or `latency` in ms (`latency@p90` for a percentile),
             `throughput` in rows per second, `speedup` over the float model, `size`, `memory` or `load`.
-        max_drop: Largest accepted drop of a metric, compared with the float model.
+        max_drop: Largest accepted drop of a metric, compared with the float model. 0.01 is one point.
         relative: `max_drop` is a fraction of the float model's metric.
         at_least: Smallest accepted value.
         at_most: Largest accepted value.
@@ -96,12 +100,44 @@ class Limit(FrozenModel):
             raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
         if self.max_drop is not None and self.figure.name in UNITS:
             raise ValueError(f"max_drop is for metrics of the task; use at_most or at_least for {self.of}")
+        right, wrong = ("at_least", "at_most") if self.figure.more_is_better else ("at_most", "at_least")
+        if getattr(self, wrong) is not None and getattr(self, right) is None:
+            better = "more" if self.figure.more_is_better else "less"
+            raise ValueError(f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}")
+        if self.min_gain is not None and self.min_gain >= 100 and not self.figure.more_is_better:
+            raise ValueError(f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less")
         return self
 
     @property
     def figure(self) -> Figure:
         """The figure that it limits."""
         return figure_named(self.of)
+
+    def only(self, key: Literal["max_drop", "at_least", "at_most", "min_gain"]) -> Limit:
+        """One of several things that it says."""
+        return Limit(of=self.of, relative=self.relative, **{key: getattr(self, key)})
+
+
+def doubts(limits: Iterable[Limit]) -> list[str]:
+    """Return why limits are hardly meant as they are written, as sentences without a full stop.
+
+    Example:
+        >>> doubts([Limit(max_drop=0.01), Limit(of="speedup", at_least=100)])
+        ['a speedup of 100 is wanted; 8 bits are seldom more than 4 times as fast']
+    """
+    found = []
+    for limit in limits:
+        drop, least = limit.max_drop or 0.0, limit.at_least or 0.0
+        if drop >= _LARGE_DROP:
+            part = f"{100 * drop:.4g} % of the float model's value" if limit.relative else f"{100 * drop:.4g} points"
+            found.append(
+                f"a drop of {drop:g} accepts the loss of {part}; 0.01 is one {'percent' if limit.relative else 'point'}"
+            )
+        if limit.figure.name not in UNITS and least > 1:
+            found.append(f"{limit.of} is to be at least {least:g}; most metrics are between 0 and 1, and 0.9 is 90 %")
+        if limit.figure.name == "speedup" and least >= _LARGE_SPEEDUP:
+            found.append(f"a speedup of {least:g} is wanted; 8 bits are seldom more than 4 times as fast")
+    return found
 
 
 class _Judged(FrozenModel):
@@ -120,7 +156,7 @@ class Choose(_Judged):
         goal: What is optimized: `latency`, `latency@p90`, `throughput`, `size`, `memory`, or a metric of the task.
         limits: What the model must keep. Default: the main metric drops by at most 0.01.
         ties: Figures that decide between models that are equally good within the noise, the most important one first.
-        minutes: Time limit of the search. The final measurement of the chosen model comes on top.
+        minutes: Time limit of the search and of the final measurement. Where that would take most of it, less is measured.
         vary: Recipe keys that may be varied, such as `calibrate`. Default: all that the plugins list and the recipe does not
             set. `prune` takes minutes and is tried where it is named: the best model is pruned within the limit on its drop.
         tune: Also search for the fastest options of the runtime for the chosen model.
@@ -171,8 +207,9 @@ class Search(_Judged):
         limits: What the chosen model must keep.
         storage: Where the trials are kept, so that several machines work on one study: a file, or the URL of a database, such
             as `sqlite:///study.db` or `postgresql://user@host/database`. A URL has no password: give it in `PGPASSWORD` or
-            `~/.pgpass`. Default: a file in the output directory.
-        study: Name of the study in the storage. Default: made from what the search depends on.
+            `~/.pgpass`. Not in a recipe file. Default: a file in the output directory.
+        study: Name of the study in the storage: letters, digits, spaces, dots, dashes. Default: made from what the search
+            depends on.
     """
 
     space: dict[str, tuple[Any, ...]] = Field(min_length=1)
@@ -184,7 +221,7 @@ class Search(_Judged):
     goals: tuple[str, ...] = Field(default=("latency",), min_length=1)
     limits: tuple[Limit, ...] = ()
     storage: str | None = None
-    study: str | None = None
+    study: str | None = Field(default=None, pattern="^[A-Za-z0-9_ .-]{1,100}$")
 
     @field_validator("goals", mode="before")
     @classmethod
@@ -206,8 +243,11 @@ class Search(_Judged):
 
     @field_validator("storage", mode="before")
     @classmethod
-    def _has_no_password(cls, value: Any) -> Any:
+    def _is_a_place(cls, value: Any) -> Any:
         if not isinstance(value, str) or "://" not in value:
+            if isinstance(value, str) and PurePath(value).name.startswith("."):
+                # Programs read many of these; nobody looks there for trials.
+                raise ValueError("the name of the file starts with a dot; give another one")
             return value
         scheme = value.partition("://")[0]
         if scheme.partition("+")[0] not in DATABASES:

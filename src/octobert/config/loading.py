@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -17,13 +18,12 @@ from pydantic import BaseModel, ValidationError
 
 from octobert.config import paths, yaml_text
 from octobert.config.measuring import EvaluateMetric
-from octobert.config.recipe import PERMISSIONS, Choice, Recipe, plugin_families, with_current_keys
+from octobert.config.recipe import PERMISSIONS, Choice, Recipe, plugin_families
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
 from octobert.core.user_code import names_code
 
 SCHEMA_FILE = "recipe.schema.json"
-_BROKEN = object()
 # Mistakes that an error lists.
 _MOST_SHOWN = 20
 M = TypeVar("M", bound=BaseModel)
@@ -46,29 +46,29 @@ def load(path: Path, changes: Sequence[str] = ()) -> Recipe:
     raw = yaml_text.read(path)
     if not isinstance(raw, dict):
         raise RecipeError("the recipe is not a mapping", where=str(path), expected="keys such as model, task and data")
-    _check_permissions(raw, str(path))
-    return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
+    return of_file(raw, changes, path)
 
 
-def _check_permissions(raw: Mapping[str, Any], where: str) -> None:
-    """Check that a file does not allow what only the user may allow.
+def of_file(raw: Mapping[str, Any], changes: Sequence[str], path: Path) -> Recipe:
+    """Check a recipe that was read from a file (see `load`).
 
     Raises:
-        RecipeError: it does.
+        RecipeError: The recipe is not valid, or has keys that only the user gives.
     """
-    for name in PERMISSIONS:
+    for name, danger in PERMISSIONS.items():
         key, _, inner = name.partition(".")
         value = raw.get(key)
-        if inner and isinstance(value, Mapping):
-            value = value.get(inner)
-        if value:
-            option = f"--set {name}={value}" if inner else f"--{key.replace('_', '-')}"
+        if inner:
+            value = value.get(inner) if isinstance(value, Mapping) else None
+        if value and (inner or value != Recipe.model_fields[key].default):
+            option = f"--{key.replace('_', '-')}" if value is True else f"--set {shlex.quote(f'{name}={value}')}"
             raise RecipeError(
-                "a recipe file cannot allow this itself, because a file of somebody else would run code",
-                where=f"{where}: {name}",
+                f"a recipe file cannot set this itself, because a file of somebody else could {danger}",
+                where=f"{path}: {name}",
                 got=str(value),
-                fix=f"remove the key; if you trust the author, add {option} to the command",
+                fix=f"remove the key; if you want it, add {option} to the command",
             )
+    return parse(changed(raw, changes, where=str(path)), where=str(path), base=path.parent)
 
 
 def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "recipe") -> dict[str, Any]:
@@ -81,14 +81,13 @@ def changed(raw: Mapping[str, Any], changes: Sequence[str], *, where: str = "rec
         >>> changed({"task": "squad"}, ["task.squad.step=9"])
         {'task': {'squad': {'step': 9}}}
     """
-    result = _current(raw, where)
+    result = dict(raw)
     for change in changes:
         name, equals, text = change.partition("=")
         value = yaml_text.parse(text, where=f"--set {name}")
         path = name.strip().split(".")
         if not equals or not path[-1]:
             raise RecipeError("a change is a key, an equals sign and a value", where="--set", got=change, expected="seed=1")
-        path[0] = next(iter(_current({path[0]: None}, "--set")))
         # A path on the command line is relative to the working directory, not to the recipe.
         _set_(result, path, _absolute(value) if isinstance(value, str) else value)
     return result
@@ -119,13 +118,6 @@ def _set_(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
     place[path[-1]] = value
 
 
-def _current(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
-    try:
-        return with_current_keys(raw)
-    except ValueError as error:
-        raise RecipeError(str(error), where=where) from None
-
-
 def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = None) -> Recipe:
     """Check a recipe given as plain data.
 
@@ -144,16 +136,21 @@ def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = 
         >>> parse({"model": "bert-base-uncased", "task": "mrpc", "data": "glue"}).quantize.name
         'static'
     """
-    plain = _current(raw, where)
+    plain = dict(raw)
     problems: list[str] = []
+    broken: set[str] = set()
     for key, family in plugin_families().items():
         if key in plain:
-            plain[key] = _plugins(plain[key], key, family, problems)
+            value, mistakes = _plugins(plain.pop(key), key, family)
+            problems += mistakes
+            if mistakes:
+                broken.add(key)
+            else:
+                plain[key] = value
     if isinstance(plain.get("data"), str):
         plain["data"] = {"source": plain["data"]}
-    broken = {key for key, value in plain.items() if value is _BROKEN}
     try:
-        recipe = Recipe.model_validate({key: value for key, value in plain.items() if key not in broken})
+        recipe = Recipe.model_validate(plain)
     except ValidationError as error:
         problems += [p for p in _sentences(error, Recipe) if p.split(":")[0] not in broken]
     if problems:
@@ -196,58 +193,51 @@ def choice_of(value: Any, key: str, family: str) -> Choice:
         >>> choice_of({"squad": {"max_length": 256}}, "task", "tasks").options
         {'max_length': 256}
     """
-    problems: list[str] = []
-    plain = _choice(value, key, family, problems)
-    if problems:
-        what = "; ".join(shortened(problem) for problem in problems).removeprefix(f"{key}: ")
+    plain, mistakes = _choice(value, key, family)
+    if mistakes:
+        what = "; ".join(map(shortened, mistakes)).removeprefix(f"{key}: ")
         raise RecipeError(what, where=key)
     return Choice.model_validate(plain)
 
 
-def _plugins(value: Any, key: str, family: str, problems: list[str]) -> Any:
-    """The value of a plugin key in its full spelling; mistakes are added to `problems`."""
-    annotation = Recipe.model_fields[key].annotation
-    if annotation is Choice:
-        return _choice(value, key, family, problems)
+def _plugins(value: Any, key: str, family: str) -> tuple[Any, list[str]]:
+    """(the value of a plugin key in its full spelling, mistakes in it)."""
+    field = Recipe.model_fields[key]
+    if field.annotation is Choice:
+        return _choice(value, key, family)
     values = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-    if Choice in get_args(annotation):
-        choices = [_choice(item, key, family, problems) for item in values]
-        return _BROKEN if _BROKEN in choices else choices
-    if value is None:
-        return list(Recipe.model_fields[key].default)
-    names = plugins.names(family)
+    if Choice in get_args(field.annotation):
+        choices = [_choice(item, key, family) for item in values]
+        return [choice for choice, _ in choices], [mistake for _, mistakes in choices for mistake in mistakes]
+    names, noun = plugins.names(family), family.removesuffix("s")
     unknown = [(index, name) for index, name in enumerate(values) if name not in names]
-    noun = family.removesuffix("s")
-    problems += [f'{key}.{i}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}' for i, name in unknown]
-    return _BROKEN if unknown else values
+    mistakes = [f'{key}.{i}: there is no {noun} "{name}"; {did_you_mean(str(name), names)}' for i, name in unknown]
+    return (list(field.default) if value is None else values), mistakes
 
 
-def _choice(value: Any, key: str, family: str, problems: list[str]) -> Any:
-    """A plugin in either spelling as {name, options}; mistakes are added to `problems`."""
+def _choice(value: Any, key: str, family: str) -> tuple[dict[str, Any], list[str]]:
+    """(a plugin in either spelling as {name, options}, mistakes in it)."""
+    name, options = value, None
     if isinstance(value, dict) and set(value) <= {"name", "options"} and "name" in value:
-        name, options = value["name"], value.get("options", {})
+        name, options = value["name"], value.get("options")
     elif isinstance(value, dict) and len(value) == 1:
         name, options = next(iter(value.items()))
-    else:
-        name, options = value, {}
     names = plugins.names(family)
     # Data sets are also spelled with underscores: squad_v2.
     name = name.replace("_", "-") if isinstance(name, str) else name
+    choice = {"name": name, "options": options or {}}
     if name == "prune" and family == "transforms":
         # It changes what the model computes and needs a goal.
-        problems.append("prune: a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms")
-        return _BROKEN
+        return choice, ["prune: a key of its own, not a transform; write prune: {speedup: 1.3}, and remove it from transforms"]
     if name not in names:
         what = f'there is no {key} "{name}"' if isinstance(name, str) else "write a name, or one name with its options"
-        problems.append(f"{key}: {what}; {did_you_mean(str(name), names)}")
-        return _BROKEN
+        return choice, [f"{key}: {what}; {did_you_mean(str(name), names)}"]
     model = plugins.load(family, name).Options
     try:
-        model.model_validate(options or {})
+        model.model_validate(choice["options"])
     except ValidationError as error:
-        problems += [f"{key}.{name}.{sentence}" for sentence in _sentences(error, model)]
-        return _BROKEN
-    return {"name": name, "options": options or {}}
+        return choice, [f"{key}.{name}.{sentence}" for sentence in _sentences(error, model)]
+    return choice, []
 
 
 def _sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
@@ -313,8 +303,10 @@ def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
         key, _, inner = name.partition(".")
         if not inner:
             kept.pop(key, None)
-        elif isinstance(kept.get(key), Mapping):
+        elif isinstance(kept.get(key), Mapping) and inner in kept[key]:
             kept[key] = {other: value for other, value in kept[key].items() if other != inner}
+            if not kept[key]:
+                del kept[key]
     return kept
 
 
@@ -339,14 +331,16 @@ def as_yaml(recipe: Recipe) -> str:
         data:
           source: d
     """
-    return str(yaml.safe_dump(as_plain(recipe), sort_keys=False, allow_unicode=True))
+    return _yaml(as_plain(recipe))
 
 
 def as_file(recipe: Recipe) -> str:
     """The recipe as the text of a recipe file: without permissions, and with the line that lets editors check it."""
-    training = recipe.training.model_copy(update={"rendezvous": None})
-    plain = recipe.model_copy(update={"allow_pickle": False, "allow_code": False, "training": training})
-    return f"# yaml-language-server: $schema={SCHEMA_FILE}\n{as_yaml(plain)}"
+    return f"# yaml-language-server: $schema={SCHEMA_FILE}\n{_yaml(without_permissions(as_plain(recipe)))}"
+
+
+def _yaml(plain: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
 
 
 def in_recipe(choice: Choice) -> str:

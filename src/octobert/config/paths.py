@@ -25,7 +25,7 @@ def looks_local(name: str, suffixes: Container[str]) -> bool:
 
 
 def with_paths(recipe: Recipe, base: Path | None) -> Recipe:
-    """The recipe with paths that can be opened: `~` expanded, relative paths taken from `base`."""
+    """The recipe with paths to read that can be opened: `~` expanded, relative paths taken from `base`."""
 
     def local(name: str | None) -> str | None:
         if name is None or name.startswith("package:"):
@@ -33,10 +33,10 @@ def with_paths(recipe: Recipe, base: Path | None) -> Recipe:
         if names_code(name) and ":" in name:
             file, _, function = name.rpartition(":")
             return f"{local(file)}:{function}"
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))
         if base is None or path.is_absolute():
             return str(path) if name.startswith("~") else name
-        return os.path.normpath(base / path) if (base / path).exists() or name.startswith(".") else name
+        return os.path.normpath(base / path) if os.path.exists(base / path) or name.startswith(".") else name
 
     data = recipe.data
     places: dict[str, Any] = {key: local(getattr(data, key)) for key in ("source", "train", "validation", "test")}
@@ -48,10 +48,6 @@ def with_paths(recipe: Recipe, base: Path | None) -> Recipe:
     update: dict[str, Any] = {key: local(getattr(recipe, key)) for key in ("model", "preprocess", "postprocess")}
     update["metric"] = tuple(_metric_at(metric, local) for metric in recipe.metric)
     update["data"] = data.model_copy(update=places)
-    if recipe.cache is not None:
-        update["cache"] = os.path.normpath((base or Path()) / Path(recipe.cache).expanduser())
-    if recipe.search is not None and recipe.search.storage is not None:
-        update["search"] = recipe.search.model_copy(update={"storage": _storage_at(recipe.search.storage, base or Path())})
     for name in ("finetune", "qat"):
         stage = getattr(recipe, name)
         if stage is not None:
@@ -68,13 +64,9 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
     def absolute(name: Any) -> Any:
         file, _, function = name.rpartition(":") if isinstance(name, str) and names_code(name) else (name, "", "")
-        found = isinstance(file, str) and Path(file).exists()
+        found = isinstance(file, str) and os.path.exists(file)
         return str(Path(file).resolve()) + (f":{function}" if function else "") if found else name
 
-    if recipe.cache is not None:
-        plain["cache"] = str(Path(recipe.cache).absolute())
-    if recipe.search is not None and recipe.search.storage is not None:
-        plain["search"]["storage"] = _storage_at(recipe.search.storage, Path.cwd())
     plain |= {key: absolute(plain[key]) for key in ("model", "preprocess", "postprocess") if key in plain}
     plain["metric"] = [_metric_at(metric, absolute) for metric in recipe.metric]
     plain["data"] = {key: absolute(value) for key, value in plain["data"].items()}
@@ -89,14 +81,6 @@ def _sliced(rows: str) -> tuple[str, str]:
     """The name of rows, and the slice of them: `own.tsv`, `[:10]`."""
     name = rows.rpartition("[")[0] if rows.endswith("]") else rows
     return name, rows.removeprefix(name)
-
-
-def _storage_at(storage: str, base: Path) -> str:
-    """Where the trials of a search are, with a path that can be opened; other URLs unchanged."""
-    scheme, separator, name = storage.partition(":///") if "://" in storage else ("", "", storage)
-    if (separator and scheme.partition("+")[0] != "sqlite") or (not separator and "://" in storage) or not name:
-        return storage
-    return f"{scheme}{separator}{os.path.normpath(base / Path(name).expanduser())}"
 
 
 def _metric_at(metric: str | EvaluateMetric, local: Callable[[str], str | None]) -> str | EvaluateMetric:

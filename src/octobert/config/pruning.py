@@ -36,8 +36,8 @@ class Prune(FrozenModel):
 
     Args:
         speedup: How many times faster than the whole model in 8 bits the pruned one is to be, at the lengths of the rows.
-        max_drop: Largest accepted drop of the metric on the tuning rows. Of the models that keep it the fastest is taken, or
-            the whole model where none does. Default without `speedup`: 0.01.
+        max_drop: Largest accepted drop of the metric on the tuning rows; 0.01 is one point. Of the models that keep it the
+            fastest is taken, or the whole model where none does. Default without `speedup`: 0.01.
         relative: `max_drop` is a fraction of the whole model's metric.
         target: Target whose 8-bit kernels are timed. Default: the first of the recipe's targets that runs here.
         tokens: Tokens of calibration and training rows that the weights are fitted to.

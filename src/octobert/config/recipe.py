@@ -5,19 +5,19 @@ The `Args` section of each class describes its keys; the JSON Schema (`schema`) 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from octobert.config.choosing import Choose, Search
+from octobert.config.choosing import Choose, Limit, Search
 from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.config.pruning import Prune
 from octobert.config.training import Finetune, Qat, Training
-from octobert.core.errors import OldNameWarning, did_you_mean
+from octobert.core.errors import did_you_mean
 from octobert.core.family import families
+from octobert.core.files import stays_inside
 from octobert.core.frozen import FrozenModel
 from octobert.core.logs import Level
 from octobert.core.session import SessionEntries, StaticShape
@@ -27,11 +27,31 @@ from octobert.core.user_code import names_code
 SPLITS = ("train", "validation", "test")
 # Evaluate the validation split, or the test split of data that has no validation split.
 AUTO = "auto"
-# Keys of octobert 0.1 → their names since 0.2. To be removed in 0.3.
-RENAMED = {"prepare": "transforms", "refine": "corrections"}
-# Keys that let a recipe run code. The user gives them on the command line or in Python; no recipe file can. (The processes of a
-# distributed training open pickled data of the rendezvous.)
-PERMISSIONS = ("allow_pickle", "allow_code", "training.rendezvous")
+# Keys that only the user gives, on the command line or in Python → what a recipe file of somebody else would do with them. (The
+# processes of a distributed training open pickled data of the rendezvous.)
+PERMISSIONS = {
+    "allow_pickle": "run code",
+    "allow_code": "run code",
+    "training.rendezvous": "run code",
+    "training.tensorboard": "write outside of the output directory",
+    "cache": "write outside of the output directory",
+    "search.storage": "write outside of the output directory, or connect to a server",
+    "executor": "open this machine to programs from the network",
+}
+
+# Keys that make a search → how it tries pruned models.
+_WAYS = {"choose": "choose: {vary: [prune]}", "search": "search: {prune.speedup: [1.2, 1.5]}"}
+# Pairs of keys that exclude each other, and why. The first pair of a recipe is its error.
+_EXCLUSIONS = [
+    ("transforms", "qat", ": the model runs as it was trained"),
+    ("corrections", "qat", ": the model runs as it was trained"),
+    ("prune", "qat", ": qat trains the checkpoint, which has all heads and neurons"),
+    ("choose", "search", ": octobert decides what to try, or you list it"),
+    *((way, key, f"; {way}.limits say what a model must keep") for way in _WAYS for key in ("qat", "accuracy", "speed")),
+    *((way, "prune", f"; let the search try it, as {fix}") for way, fix in _WAYS.items()),
+]
+# Keys that need figures → what they need.
+_MEASURED = {**dict.fromkeys(_WAYS, "models have"), "speed": "a speedup has"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,13 @@ class RowSelection(FrozenModel):
     drop_evaluated: bool = False
 
 
+def _checked_revision(value: str | None) -> str | None:
+    """A revision becomes a part of paths in the cache of the Hub's client."""
+    if value is not None and not stays_inside(value):
+        raise ValueError("a revision is a branch, a tag or a commit")
+    return value
+
+
 class Data(FrozenModel):
     """Where the rows come from.
 
@@ -99,6 +126,8 @@ class Data(FrozenModel):
     finetune: RowSelection = RowSelection.model_validate({"from": "train"})
     allow_leakage: bool = False
 
+    _revision = field_validator("revision")(_checked_revision)
+
     @field_validator("calibrate", "evaluate", "tune", "finetune", mode="before")
     @classmethod
     def _short_form(cls, value: Any, info: ValidationInfo) -> Any:
@@ -124,7 +153,7 @@ class Accuracy(FrozenModel):
     """The accuracy that a quantized model must reach, on rows that are neither calibration rows nor evaluation rows.
 
     Args:
-        max_drop: Largest accepted drop of the metric, compared with the float model on the same runtime.
+        max_drop: Largest accepted drop of the metric, compared with the float model on the same runtime. 0.01 is one point.
         relative: `max_drop` is a fraction of the float model's metric.
         at_least: Smallest accepted value of the metric.
         metric: Name of the metric. Default: the task's first metric.
@@ -144,6 +173,11 @@ class Accuracy(FrozenModel):
         if self.max_drop is None and self.at_least is None:
             raise ValueError("give max_drop, at_least, or both")
         return self
+
+    @property
+    def limit(self) -> Limit:
+        """The same as a limit."""
+        return Limit(of=self.metric or "metric", max_drop=self.max_drop, relative=self.relative, at_least=self.at_least)
 
 
 class Speed(FrozenModel):
@@ -191,7 +225,8 @@ class Recipe(FrozenModel):
         choose: Let octobert find the best model for this machine: runtime, precision, method and its options.
         search: Try the combinations of listed values of recipe keys.
         executor: Where the trials of `choose` and `search` are made and judged: in processes of this machine, or on a Ray
-            cluster (`RAY_ADDRESS`) whose machines share the output directory. Timings stay on this machine.
+            cluster (`RAY_ADDRESS`) whose machines share the output directory. Timings stay on this machine. Not in a recipe
+            file.
         speed: The speedup that every target must reach. The models are not changed for it; the report and the exit code say
             whether it is met.
         strict: A plan that breaks a rule of its target is an error. Otherwise the plan is repaired, and the report lists the
@@ -208,6 +243,8 @@ class Recipe(FrozenModel):
         token_states: For embeddings: write the states of all tokens as a second output, which other programs pool themselves.
             Without it a model that reads the first token only computes only that in its last layer.
         zip: Also write each package as one zip file, OUT/TARGET.zip.
+        float_model: Put the float graph, several times larger than the model in 8 bits, into each package: evaluate, benchmark,
+            compare and inspect hold the model against it.
         measure: Evaluate and time every model. Otherwise models are only written.
         profile: Run each model that was measured under its runtime's profiler, where that has one (ONNX Runtime and OpenVINO on
             the CPU): the report shows what was executed in 8 bits, and the time of each part.
@@ -217,7 +254,7 @@ class Recipe(FrozenModel):
             machine are stored beside the model.
         log_level: How much octobert and the runtimes write to their logs, on stderr.
         cache: Folder where results of stages are stored instead of in the output directory, so that runs with other output
-            directories reuse them. One run at a time uses it.
+            directories reuse them. One run at a time uses it. Not in a recipe file.
         baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
         benchmark: What is timed.
         seed: Seed of every random choice.
@@ -256,6 +293,7 @@ class Recipe(FrozenModel):
     session: dict[str, SessionEntries] = Field(default_factory=dict)
     token_states: bool = True
     zip: bool = False
+    float_model: bool = True
     measure: bool = True
     profile: bool = True
     quick: bool = False
@@ -266,13 +304,10 @@ class Recipe(FrozenModel):
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)
 
+    _revision = field_validator("revision")(_checked_revision)
+
     def __repr__(self) -> str:
         return f"<Recipe: {self.model}, {self.task.name}, {', '.join(self.targets)}>"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_current_keys(cls, raw: Any) -> Any:
-        return with_current_keys(raw) if isinstance(raw, dict) else raw
 
     @model_validator(mode="before")
     @classmethod
@@ -281,16 +316,21 @@ class Recipe(FrozenModel):
         method = raw.get("quantize") if isinstance(raw, dict) else None
         is_float = (method.get("name") if isinstance(method, Mapping) else getattr(method, "name", method)) == "float"
         if isinstance(raw, dict) and (is_float or raw.get("qat") is not None):
-            return {**{new: () for old, new in RENAMED.items() if old not in raw}, **raw}
+            return {"transforms": (), "corrections": (), **raw}
         return raw
 
     @model_validator(mode="after")
+    def _fits_together(self) -> Recipe:
+        for one, other, reason in _EXCLUSIONS:
+            if getattr(self, one) and getattr(self, other):
+                raise ValueError(f"{one} and {other} exclude each other{reason}")
+        for key, what in _MEASURED.items():
+            if getattr(self, key) and not self.measure:
+                raise ValueError(f"{key}: {what} to be measured; remove measure: false")
+        return self
+
+    @model_validator(mode="after")
     def _fits_training(self) -> Recipe:
-        for name in ("transforms", "corrections"):
-            if self.qat is not None and getattr(self, name):
-                raise ValueError(f"{name} and qat exclude each other: the model runs as it was trained")
-        if self.qat is not None and self.prune is not None:
-            raise ValueError("prune and qat exclude each other: qat trains the checkpoint, which has all heads and neurons")
         if self.qat is not None and self.quantize.name != "static":
             raise ValueError(f"qat needs the method static, not {self.quantize.name}")
         for stage in (self.finetune, self.qat):
@@ -299,27 +339,6 @@ class Recipe(FrozenModel):
         taught = self.finetune if self.finetune is not None and self.finetune.layers is None else None
         if taught is not None and taught.distill is not None and taught.distill.teacher is None:
             raise ValueError("finetune.distill needs a teacher; only with finetune.layers is it the model itself")
-        return self
-
-    @model_validator(mode="after")
-    def _chooses_once(self) -> Recipe:
-        chooses = [name for name in ("choose", "search") if getattr(self, name) is not None]
-        if len(chooses) > 1:
-            raise ValueError("choose and search exclude each other: octobert decides what to try, or you list it")
-        for name in ("qat", "accuracy", "speed") if chooses else ():
-            if getattr(self, name) is not None:
-                raise ValueError(f"{chooses[0]} and {name} exclude each other; {chooses[0]}.limits say what a model must keep")
-        if chooses and self.prune is not None:
-            fix = "choose: {vary: [prune]}" if chooses == ["choose"] else "search: {prune.speedup: [1.2, 1.5]}"
-            raise ValueError(f"{chooses[0]} and prune exclude each other; let the search try it, as {fix}")
-        if chooses and not self.measure:
-            raise ValueError(f"{chooses[0]}: models have to be measured; remove measure: false")
-        return self
-
-    @model_validator(mode="after")
-    def _is_timed(self) -> Recipe:
-        if self.speed is not None and not self.measure:
-            raise ValueError("speed: a speedup has to be measured; remove measure: false")
         return self
 
     @model_validator(mode="after")
@@ -390,24 +409,3 @@ def plugin_families() -> dict[str, str]:
     """
     marks = {name: mark for name, field in Recipe.model_fields.items() for mark in field.metadata}
     return {name: mark.family for name, mark in marks.items() if isinstance(mark, PluginOf)}
-
-
-def with_current_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe as plain data, with keys of octobert 0.1 under their current names.
-
-    Warns:
-        OldNameWarning: for each old key; it names the new one.
-    """
-    keys = {}
-    for old, value in raw.items():
-        new = RENAMED.get(old, old)
-        if new != old and new in raw:
-            raise ValueError(f"{old} is the old name of {new}; remove it")
-        if new != old:
-            warnings.warn(
-                f'the recipe key "{old}" is now "{new}"; the old name stops working in octobert 0.3',
-                OldNameWarning,
-                stacklevel=2,
-            )
-        keys[new] = value
-    return keys

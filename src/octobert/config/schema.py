@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from octobert.config.recipe import RENAMED, Choice, Data, Recipe, RowSelection, plugin_families
+from octobert.config.recipe import Choice, Data, Recipe, RowSelection, plugin_families
 from octobert.core import plugins
 
 Schema = dict[str, Any]
@@ -31,21 +31,17 @@ def recipe_schema() -> Schema:
         for name in plugins.names(family)
     }
     models: list[type[BaseModel]] = list(dict.fromkeys([Recipe, Data, RowSelection, *options.values()]))
-    references, generated = models_json_schema([(model, "validation") for model in models], by_alias=True)
+    references, generated = models_json_schema([(model, "validation") for model in models], schema_generator=_Described)
     definitions: dict[str, Schema] = generated["$defs"]
     names = {model: references[model, "validation"]["$ref"].rpartition("/")[2] for model in models}
-    for model in _models_in(models):
-        _describe_(definitions[names.get(model, model.__name__)], model)
     recipe = definitions.pop(names[Recipe])
     properties = recipe["properties"]
     for key, family in families.items():
         own = {name: {"$ref": f"#/$defs/{names[model]}"} for (f, name), model in options.items() if f == family}
-        properties[key] = {**_annotations(properties[key]), **_plugin(key, plugins.names(family), own)}
+        properties[key] = {"description": properties[key]["description"], **_plugin(key, plugins.names(family), own)}
     _allow_short_forms_(properties, definitions[names[Data]]["properties"], names)
     # `from` has a default wherever rows are selected.
     definitions[names[RowSelection]].pop("required", None)
-    for old, new in RENAMED.items():
-        properties[old] = {**properties[new], "description": f"The old name of `{new}`.", "deprecated": True}
     definitions.pop(Choice.__name__, None)
     schema = {"$schema": _DIALECT, "title": _TITLE, **recipe, "$defs": dict(sorted(definitions.items()))}
     text = json.dumps(schema)
@@ -97,45 +93,26 @@ def _allow_short_forms_(recipe: Schema, data: Schema, names: dict[type[BaseModel
     short += [(data, key, RowSelection) for key, field in Data.model_fields.items() if field.annotation is RowSelection]
     for properties, key, model in short:
         either = [{"type": "string"}, {"$ref": f"#/$defs/{names[model]}"}]
-        properties[key] = {**_annotations(properties[key]), "anyOf": either}
+        properties[key] = {"description": properties[key]["description"], "anyOf": either}
     metric = recipe["metric"]
-    recipe["metric"] = {
-        **_annotations(metric),
-        "anyOf": [{"type": "array", "items": metric["items"]}, *metric["items"]["anyOf"]],
-    }
+    either = [{"type": "array", "items": metric["items"]}, *metric["items"]["anyOf"]]
+    recipe["metric"] = {"description": metric["description"], "anyOf": either}
 
 
-def _annotations(schema: Schema) -> Schema:
-    """What stays of a generated schema when its type is replaced."""
-    return {key: value for key, value in schema.items() if key == "description"}
+class _Described(GenerateJsonSchema):
+    """Schemas of models with the texts of their docstrings, and without titles that only say names again."""
 
-
-def _describe_(schema: Schema, model: type[BaseModel]) -> None:
-    """Put the descriptions of a model's docstring into its schema, in place."""
-    summary = inspect.cleandoc(model.__dict__.get("__doc__") or "").split("\n\n")[0]
-    schema.pop("description", None)
-    if summary and not summary.startswith("Args:"):
-        schema["description"] = " ".join(summary.split())
-    texts = descriptions(model)
-    for name, entry in schema.get("properties", {}).items():
-        entry.pop("title", None)
-        if name in texts:
-            entry["description"] = texts[name]
-    schema.pop("title", None)
-
-
-def _models_in(models: list[type[BaseModel]]) -> list[type[BaseModel]]:
-    """The models, and every model inside them."""
-    waiting, seen = list(models), list[type[BaseModel]]()
-    while waiting:
-        model = waiting.pop()
-        if model in seen:
-            continue
-        seen.append(model)
-        for field in model.model_fields.values():
-            waiting += [t for t in _types(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
-    return seen
-
-
-def _types(annotation: Any) -> list[Any]:
-    return [annotation] + [inner for argument in get_args(annotation) for inner in _types(argument)]
+    def model_schema(self, schema: Any) -> Schema:
+        """The schema of one model."""
+        model, made = schema["cls"], super().model_schema(schema)
+        summary = inspect.cleandoc(model.__dict__.get("__doc__") or "").split("\n\n")[0]
+        made.pop("description", None)
+        if summary and not summary.startswith("Args:"):
+            made["description"] = " ".join(summary.split())
+        texts = descriptions(model)
+        for name, entry in made.get("properties", {}).items():
+            entry.pop("title", None)
+            if name in texts:
+                entry["description"] = texts[name]
+        made.pop("title", None)
+        return made

@@ -126,7 +126,7 @@ class Training(FrozenModel):
         machines: Number of machines. Start the same command on each.
         rendezvous: `host:port` of one of the machines, where all processes connect. Not in a recipe file: it can run code.
         checkpoint_minutes: Minutes between checkpoints of the training state.
-        tensorboard: Folder for TensorBoard event files.
+        tensorboard: Folder for TensorBoard event files. Not in a recipe file.
     """
 
     processes: PositiveInt = 1

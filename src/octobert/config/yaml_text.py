@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from octobert.core.errors import RecipeError, reason
+from octobert.core.files import content_of
 
 # Recipes have some kilobytes.
 MAX_BYTES = 200_000
@@ -39,15 +40,12 @@ def text_of(path: Path, noun: str = "recipe") -> str:
         RecipeError: it does not exist, cannot be read, is too large or is not UTF-8.
     """
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = content_of(path, MAX_BYTES)
     except FileNotFoundError:
         raise RecipeError(f"the {noun} file does not exist", where=str(path.absolute()), fix="check the path") from None
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or str(error)
         raise RecipeError(f"the {noun} cannot be read", where=str(path), got=got) from error
-    if len(data) > MAX_BYTES:
-        raise RecipeError(f"the file is too large for a {noun}", where=str(path), expected=f"at most {MAX_BYTES:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -10,13 +10,13 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
-from octobert.core.environment import cache_folder
+from octobert.core.environment import place_in_cache
 from octobert.core.errors import ModelError, StorageError, reason
-from octobert.core.files import file_digest, remove, stays_inside, storage_errors
+from octobert.core.files import atomic_folder, file_digest, is_file, remove, stays_inside
 
 SUFFIX = ".zip"
+# What a package holds that `octobert tune` replaces.
+_TUNED = "tuned.json"
 # More than any model has. A zip file can state petabytes in a few kilobytes; weights shrink by less than half.
 MOST_FILES, MOST_BYTES, MOST_RATIO = 10_000, 64 << 30, 100
 # Below this a ratio harms nobody.
@@ -29,7 +29,7 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, 
 
 
 def unpacked(path: Path) -> Path:
-    """The content of a zip file as a folder, unpacked into octobert's cache folder unless it is there.
+    """The content of a zip file as a folder, unpacked into octobert's cache folder unless it is there as it was unpacked.
 
     Returns:
         the folder in the zip file that is not alone in another one.
@@ -39,33 +39,43 @@ def unpacked(path: Path) -> Path:
         StorageError: the cache folder cannot be written, or has no room.
     """
     try:
-        folder = cache_folder() / "unpacked" / file_digest(path)[:16]
+        digest = file_digest(path)
     except OSError as error:
         raise ModelError("the file cannot be read", where=str(path), got=error.strerror, fix="check its permissions") from error
-    with storage_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not folder.is_dir():
-                partial = folder.with_name(f"partial-{folder.name}")
-                remove(partial)
-                try:
-                    unpack(path, partial)
-                    partial.rename(folder)
-                finally:
-                    remove(partial)
+    with place_in_cache("unpacked", digest) as folder:
+        if not _is_whole(path, folder):
+            with atomic_folder(folder) as partial:
+                unpack(path, partial)
+                remove(folder)
     while len(inner := [entry for entry in folder.iterdir() if entry.name not in _ADDED]) == 1 and inner[0].is_dir():
         folder = inner[0]
     return folder
 
 
+def _is_whole(path: Path, folder: Path) -> bool:
+    """Whether every file of a zip file is in a folder, with its content; `octobert tune` may have written its results again."""
+    if not folder.is_dir():
+        return False
+    with zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir() and entry.filename.rpartition("/")[2] != _TUNED]
+    return all(is_file(folder / entry.filename) and _checksum(folder / entry.filename) == entry.CRC for entry in entries)
+
+
+def _checksum(path: Path) -> int:
+    total = 0
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            total = zlib.crc32(block, total)
+    return total
+
+
 def unpack(path: Path, folder: Path) -> None:
-    """Unpack a zip file into a new folder. What is refused is found before anything is written.
+    """Unpack a zip file into an empty folder. What is refused is found before anything is written.
 
     Raises:
         ModelError: as `unpacked`.
         StorageError: there is no room.
     """
-    folder.mkdir()
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]

@@ -59,7 +59,7 @@ class Capabilities(FrozenModel):
         formats: formats that are written into the package.
         extra: extra of octobert whose packages the target needs; empty if none.
         build: package with a build of onnxruntime that has the target's provider; empty if the ordinary one has it.
-        drivers: what its device needs of the system, by names in `octobert.core.drivers`.
+        drivers: what its device needs of the system, by names in `octobert.api.drivers`.
         written_anywhere: files are also written on machines where the target cannot run, without measurements.
         status: `run here`, `run on a GPU`, or `structurally checked, not run`.
     """
@@ -76,9 +76,9 @@ class Capabilities(FrozenModel):
     dynamic: bool = False
     saturates_without: tuple[str, ...] = ()
     symmetric_int8: tuple[str, ...] = ()
-    weights: tuple[DType, ...]
+    weights: tuple[DType, ...] = ("int8",)
     weight_form: Literal["integers", "pair"] = "integers"
-    weight_axis: int | None
+    weight_axis: int | None = 1
     roles: tuple[str, ...]
     simulated: tuple[str, ...] = ()
     smallest_range: float = 0.0
@@ -98,7 +98,7 @@ class Capabilities(FrozenModel):
     lowest_constant: float = -3.0e38
     pairs: bool = True
     file: str = "onnx/model_quantized.onnx"
-    formats: tuple[str, ...]
+    formats: tuple[str, ...] = ("onnx",)
     extra: str = ""
     build: str = ""
     drivers: tuple[str, ...] = ()

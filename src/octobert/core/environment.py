@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 import platformdirs
 
 from octobert.core import plugins
+from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel
 
 # Packages whose versions are recorded, besides those of the runtimes (`PACKAGES` of `octobert.targets.runtimes`).
@@ -81,6 +85,22 @@ def cache_folder() -> Path:
     return Path(folder) if folder else platformdirs.user_cache_path("octobert", appauthor=False)
 
 
+@contextmanager
+def place_in_cache(*names: str) -> Iterator[Path]:
+    """A path in octobert's cache folder that no other process works on until the block ends.
+
+    Raises:
+        StorageError: the cache folder cannot be written, or has no room.
+    """
+    from filelock import FileLock
+
+    place = cache_folder().joinpath(*names)
+    with storage_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            yield place
+
+
 def current() -> Environment:
     """Return the environment of this process."""
     import psutil
@@ -95,6 +115,11 @@ def current() -> Environment:
         python=sys.version.split()[0],
         versions=versions((*PACKAGES, *runtime_packages())),
     )
+
+
+def today() -> datetime.date:
+    """Return the day, in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).date()
 
 
 def findings(here: Environment) -> list[str]:
@@ -119,7 +144,7 @@ def findings(here: Environment) -> list[str]:
 
 @functools.cache
 def install(extra: str) -> str:
-    """The command that installs an extra of octobert from where octobert itself came: an index, or a checkout."""
+    """The command that installs an extra of octobert from where octobert itself came: an index, a wheel, or a checkout."""
     # urllib.request takes 19 ms to import, and hardly any command needs this.
     import json
     import shlex
@@ -131,9 +156,9 @@ def install(extra: str) -> str:
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
     url = urlsplit(origin.get("url", ""))
-    if url.scheme != "file" or "dir_info" not in origin:
+    if url.scheme != "file":
         return f"pip install 'octobert[{extra}]'"
-    editable = "-e " if origin["dir_info"].get("editable") else ""
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
     return f"pip install {editable}{shlex.quote(f'{url2pathname(url.path)}[{extra}]')}"
 
 

@@ -2,7 +2,8 @@
 
     OctobertError        1   any other error
     ├── RecipeError      2   the recipe or the command line is not valid
-    ├── DataError        3   the rows: missing columns, unknown labels, leakage, empty files
+    ├── DataError        3   the rows: unknown labels, leakage, empty files
+    │   └── ColumnError  3   the rows lack columns that the task reads
     ├── ModelError       4   the checkpoint or the ONNX file: wrong format, unsupported, unsafe
     │   └── ParityError  4   two forms of one model disagree
     ├── PlanError        5   a quantization plan that quantizes nothing, or that the target does not accept
@@ -93,6 +94,10 @@ class DataError(OctobertError):
     exit_code = 3
 
 
+class ColumnError(DataError):
+    """The rows lack columns that the task reads."""
+
+
 class ModelError(OctobertError):
     """The checkpoint, the ONNX file or the package cannot be used."""
 
@@ -147,10 +152,6 @@ class LimitError(OctobertError):
     """The search is complete, but no model keeps all limits. The nearest one is packaged."""
 
     exit_code = 9
-
-
-class OldNameWarning(FutureWarning):
-    """A name of an earlier version is used. The message has the new name."""
 
 
 class DownloadWarning(UserWarning):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from octobert.core.frozen import FrozenModel
 
@@ -115,6 +115,12 @@ class ChangedRows(FrozenModel):
     transitions: tuple[Transition, ...] = ()
     sentence: str = ""
 
+    @model_validator(mode="after")
+    def _rows_of_the_total(self) -> ChangedRows:
+        if len(self.rows) > self.total or bool(self.rows) != bool(self.total):
+            raise ValueError(f"{self.total} rows changed, and {len(self.rows)} are listed")
+        return self
+
 
 class Histogram(FrozenModel):
     """A histogram with equal bins.
@@ -153,6 +159,12 @@ class Activation(FrozenModel):
     histogram: Histogram
     intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
     clipped: dict[str, float] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _of_the_same_targets(self) -> Activation:
+        if self.intervals.keys() != self.clipped.keys():
+            raise ValueError("intervals and clipped are of other targets")
+        return self
 
 
 class Smoothed(FrozenModel):

@@ -18,10 +18,23 @@ LINEAR_PARTS = ("query", "key", "value", "qkv", "attention_output", "ffn_up", "f
 NORM_PARTS = ("attention_norm", "ffn_norm", "bottleneck_norm")
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
 
+BERT_PARTS = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "attention": "attention.self",
+    "attention_output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "activation": "intermediate.intermediate_act_fn",
+    "ffn_down": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+}
+
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """The module names of one family, and facts that the graph does not show.
+    """The module names of one family, and facts that the graph does not show. What is left out is as in BERT.
 
     Args:
         model_types: values of `model_type` in `config.json`.
@@ -39,10 +52,10 @@ class EncoderFamily:
 
     model_types: tuple[str, ...]
     prefix: str
-    layer: str
-    parts: dict[str, str]
-    embeddings_norm: str
-    position_offset: int
+    layer: str = "encoder.layer.{}"
+    parts: dict[str, str] = field(default_factory=lambda: BERT_PARTS)
+    embeddings_norm: str = "embeddings.LayerNorm"
+    position_offset: int = 0
     shared_layer: str = ""
     final_norm: str = ""
     windowed: bool = False
@@ -73,20 +86,6 @@ def part_of(role: str) -> str:
         'ffn_up'
     """
     return role.partition(".")[0]
-
-
-BERT_PARTS = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attention": "attention.self",
-    "attention_output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "ffn_up": "intermediate.dense",
-    "activation": "intermediate.intermediate_act_fn",
-    "ffn_down": "output.dense",
-    "ffn_norm": "output.LayerNorm",
-}
 
 
 def families() -> dict[str, str]:

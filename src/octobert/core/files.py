@@ -13,14 +13,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from octobert.core.errors import StorageError
 
 # In place of a digest, for what has no content of its own.
 NO_FILE = "not a file"
+# Of a file of unknown origin that is read at once. The largest are reports with evidence, and vocabularies.
+MOST_BYTES = 256 << 20
+# Opening does not wait for the other end of a pipe, nor take a terminal. Windows has neither.
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 # From Linux' headers: ioctl that shares blocks; renameat2 in the working directory, and its flag.
 _FICLONE, _HERE, _RENAME_EXCHANGE = 0x40049409, -100, 2
+# The last line of a page.
+_PAGE_SEAL = "<!-- octobert sha256 {} -->\n"
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
 _DISK_ERRORS |= {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ELOOP}
 
@@ -30,10 +36,47 @@ def canonical_digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def opened(path: Path) -> BinaryIO:
+    """Open a file of unknown origin to read it; a link is followed. It never waits, as opening a named pipe would.
+
+    Raises:
+        OSError: it is missing, cannot be read, or is no regular file but a device, a pipe or a folder.
+    """
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE))  # noqa: SIM115  # the caller closes it
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return stream
+
+
+def content_of(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file of unknown origin.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
+
+    Raises:
+        OSError: as `opened`, or it has more bytes.
+    """
+    with opened(path) as stream:
+        # As much as the file has, at once. It may grow meanwhile, and files of the system state no size.
+        content = stream.read(min(os.fstat(stream.fileno()).st_size, most))
+        while len(content) <= most and (block := stream.read(1 << 20)):
+            content += block
+    if len(content) > most:
+        raise OSError(errno.EINVAL, f"more than {most:,} bytes", str(path))
+    return content
+
+
 def file_digest(path: Path) -> str:
-    """Return the sha256 of the content of a file."""
+    """Return the sha256 of the content of a file.
+
+    Raises:
+        OSError: as `opened`.
+    """
     total = hashlib.sha256()
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         while block := stream.read(1 << 20):
             total.update(block)
     return total.hexdigest()
@@ -91,6 +134,20 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
+def check_no_link(path: Path) -> None:
+    """Make sure that a folder of octobert's own is not a link: what it does there would happen to the files of somebody else.
+
+    Raises:
+        StorageError: it is one.
+    """
+    if os.path.islink(path):
+        raise StorageError(
+            "a symbolic link stands in place of a folder of octobert's own",
+            where=str(path),
+            fix="remove the link; --cache keeps stored results in another folder",
+        )
+
+
 def stays_inside(name: str) -> bool:
     """Whether a name of unknown origin stays in the folder that it is relative to, on every system.
 
@@ -124,11 +181,31 @@ def atomic_write(path: Path) -> Iterator[Path]:
         The temporary path to write to.
     """
     partial = path.with_name(f"partial-{path.name}")
+    if partial.is_symlink():
+        partial.unlink()
     try:
         yield partial
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Make a folder atomically: it is at `path` when the block ends, where nothing may be, and removed if the block raises.
+
+    Yields:
+        A new folder to write into.
+    """
+    partial = path.with_name(f"partial-{path.name}")
+    remove(partial)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
@@ -157,6 +234,17 @@ def write_sealed(path: Path, content: bytes) -> None:
 def read_sealed(path: Path) -> bytes | None:
     """Read a file of `write_sealed`; None where there is none, or it is not as it was written."""
     return unsealed(path.read_bytes()) if is_file(path) else None
+
+
+def page_seal(content: bytes) -> str:
+    """The end of a page: the digest of what is before, so that one that somebody has edited is not taken for octobert's own."""
+    return _PAGE_SEAL.format(hashlib.sha256(content).hexdigest())
+
+
+def is_page(content: bytes) -> bool:
+    """Whether a file is a page of a report as octobert made it, and nobody has edited it."""
+    start = content.rfind(_PAGE_SEAL.partition("{}")[0].encode())
+    return start >= 0 and content[start:] == page_seal(content[:start]).encode()
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import reprlib
-
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from octobert.core.plain import preview
 
 
 class FrozenModel(BaseModel):
@@ -19,5 +19,5 @@ def first_problem(error: ValueError) -> str:
         return str(error)[:200]
     first = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(str(part)[:60] for part in first["loc"])
-    got = "" if first["type"] in ("missing", "json_invalid") else f", not {reprlib.repr(first['input'])[:60]}"
+    got = "" if first["type"] in ("missing", "json_invalid") else f", not {preview(first['input'], 60)}"
     return f"{place}: {first['msg'][:200]}{got}".removeprefix(": ")

@@ -5,11 +5,13 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import computed_field, model_validator
+from pydantic import Field, computed_field, model_validator
 
 from octobert.core.frozen import FrozenModel
 
@@ -20,6 +22,8 @@ STATISTICS = ("min", "avg", "p50", "p75", "p90", "p95", "p99", "p999", "max")
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 # Figures that follow from others: they are written for readers of the JSON, and not read back.
 _COMPUTED = ("statistics_ms", "rows_per_second", "tokens_per_second")
+# Fewer rounds give no interval of 95 % for a median; the gain in speed that they cannot exclude then.
+_LEAST_ROUNDS, _ANY_GAIN = 6, 1.05
 
 
 def statistics_of(samples: Sequence[float]) -> dict[str, float]:
@@ -34,6 +38,46 @@ def statistics_of(samples: Sequence[float]) -> dict[str, float]:
     return {"min": float(array.min()), "avg": float(array.mean()), **percentiles, "max": float(array.max())}
 
 
+class Figure(FrozenModel):
+    """A measured value with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def over(self, other: Figure) -> Figure:
+        """The ratio to another figure. The interval reaches from the smallest to the largest quotient."""
+        return Figure(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
+
+    def times(self, factor: float) -> Figure:
+        """The figure in another unit, relative to another one, or with the other sign."""
+        low, high = sorted((factor * self.low, factor * self.high))
+        return Figure(value=factor * self.value, low=low, high=high)
+
+    @staticmethod
+    def exactly(value: float) -> Figure:
+        """A figure without noise."""
+        return Figure(value=value, low=value, high=value)
+
+
+def quantile(samples: Sequence[float], share: float = 0.5) -> tuple[float, float, float]:
+    """The median of samples, or another quantile, and its 95 % confidence interval.
+
+    The interval reaches from one order statistic to another, by how many samples are below the quantile: a binomial
+    distribution, here by its normal approximation with correction for continuity (Conover, Practical Nonparametric Statistics,
+    3.2). It assumes nothing of the distribution of the samples. Too few samples, fewer than six for the median, give less than
+    95 %: from the smallest to the largest.
+
+    Example:
+        >>> quantile([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+        (5.0, 2.0, 8.0)
+    """
+    ordered, last = sorted(samples), len(samples) - 1
+    middle, reach = share * len(samples), 1.96 * math.sqrt(len(samples) * share * (1 - share)) + 0.5
+    below, above = max(math.floor(middle - reach), 0), min(math.ceil(middle + reach) - 1, last)
+    return float(np.quantile(ordered, share)), ordered[min(below, last)], ordered[max(above, 0)]
+
+
 def _without_computed(raw: Any) -> Any:
     """Data without the figures that are computed from it."""
     return {name: value for name, value in raw.items() if name not in _COMPUTED} if isinstance(raw, dict) else raw
@@ -45,7 +89,8 @@ class Score(FrozenModel):
     Args:
         metric: its name.
         value: on all rows.
-        low: lower end of the interval (percentile bootstrap over items); None where the metric is undefined on every resample.
+        low: lower end of the interval, as `evaluation.statistics` computes it; None where the metric is undefined on every
+            resample.
         high: upper end of the interval, or None.
         rows: evaluation rows.
         chance: the best value on these rows of a model that does not read its input, such as the share of the most frequent
@@ -75,15 +120,17 @@ class Comparison(FrozenModel):
         reference: name of the float baseline.
         metric: name of the metric; None for data without labels.
         difference: metric of the candidate minus metric of the reference.
-        low: lower end of the paired 95 % confidence interval of the difference; None where the metric is undefined on every
-            resample, as are `high` and the bootstrap's `p_value` then.
+        low: lower end of the paired 95 % confidence interval of the difference, as `evaluation.statistics` computes it; None
+            where the metric is undefined on every resample, as are `high` and the `p_value` of the resamples then.
         high: upper end of that interval.
-        p_value: of the hypothesis "no difference": exact McNemar test for accuracy, otherwise the paired bootstrap.
+        p_value: of the hypothesis "no difference": exact McNemar test for accuracy, otherwise from the resamples.
         fidelity_name: what `fidelity` measures, such as agreement.
         fidelity: how closely the candidate follows the reference.
         fidelity_chance: `fidelity` of a candidate that always gives the reference's most frequent answer; 1 where the reference
             has only one answer, so that agreement says nothing. None where the task does not say.
         output_error: root mean square difference of the raw outputs.
+        differences: every metric of the task → metric of the candidate minus metric of the reference; without those that
+            are undefined.
         changed: items with another answer: index, expected answer, answer of the reference, answer of the candidate.
         divergence: mean Kullback-Leibler divergence from the reference's distributions in nats, where the task measures it.
         direction: what the changed items have in common beyond chance, as a sentence; empty where nothing is.
@@ -100,9 +147,30 @@ class Comparison(FrozenModel):
     fidelity: float
     output_error: float
     changed: tuple[tuple[int, str, str, str], ...]
+    differences: dict[str, Figure] = Field(default_factory=dict)
     fidelity_chance: float | None = None
     divergence: float | None = None
     direction: str = ""
+
+
+@dataclass(frozen=True)
+class TimedShape:
+    """The shape of a timed batch.
+
+    Args:
+        batch: rows.
+        sequence: tokens of each row, or `data` for rows of the evaluation data.
+
+    Example:
+        >>> str(TimedShape(8, 128))
+        '8 × 128'
+    """
+
+    batch: int
+    sequence: int | str
+
+    def __str__(self) -> str:
+        return f"{self.batch} × {self.sequence}"
 
 
 class Latency(FrozenModel):
@@ -127,6 +195,11 @@ class Latency(FrozenModel):
     sample_tokens: tuple[int, ...] = ()
 
     _stored = model_validator(mode="before")(_without_computed)
+
+    @property
+    def shape(self) -> TimedShape:
+        """Its shape."""
+        return TimedShape(self.batch, self.sequence)
 
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the samples.
@@ -194,6 +267,11 @@ class Throughput(FrozenModel):
 
     _stored = model_validator(mode="before")(_without_computed)
 
+    @property
+    def shape(self) -> TimedShape:
+        """Its shape."""
+        return TimedShape(self.batch, self.sequence)
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def statistics_ms(self) -> dict[str, float]:
@@ -221,10 +299,10 @@ class Speedup(FrozenModel):
         reference: name of the float model.
         batch: rows of a batch.
         sequence: tokens of a row, or `data` for evaluation rows.
-        ratio: median time of the reference divided by the median time of the candidate; of throughputs, the geometric mean
-            of the ratios of their rows per second in each round.
-        low: lower end of the 95 % confidence interval of the ratio over the rounds that timed both (bootstrap; of throughputs,
-            Student's t on logarithms).
+        ratio: median of the ratios of their times in each round; of throughputs, the geometric mean of the ratios of their
+            rows per second.
+        low: lower end of the 95 % confidence interval of the ratio over the rounds that timed both (order statistics; of
+            throughputs, Student's t on logarithms).
         high: upper end of that interval.
     """
 
@@ -235,6 +313,11 @@ class Speedup(FrozenModel):
     ratio: float
     low: float
     high: float
+
+    @property
+    def shape(self) -> TimedShape:
+        """Its shape."""
+        return TimedShape(self.batch, self.sequence)
 
 
 class SpeedGoal(FrozenModel):
@@ -288,3 +371,69 @@ class Footprint(FrozenModel):
     precision: str
     threads: int
     device: str = "CPU"
+
+
+def check_names(report: Any) -> None:
+    """Raise ValueError where the figures of a report name models that it does not describe, as in a file that was edited."""
+    known = [each.candidate for each in report.footprints]
+    if len(set(known)) < len(known):
+        raise ValueError("a model is listed twice in footprints")
+    described: dict[str, tuple[str, Collection[str]]] = {"comparisons": ("scores", report.scores)}
+    described |= dict.fromkeys(("latencies", "throughputs", "speedups", "ratios"), ("footprints", known))
+    for field, (place, names) in described.items():
+        for each in getattr(report, field):
+            for name in (each.candidate, getattr(each, "reference", each.candidate)):
+                if name not in names:
+                    raise ValueError(f'{field} name the model "{name[:60]}", which is not in {place}')
+    for timed in (report.latencies, report.throughputs):
+        own = {name: [each for each in timed if each.candidate == name and each.samples_ms] for name in known}
+        shapes = {name: {(each.batch, each.sequence) for each in found} for name, found in own.items()}
+        if timed and (any(each != shapes[known[0]] for each in shapes.values()) or not report.scores.keys() >= set(known)):
+            raise ValueError("not every model of footprints has scores and times of the same shapes")
+    if known and not report.latencies:
+        raise ValueError("the models of footprints have no times")
+
+
+def shapes(latencies: Sequence[Latency | Throughput]) -> list[TimedShape]:
+    """Return the timed shapes, in order."""
+    return list(dict.fromkeys(latency.shape for latency in latencies))
+
+
+def in_order(latencies: Sequence[Latency]) -> list[TimedShape]:
+    """The timed shapes, rows of the data and small batches first."""
+    return sorted(shapes(latencies), key=lambda shape: (shape.sequence != "data", shape.batch))
+
+
+def at_first_shape(latencies: Sequence[Latency]) -> list[Latency]:
+    """The times on rows of the data, one at a time where that was measured; else at the first shape."""
+    first = next(iter(in_order(latencies)), None)
+    return [timed for timed in latencies if timed.shape == first]
+
+
+def paired_speedup(ours: Latency, theirs: Latency) -> Speedup | None:
+    """How fast a model is compared with any other one: the median of the ratios of the rounds, with its interval.
+
+    All models were timed on the same rows in a round, so that the ratios do not vary with the lengths of the rows.
+
+    Args:
+        ours: times of the model.
+        theirs: of the other one, at the same shape.
+
+    Returns:
+        None where no round has timed both.
+    """
+    ratios = [b / a for a, b in zip(ours.samples_ms, theirs.samples_ms, strict=False) if a > 0]
+    if not ratios:
+        return None
+    value, low, high = quantile(ratios)
+    if len(ratios) < _LEAST_ROUNDS:
+        low, high = min(low, 1.0), max(high, _ANY_GAIN)
+    return Speedup(
+        candidate=ours.candidate,
+        reference=theirs.candidate,
+        batch=ours.batch,
+        sequence=ours.sequence,
+        ratio=value,
+        low=low,
+        high=high,
+    )

@@ -6,13 +6,14 @@ They come with downloaded models, so any of them may be damaged, or say anything
 from __future__ import annotations
 
 import json
-import reprlib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from octobert.core.errors import ModelError
+from octobert.core.files import content_of
+from octobert.core.plain import preview
 
 CONFIG = "config.json"
 # Of sentence-transformers: what its encoder reads.
@@ -59,7 +60,7 @@ def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
     """
     value = {} if missing_ok and not path.is_file() else read_json(path)
     if not isinstance(value, dict):
-        got, expected = reprlib.repr(value)[:60], "{…}"
+        got, expected = preview(value, 60), "{…}"
         raise ModelError(f"{path.name} holds no object", where=str(path), got=got, expected=expected, fix=_FIX)
     return value
 
@@ -71,7 +72,7 @@ def read_json(path: Path) -> Any:
         ModelError: it cannot be read, or is not JSON in UTF-8.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(content_of(path).decode())
     except OSError as error:
         fix = "check the path and its permissions"
         raise ModelError(f"{path.name} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
@@ -94,7 +95,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"{CONFIG} has a value that no encoder can have",
             where=f"{path}, {'.'.join(map(str, first['loc']))}",
-            got=reprlib.repr(first["input"])[:60],
+            got=preview(first["input"], 60),
             expected=first["msg"].removeprefix("Input should be ").removeprefix("String should "),
             fix=_FIX,
         ) from error

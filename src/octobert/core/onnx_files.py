@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octobert.core.errors import ModelError
-from octobert.core.files import file_stamp, stays_inside
+from octobert.core.files import content_of, file_stamp, stays_inside
 from octobert.core.ports import Port, Ports
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _proto(path: Path) -> Any:
     if not path.is_file():
         raise ModelError("there is no such file", where=str(path), fix="check the path")
     try:
-        proto = onnx.load(path, load_external_data=False)
+        proto = onnx.load_model_from_string(content_of(path, onnx.checker.MAXIMUM_PROTOBUF))
     except OSError as error:
         raise ModelError("the file cannot be read", where=str(path), got=error.strerror, fix="check its permissions") from error
     except Exception as error:  # protobuf raises types of its implementation
@@ -165,11 +165,12 @@ def _check_external(path: Path, tensor: Any) -> None:
     """Refuse external data that is not a part of a file beside the model."""
     stated = {entry.key: entry.value for entry in tensor.external_data}
     location, where = stated.get("location", ""), f"{path}, tensor {tensor.name}"
-    file, folder = path.parent / location, path.parent.resolve()
-    if not stays_inside(location):
+    # A name that is no UTF-8 arrives as bytes.
+    if not isinstance(location, str) or not stays_inside(location):
         raise ModelError(
             "the external data is not in the model's folder", where=where, got=repr(location), fix="do not trust it"
         )
+    file, folder = path.parent / location, path.parent.resolve()
     if not file.is_file():
         what, fix = "the model's external data is missing", "copy the .data file to the model's folder"
         raise ModelError(what, where=str(file), fix=fix)

@@ -7,6 +7,8 @@ override the direction of text make a line read as another one. All are replaced
 from __future__ import annotations
 
 import re
+import reprlib
+from typing import Any
 
 # Directions of text, and separators of lines and paragraphs that only some programs know.
 _OTHERS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
@@ -30,10 +32,28 @@ def printable(text: str) -> str:
     return text.translate(_SHOWN).encode("utf-8", "replace").decode("utf-8")
 
 
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = 20
+
+
+def preview(value: Any, longest: int = 100) -> str:
+    """Return what somebody gave in place of something else, as Python writes it, for an error.
+
+    Example:
+        >>> preview([None]), preview(10**5000)
+        ('[None]', 'int')
+    """
+    try:
+        return _REPR.repr(value)[:longest]
+    except ValueError:  # Python writes no number of thousands of digits
+        return type(value).__name__
+
+
 # The part of a URL with a user's name and a password. A password in the URL of a database may have any character but spaces.
 _PASSWORDS = (
     (re.compile(r"\b((?:postgres|mysql|mariadb|mssql|oracle|redis)[\w+]*://)[^\s'\"]*@"), r"\1***@"),
-    (re.compile(r"(://)[^\s/@'\"]*:[^\s/@'\"]*@"), r"\1***@"),
+    (re.compile(r"(://)[^\s/'\"]*@"), r"\1***@"),
     (re.compile(r"([?&]\w*password=)[^\s&'\"]*", re.IGNORECASE), r"\1***"),
 )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from octobert.core.frozen import FrozenModel
 
 DType = Literal["int8", "uint8", "int16", "uint16", "float8e4m3"]
@@ -122,6 +124,12 @@ class Quantizer(FrozenModel):
     shared: str | None = None
     ceiling: float | None = None
     weight_form: Literal["integers", "pair"] = "integers"
+
+    @model_validator(mode="after")
+    def _both_ends(self) -> Quantizer:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("one end of the interval is missing")
+        return self
 
     @property
     def weight_limits(self) -> tuple[int, int]:

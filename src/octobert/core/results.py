@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -63,6 +64,7 @@ class CaptureFacts(FrozenModel):
         sizes: of the encoder.
         parity: comparison with the original model.
         pooling: how token states become an embedding; None for other heads.
+        source_bytes: size of the weights as the user gave them, in whatever type; 0 where that was not noted.
     """
 
     family: str
@@ -70,6 +72,7 @@ class CaptureFacts(FrozenModel):
     sizes: Sizes
     parity: Parity
     pooling: Pooling | None = None
+    source_bytes: int = 0
 
 
 class AppliedTransform(FrozenModel):
@@ -208,14 +211,11 @@ class DataFacts(FrozenModel):
     """The rows of a run.
 
     Args:
-        calibration_rows: number of calibration rows.
-        evaluation_rows: number of evaluation rows.
+        calibration_rows, evaluation_rows: number of rows.
         source: where the rows come from.
-        leaked_rows: calibration or training rows that are also evaluated, where the recipe allows them.
-        dropped_rows: rows that were dropped because they are also evaluated.
-        tuning_rows: rows of the accuracy search.
-        training_rows: rows of fine-tuning.
-        left_out_rows: rows that the recipe's `preprocess` left out.
+        leaked_rows, dropped_rows: calibration or training rows that are also evaluated: allowed by the recipe, and dropped.
+        tuning_rows, tuning_split: rows that a search or pruning is judged on, and the split or file that they are from.
+        training_rows, left_out_rows: rows of fine-tuning, and rows that the recipe's `preprocess` left out.
     """
 
     calibration_rows: int
@@ -224,6 +224,7 @@ class DataFacts(FrozenModel):
     leaked_rows: int
     dropped_rows: int
     tuning_rows: int = 0
+    tuning_split: str = ""
     training_rows: int = 0
     left_out_rows: int = 0
 
@@ -343,6 +344,7 @@ class Report(Tabular):
         speed_goals: whether each target is as fast as the recipe wants.
         load: what else the machine did during the benchmark; None without one.
         environment: machine and software.
+        date: when the models were timed, or the report was made where none was, in UTC; None in reports of octobert 0.1.
         absent: baseline → why it was not measured.
         stages: step → facts.
     """
@@ -371,32 +373,28 @@ class Report(Tabular):
     speed_goals: tuple[SpeedGoal, ...] = ()
     load: Load | None = None
     environment: Environment
+    date: datetime.date | None = None
     absent: dict[str, str]
     stages: dict[str, StageFacts]
 
     def to_rows(self) -> list[Row]:
         """One row per measured model: scores, difference from float, size, and median time of each shape."""
         metrics = list(dict.fromkeys(score.metric for scores in self.scores.values() for score in scores))
-        comparisons = {comparison.candidate: comparison for comparison in self.comparisons}
-        rows = []
-        for footprint in self.footprints:
-            name = footprint.candidate
-            values = {score.metric: score.value for score in self.scores.get(name, ())}
-            comparison = comparisons.get(name)
-            timed = [latency for latency in self.latencies if latency.candidate == name]
-            rows.append(
-                {
-                    "model": name,
-                    "precision": footprint.precision,
-                    **{metric: values.get(metric) for metric in metrics},
-                    "output_error": comparison.output_error if comparison else None,
-                    "size_mb": footprint.size_bytes / 1e6,
-                    "peak_memory_mb": footprint.peak_memory_bytes / 1e6,
-                    "load_ms": footprint.load_ms,
-                    **{f"p50_ms {latency.batch}×{latency.sequence}": latency.percentile_ms(50) for latency in timed},
-                }
-            )
-        return rows
+        scores = {name: {score.metric: score.value for score in found} for name, found in self.scores.items()}
+        errors = {comparison.candidate: comparison.output_error for comparison in self.comparisons}
+        return [
+            {
+                "model": (name := each.candidate),
+                "precision": each.precision,
+                **{metric: scores.get(name, {}).get(metric) for metric in metrics},
+                "output_error": errors.get(name),
+                "size_mb": each.size_bytes / 1e6,
+                "peak_memory_mb": each.peak_memory_bytes / 1e6,
+                "load_ms": each.load_ms,
+                **{f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50) for t in self.latencies if t.candidate == name},
+            }
+            for each in self.footprints
+        ]
 
 
 def _inside(name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from octobert.core.environment import Environment
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Load
+from octobert.core.measurements import Figure, Load
 from octobert.core.tabular import Row, Tabular
 
 # Name of the chosen package in an output directory.
@@ -29,22 +30,6 @@ class Variant(FrozenModel):
     target: str
     changes: dict[str, Any] = Field(default_factory=dict)
     precision: str
-
-
-class Figure(FrozenModel):
-    """A measured value with its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def over(self, other: Figure) -> Figure:
-        """The ratio to another figure. The interval reaches from the smallest to the largest quotient."""
-        return Figure(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
-
-    def times(self, factor: float) -> Figure:
-        """The figure in another unit, or relative to another one."""
-        return Figure(value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
 
 class Found(FrozenModel):
@@ -92,6 +77,31 @@ class Found(FrozenModel):
     seconds: float = 0.0
     number: int = 0
 
+    @field_validator("ratio")
+    @classmethod
+    def _is_a_ratio(cls, value: Figure | None) -> Figure | None:
+        if value is not None and not all(0 < each < math.inf for each in (value.value, value.low, value.high)):
+            raise ValueError("a ratio of times is positive")
+        return value
+
+
+class Check(FrozenModel):
+    """Whether a model keeps a limit on the rows and in the times of the final run, which no search has seen.
+
+    Args:
+        limit: in words.
+        state: `kept`: the interval of the figure is within the limit; `missed`: the figure is beyond it; else `unclear`.
+        clear: it is missed by the whole interval of the figure.
+        reason: what speaks against it; empty where it is kept.
+        rows: about how many rows would decide, where more rows would.
+    """
+
+    limit: str
+    state: Literal["kept", "unclear", "missed"]
+    clear: bool = False
+    reason: str = ""
+    rows: int | None = None
+
 
 class Selection(Tabular):
     """`choice` in `report.json`: how a model was chosen, and what else was tried.
@@ -107,6 +117,7 @@ class Selection(Tabular):
         reference: name of the float variant that ratios and drops refer to.
         winner: name of the variant that was packaged as `best`.
         met: whether the winner meets all limits on the tuning rows.
+        checks: every limit, checked again on the figures of the final run.
         sentence: what to use, how much it gains and loses on the evaluation rows, and why.
         found: of all variants, in the order of the table.
         minutes: time limit; None where there is none.
@@ -128,6 +139,7 @@ class Selection(Tabular):
     reference: str
     winner: str
     met: bool
+    checks: tuple[Check, ...] = ()
     sentence: str
     found: tuple[Found, ...]
     minutes: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from octobert.core import environment
 from octobert.core.errors import RecipeError
@@ -34,10 +34,7 @@ class Setting(FrozenModel):
     streams: int = Field(default=1, ge=1)
     threads: int = Field(default=0, ge=0)
     tokens: int = Field(default=MAX_RUN_TOKENS, ge=1)
-    # Files written by octobert 0.1 say `knobs`.
-    runtime_options: Mapping[str, RuntimeOption] = Field(
-        default_factory=dict, validation_alias=AliasChoices("runtime_options", "knobs")
-    )
+    runtime_options: Mapping[str, RuntimeOption] = Field(default_factory=dict)
 
     def options(self, **others: Any) -> SessionOptions:
         """Return this setting as options of a session.

@@ -6,7 +6,6 @@ import functools
 import html
 from typing import TYPE_CHECKING, Any
 
-from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
 
 if TYPE_CHECKING:
@@ -25,15 +24,9 @@ class Tabular(FrozenModel):
         raise NotImplementedError
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The table as a pandas DataFrame.
+        """The table as a pandas DataFrame."""
+        import pandas
 
-        Raises:
-            OctobertError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise OctobertError("to_dataframe needs pandas", fix="pip install pandas") from None
         return pandas.DataFrame(self.to_rows())
 
     def _repr_html_(self) -> str:

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import DataError
+from octobert.core.files import content_of
+from octobert.core.plain import preview
 from octobert.data.rows import Row
 
 # Files with one token per line; in some data sets the suffix is the split's name.
 COLUMN_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".train", ".dev", ".valid", ".test", ".testa", ".testb")
 _DOCUMENT = "-DOCSTART-"
+# Byte order mark → the encoding; that of UTF-32 begins with that of UTF-16.
+_WIDE = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 # The folder of aclImdb's reviews that have no class.
 _UNLABELLED = "unsup"
+# The largest data that is read, as all of it is held in memory.
+MOST_BYTES = 4 * 2**30
 # Rows that each have columns of their own would fill the memory.
 _MOST_COLUMNS = 10_000
 _CONLL_2003 = ("tokens", "pos_tags", "chunk_tags", "ner_tags")
 
 
-def decoded(path: Path) -> str:
-    """The text of a file, without a byte order mark.
+def read(path: Path) -> bytes:
+    """The bytes of a file.
 
     Raises:
-        DataError: it cannot be read, or is not UTF-8.
+        DataError: it cannot be read.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return content_of(path, MOST_BYTES)
     except OSError as error:
         raise unreadable(error) from error
+
+
+def decoded(path: Path, content: bytes | bytearray) -> str:
+    """The text of a file with this content, without a byte order mark.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError("the file is not UTF-8", where=str(path), got=str(error), fix="convert it to UTF-8") from error
+        wide = next((name for mark, name in _WIDE.items() if content.startswith(mark)), None)
+        got, fix = str(error), "convert it to UTF-8"
+        if wide is not None:
+            got, fix = f"{wide}, by its byte order mark", f"save it as UTF-8, or: iconv -f {wide} -t UTF-8 FILE > NEW"
+        raise DataError("the file is not UTF-8", where=str(path), got=got, fix=fix) from error
 
 
 def unreadable(error: OSError) -> DataError:
@@ -67,7 +87,7 @@ def text_folder(folder: Path) -> list[Row]:
 
 
 def _text_row(split: str, file: Path) -> Row:
-    text, label = decoded(file), file.parent.name
+    text, label = decoded(file, read(file)), file.parent.name
     if not text.strip():
         raise DataError("the text is empty", where=str(file), fix="remove the file or fill it in")
     row = {"id": f"{split}/{label}/{file.stem}", "label": label, "text": text}
@@ -75,8 +95,8 @@ def _text_row(split: str, file: Path) -> Row:
     return {**row, "rating": int(rated[1])} if rated else row
 
 
-def json_rows(path: Path) -> list[Row]:
-    """The rows of a JSON file: an object on every line, one array of objects, or the nested form of the official SQuAD files.
+def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
+    """The rows of a JSON file with this content: an object on every line, one array of objects, or the nested form of SQuAD.
 
     Returns:
         rows that all have the same columns; None where an object has no such key.
@@ -84,7 +104,7 @@ def json_rows(path: Path) -> list[Row]:
     Raises:
         DataError: it is not JSON, a row is not an object, or a part of a SQuAD file is missing.
     """
-    text = decoded(path)
+    text = decoded(path, content)
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -118,7 +138,7 @@ def _lines(path: Path, text: str) -> list[dict[str, Any]]:
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        got, expected = reprlib.repr(value)[:60], '{"column": value, …}'
+        got, expected = preview(value, 60), '{"column": value, …}'
         raise DataError("the row is not an object", where=where, got=got, expected=expected, fix="remove the row or correct it")
     return value
 
@@ -153,12 +173,12 @@ def _questions(path: Path, number: int, article: Mapping[str, Any]) -> Iterator[
 def _part(whole: Any, name: str, kind: type, where: str) -> Any:
     value = whole.get(name) if isinstance(whole, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, str) and not value.strip()):
-        got = "nothing" if value is None else reprlib.repr(value)[:60]
+        got = "nothing" if value is None else preview(value, 60)
         raise DataError(f'there is no "{name}"', where=where, got=got, expected=f"a {kind.__name__}", fix="correct the file")
     return value
 
 
-def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
+def column_file(path: Path, content: bytes | bytearray, columns: Sequence[str] = ()) -> list[Row]:
     """The sentences of a file with one token per line, columns between tabs or spaces, an empty line after each sentence.
 
     Args:
@@ -167,7 +187,7 @@ def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
     Raises:
         DataError: a line with another number of columns.
     """
-    text = decoded(path)
+    text = decoded(path, content)
     lines = [line.rstrip("\r") for line in text.split("\n")]
     split = "\t" if any("\t" in line for line in lines) else None
     fields = [[f.strip() for f in line.split(split)] if line.strip() else [] for line in lines]
@@ -178,12 +198,8 @@ def column_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
             f"columns {', '.join(columns)}" if columns else "a word and its tag on every line, an empty line between sentences"
         )
         raise DataError("not a column file", where=str(path), got=f"{width} columns", expected=expected)
-    names = tuple(columns) or (_CONLL_2003 if width == len(_CONLL_2003) else _names(width))
-    return list(_sentences(path, fields, names))
-
-
-def _names(width: int) -> tuple[str, ...]:
-    return ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
+    usual = _CONLL_2003 if width == len(_CONLL_2003) else ("tokens", *(f"column_{i}" for i in range(2, width)), "tags")
+    return list(_sentences(path, fields, tuple(columns) or usual))
 
 
 def _sentences(path: Path, fields: Sequence[list[str]], names: Sequence[str]) -> Iterator[Row]:

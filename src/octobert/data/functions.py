@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import reprlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ import psutil
 from octobert.core import user_code
 from octobert.core.errors import DataError, did_you_mean
 from octobert.core.frozen import FrozenModel
+from octobert.core.plain import preview
 from octobert.core.user_code import UserCode
 from octobert.data import sampling
 from octobert.data.readers import numbered, with_names
@@ -82,7 +82,7 @@ class RowFunction(FrozenModel):
         free = psutil.virtual_memory().available
         for number, row in enumerate(given, start=1):
             if not isinstance(row, Mapping):
-                got = f"a {type(row).__name__}: {reprlib.repr(row)}"
+                got = f"a {type(row).__name__}: {preview(row)}"
                 raise DataError("the row is not a mapping", where=f"{self.where}, row {number}", got=got, expected="a dict")
             rows.append(dict(row))
             if number % _BETWEEN == 0 and psutil.virtual_memory().available < free // 2:

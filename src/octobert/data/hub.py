@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from octobert.core.errors import DataError
+from octobert.core.files import content_of
 from octobert.core.frozen import FrozenModel
 
 
@@ -27,6 +29,9 @@ def find(source: str, config: str | None, revision: str | None) -> HubData:
 
     Where the hub cannot be asked, the data sets in its cache are.
 
+    Raises:
+        DataError: it is the name of a format, and of no data set.
+
     Args:
         source: name, or name and configuration: `glue/mrpc`, `nyu-mll/glue/mrpc`.
         config: the configuration; then it is not in the name.
@@ -48,7 +53,14 @@ def find(source: str, config: str | None, revision: str | None) -> HubData:
         for folder in _cached(name):
             known = folder.name.removeprefix("datasets--").replace("--", "/", 1)
             return HubData(name=known, config=own, commit=_ref(folder, revision))
-    return HubData(name=readings[0][0], config=readings[0][1], commit=None)
+    name, own = readings[0]
+    # `datasets` reads what lies in the working directory for these names.
+    from datasets import packaged_modules
+
+    if name in packaged_modules._PACKAGED_DATASETS_MODULES:
+        fix = "give a file, a folder, or a data set with its owner: OWNER/NAME"
+        raise DataError("the hub has no data set of that name", where="data.source", got=name, fix=fix)
+    return HubData(name=name, config=own, commit=None)
 
 
 def _readings(source: str, config: str | None) -> Iterator[tuple[str, str | None]]:
@@ -71,4 +83,4 @@ def _cached(name: str) -> list[Path]:
 def _ref(folder: Path, revision: str | None) -> str | None:
     """The commit that a revision stood for when it was last asked for."""
     path = folder / "refs" / (revision or "main")
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else revision
+    return content_of(path).decode().strip() if path.is_file() else revision

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,7 @@ FORMATS |= dict.fromkeys(formats.COLUMN_SUFFIXES, "columns")
 # Columns of two official files without a header, CoLA and the STS benchmark.
 _COLA = ("source", "label", "original_label", "sentence")
 _STSB = ("genre", "file", "year", "id", "score", "sentence1", "sentence2")
-# The largest data that is read, as all of it is held in memory, and what a row takes besides its values.
-MOST_BYTES = 4 * 2**30
+# What a row takes in memory besides its values.
 _ROW_BYTES = 200
 # Rows of a Parquet file that are decoded at once.
 _BATCH = 128
@@ -86,22 +86,42 @@ def read_file(path: Path, columns: Sequence[str] = ()) -> list[Row]:
         return formats.text_folder(path)
     if not os.path.isfile(path):
         raise DataError("there is no such file", where=str(path), fix="check the path")
+    _format(path)
+    _refuse_large(path, path.stat().st_size, path.stat().st_size)
+    return rows_in(path, formats.read(path), columns)
+
+
+def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ()) -> list[Row]:
+    """Read all rows of a file's content.
+
+    Args:
+        path: of the file, which need not be there: its suffix is the format, and errors name it.
+        content: of the file.
+        columns: column names, for a file without a header.
+
+    Raises:
+        DataError: the content is empty, malformed or of an unknown format.
+    """
+    form = _format(path)
+    if not content:
+        raise DataError("the file is empty", where=str(path), expected="rows", fix="check how it was written")
+    if form in ("csv", "tsv"):
+        rows = _delimited(path, content, "," if form == "csv" else "\t", tuple(columns))
+    elif form == "columns":
+        rows = formats.column_file(path, content, columns)
+    else:
+        rows = formats.json_rows(path, content) if form == "json" else _parquet(path, content)
+    if not rows:
+        raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
+    return rows
+
+
+def _format(path: Path) -> str:
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         expected = ", ".join(FORMATS)
         raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=expected)
-    if path.stat().st_size == 0:
-        raise DataError("the file is empty", where=str(path), expected="rows", fix="check how it was written")
-    _refuse_large(path, path.stat().st_size)
-    if form in ("csv", "tsv"):
-        rows = _delimited(path, "," if form == "csv" else "\t", tuple(columns))
-    elif form == "columns":
-        rows = formats.column_file(path, columns)
-    else:
-        rows = formats.json_rows(path) if form == "json" else _parquet(path)
-    if not rows:
-        raise DataError("the file has no rows", where=str(path), expected="at least one row below the header")
-    return rows
+    return form
 
 
 def read_hub(name: str, config: str | None, split: str, revision: str | None) -> list[Row]:
@@ -120,22 +140,26 @@ def read_hub(name: str, config: str | None, split: str, revision: str | None) ->
     return with_names(dataset.features, dataset.to_list())
 
 
-def _parquet(path: Path) -> list[Row]:
+def _parquet(path: Path, content: bytes | bytearray) -> list[Row]:
     """The rows of a Parquet file, in parts, as a small file may hold more than fits in memory."""
     import pyarrow
+    from datasets import Features
     from pyarrow import parquet
 
     rows: list[Row] = []
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(pyarrow.BufferReader(content))
         held = file.metadata.num_rows * _ROW_BYTES
-        _refuse_large(path, held)
-        features = _features(file.schema_arrow)
+        _refuse_large(path, held, len(content))
+        # What `datasets` wrote about the columns; nothing in other files.
+        stated = b"huggingface" in (file.schema_arrow.metadata or {})
+        features = Features.from_arrow_schema(file.schema_arrow) if stated else {}
         for batch in file.iter_batches(batch_size=_BATCH):
             # A column with a dictionary is small until it is decoded.
-            table = pyarrow.Table.from_batches([batch]).cast(_plain(batch.schema))
+            plain = [f.with_type(f.type.value_type) if pyarrow.types.is_dictionary(f.type) else f for f in batch.schema]
+            table = pyarrow.Table.from_batches([batch]).cast(pyarrow.schema(plain))
             held += table.nbytes
-            _refuse_large(path, held)
+            _refuse_large(path, held, len(content))
             rows += table.to_pylist()
         return with_names(features, rows)
     except DataError:
@@ -145,38 +169,23 @@ def _parquet(path: Path) -> list[Row]:
         raise DataError("the file cannot be read", where=str(path), got=got, fix=fix) from error
 
 
-def _plain(schema: Any) -> Any:
-    """A schema without dictionaries."""
-    import pyarrow
-
-    plain = [f.with_type(f.type.value_type) if pyarrow.types.is_dictionary(f.type) else f for f in schema]
-    return pyarrow.schema(plain)
-
-
-def _refuse_large(path: Path, size: int) -> None:
-    """Refuse rows that would not fit in memory with what is made of them.
+def _refuse_large(path: Path, held: int, size: int) -> None:
+    """Refuse rows, `held` bytes of a file of `size` bytes, that would not fit in memory with what is made of them.
 
     Raises:
         DataError: they are larger than octobert reads at once.
     """
     import psutil
 
-    most = min(MOST_BYTES, psutil.virtual_memory().available // 2)
-    if size > most:
+    most = min(formats.MOST_BYTES, psutil.virtual_memory().available // 2)
+    if held > most:
         raise DataError(
             "the rows take too much memory",
             where=str(path),
-            got=f"{size / 2**20:,.0f} MiB or more in a file of {path.stat().st_size / 2**20:,.1f} MiB",
+            got=f"{held / 2**20:,.0f} MiB or more in a file of {size / 2**20:,.1f} MiB",
             expected=f"at most {most / 2**20:,.0f} MiB (4 GiB, or half of the free memory)",
             fix="write a file with fewer rows, or with the columns of the task only",
         )
-
-
-def _features(schema: Any) -> Mapping[str, Any]:
-    """What `datasets` wrote into a Parquet file about its columns; nothing in other files."""
-    from datasets import Features
-
-    return Features.from_arrow_schema(schema) if b"huggingface" in (schema.metadata or {}) else {}
 
 
 def with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
@@ -195,18 +204,21 @@ def with_names(features: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
     return [{key: plain(key, value) for key, value in row.items()} for row in rows]
 
 
-def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
+def _delimited(path: Path, content: bytes | bytearray, delimiter: str, columns: tuple[str, ...]) -> list[Row]:
     """The rows of a CSV or TSV file.
 
     Official MRPC and GLUE files hold quotation marks that quote nothing, and some have no header.
     """
-    text = formats.decoded(path)
+    text = formats.decoded(path, content)
+    # A document may be longer than the 131,072 characters that `csv` allows by default.
+    csv.field_size_limit(2**31 - 1)
     # Not splitlines(): texts may hold separators (U+2028, NEL) that end a line in Python but not in these formats.
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
     if not lines:
         return []
-    quoted = delimiter == "," or _quotes_fields(lines, delimiter)
     columns = columns or _official_columns([line.split(delimiter) for line in lines[:1000]], delimiter)
+    usual, delimiter = delimiter, delimiter if columns else _delimiter_of(lines[0], delimiter)
+    quoted = delimiter != "\t" or _quotes_fields(lines, delimiter)
     records = list(_records(path, text, delimiter, quoted=quoted))
     if not records:
         return []
@@ -227,16 +239,28 @@ def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> list[Row
                 "the line has another number of columns than the header",
                 where=f"{path}, line {number}",
                 got=str(len(record)),
-                expected=str(len(names)),
+                expected=str(len(names)) if delimiter == usual else f"{len(names)}, as {delimiter!r} divides the header",
                 fix="correct the line",
             )
     return [dict(zip(names, [*record, *[""] * (len(names) - len(record))], strict=True)) for _, record in records]
 
 
+def _delimiter_of(header: str, usual: str) -> str:
+    """The delimiter of a file: the one of its format, unless only another one divides the header. Excel writes `;` in Europe.
+
+    Example:
+        >>> _delimiter_of("text;label", ","), _delimiter_of("text,a;b", ","), _delimiter_of('"a;b"', ",")
+        (';', ',', ',')
+    """
+    divides = set()
+    for each in (",", "\t", ";"):
+        with suppress(csv.Error):
+            divides |= {each} if len(next(csv.reader([header], delimiter=each), [])) > 1 else set()
+    return divides.pop() if len(divides) == 1 else usual
+
+
 def _records(path: Path, text: str, delimiter: str, *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
     """(line number, fields) of every line that is not empty."""
-    # A document may be longer than the 131,072 characters that `csv` allows by default.
-    csv.field_size_limit(2**31 - 1)
     # `csv` takes the rest of a file for one field where a quotation mark is not closed; the end mark is then a part of it.
     stream = itertools.chain(io.StringIO(text, newline="\n"), [_END])
     reader = csv.reader(stream, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)

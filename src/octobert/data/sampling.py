@@ -98,20 +98,21 @@ def _rows_of(span: str, count: int, where: str) -> tuple[int, int]:
     return int(found.from_ or 0), int(count if found.to is None else found.to)
 
 
-def hold_out(digests: Sequence[str], samples: int, seed: int) -> tuple[list[int], list[int]]:
+def hold_out(digests: Sequence[str], samples: int, seed: int, *, parts: int = 2) -> tuple[list[int], list[int]]:
     """Split the rows of one file into calibration and evaluation rows; equal rows go to the same side.
 
     Args:
         digests: `row_digest` of every row.
-        samples: number of distinct calibration rows; at most half of the distinct rows are taken.
+        samples: number of distinct calibration rows.
         seed: of the random order.
+        parts: at most one of so many equal parts of the distinct rows is taken.
 
     Returns:
         (indices of calibration rows, indices of evaluation rows).
     """
     distinct = sorted(set(digests))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    taken = {distinct[i] for i in order[: min(samples, len(distinct) // 2)]}
+    taken = {distinct[i] for i in order[: min(samples, len(distinct) // parts)]}
     first = [i for i, digest in enumerate(digests) if digest in taken]
     return first, [i for i, digest in enumerate(digests) if digest not in taken]
 

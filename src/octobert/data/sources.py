@@ -86,21 +86,21 @@ class Places:
 
     Args:
         calibrate, evaluate: a file, a folder of texts, or the name of a split on the hub; with a slice behind it or without.
-        tune: the same, for rows to search on; None without a search.
+        how: the choice in words, for the report.
+        tune: as `calibrate`, for rows to search on; None without a search.
         train: the same, for rows to fine-tune on; None without training.
         hub: the data set on the hub; None for local files.
         alone: there is one file, whose rows are split between both.
-        how: the choice in words, for the report.
         functions: place → the user's function that gives its rows, for places that are no files.
     """
 
     calibrate: str
     evaluate: str
-    tune: str | None
-    train: str | None
-    hub: HubData | None
-    alone: bool
     how: str
+    tune: str | None = None
+    train: str | None = None
+    hub: HubData | None = None
+    alone: bool = False
     functions: Mapping[str, RowFunction] = field(default_factory=dict)
 
     def content(self) -> Content:
@@ -137,7 +137,7 @@ class Content(FrozenModel):
     spans: tuple[str, ...]
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""
+        """The digest of the files as they are now, or another summary of each (see `pipeline/inputs.py`)."""
         return _summary(self.places, self.spans, of) if self.places else self.digest
 
 
@@ -190,8 +190,8 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
         and not functions(settings, names.values(), splits)
         and names["calibrate"] == "train"
         and names["evaluate"] in (AUTO, "validation")
+        and not any(spans.values())
     )
-    alone = alone and not any(spans.values())
     if alone and train:
         raise DataError(
             "fine-tuning needs rows of its own",
@@ -202,7 +202,7 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
     if alone:
         how = "one file: calibration rows drawn at random, all other rows evaluated"
         only = str(splits["all"][0])
-        return Places(only, only, only if tune else None, None, None, True, how)
+        return Places(only, only, how, tune=only if tune else None, alone=True)
     hub = None if local or splits or source is None else find(source, settings.config, settings.revision)
     note = ""
     if AUTO in names.values():
@@ -214,13 +214,13 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
     if hub is not None:
         names = {key: name + spans[key] for key, name in names.items()}
         how = f"{hub.name} on the hub: calibrated from {names['calibrate']}, evaluated on {names['evaluate']}{note}"
-        return Places(names["calibrate"], names["evaluate"], names.get("tune"), names.get("train"), hub, False, how)
-    called, given = functions(settings, names.values(), splits), {}
+        return Places(names["calibrate"], names["evaluate"], how, names.get("tune"), names.get("train"), hub)
+    functions_of, called = functions(settings, names.values(), splits), {}
     chosen = {}
     for key, name in names.items():
-        if name in called:
-            function = called[name].model_copy(update={"span": spans[key]})
-            chosen[key], given[function.where] = function.where, function
+        if name in functions_of:
+            function = functions_of[name].model_copy(update={"span": spans[key]})
+            chosen[key], called[function.where] = function.where, function
             continue
         is_file = Path(name).suffix.lower() in FORMATS and name not in splits
         path = Path(name) if is_file else pick_split(splits, name, where=f"data.{key}.from", prefer=prefer)
@@ -228,8 +228,7 @@ def places(settings: Data, *, tune: bool = False, train: bool = False, prefer: S
             raise DataError("there is no such file or folder", where=str(path), fix="check the path")
         chosen[key] = f"{path}{spans[key]}"
     how = f"calibrated from {Path(chosen['calibrate']).name}, evaluated on {Path(chosen['evaluate']).name}{note}"
-    tune_place, train_place = chosen.get("tune"), chosen.get("train")
-    return Places(chosen["calibrate"], chosen["evaluate"], tune_place, train_place, None, False, how, given)
+    return Places(chosen["calibrate"], chosen["evaluate"], how, chosen.get("tune"), chosen.get("train"), functions=called)
 
 
 def functions(settings: Data, splits: Iterable[str], files: Mapping[str, list[Path]]) -> dict[str, RowFunction]:

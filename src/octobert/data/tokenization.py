@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import reprlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from octobert.core.errors import ModelError, reason
 from octobert.core.family import longest_input
 from octobert.core.lazy import lazy
 from octobert.core.model_config import SENTENCE_CONFIG, read_config, read_object
+from octobert.core.plain import preview
 from octobert.core.session import Feeds
 from octobert.data.tokenizer_files import TOKENIZER, open_tokenizer, tokenizer_file
 
@@ -31,6 +31,7 @@ Text = tuple[str, ...]
 _PROCESS = os.getpid()
 # transformers writes this for "no limit".
 _NO_LIMIT = 10**9
+_CONFIG = "tokenizer_config.json"
 # Names of one file of sentence-transformers, the present one first.
 SENTENCE_CONFIGS = tuple(
     SENTENCE_CONFIG.replace("bert", family, 1)
@@ -143,23 +144,30 @@ class Tokenizer:
         self.max_length = max_length or min(longest(folder), _trained_length(folder))
         self.pad_id = read_config(folder).get("pad_token_id") or 0
         self._path = tokenizer_file(folder) or folder
+        self._side = _truncation_side(folder)
         with self._errors("cannot be read"):
             self._tokenizer = open_tokenizer(folder)
             _lower_(self._tokenizer, folder)
             # It often states padding and truncation; octobert pads each batch by itself.
             self._tokenizer.no_padding()
-            self._tokenizer.enable_truncation(self.max_length)
+            self._tokenizer.enable_truncation(self.max_length, direction=self._side)
         # Truncation is a state of the tokenizer, which several threads use.
         self._lock = threading.Lock()
 
     def save(self, path: Path) -> None:
         """Write it as `tokenizer.json`, without padding and truncation."""
+        with self._untruncated():
+            self._tokenizer.save(str(path))
+
+    @contextmanager
+    def _untruncated(self) -> Iterator[None]:
+        """Texts are whole until the block ends, and no other thread tokenizes."""
         with self._lock:
             self._tokenizer.no_truncation()
             try:
-                self._tokenizer.save(str(path))
+                yield
             finally:
-                self._tokenizer.enable_truncation(self.max_length)
+                self._tokenizer.enable_truncation(self.max_length, direction=self._side)
 
     def encode(self, texts: Sequence[Text]) -> list[Encoded]:
         """Tokenize texts, or pairs of texts, one row each."""
@@ -172,12 +180,8 @@ class Tokenizer:
 
     def offsets(self, texts: Sequence[str]) -> list[TokenOffsets]:
         """All tokens of texts, with their places in the texts."""
-        with self._lock, self._errors():
-            self._tokenizer.no_truncation()
-            try:
-                encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
-            finally:
-                self._tokenizer.enable_truncation(self.max_length)
+        with self._untruncated(), self._errors():
+            encodings = self._encodings([(text,) for text in texts], add_special_tokens=False)
         return [
             TokenOffsets(np.array(e.ids, dtype=np.int64), np.array(e.offsets, dtype=np.int64).reshape(-1, 2)) for e in encodings
         ]
@@ -335,7 +339,7 @@ def save_tokenizer(source: Path, folder: Path) -> None:
     stated = next((name for name in SENTENCE_CONFIGS if (source / name).is_file()), None)
     if stated is not None:
         shutil.copyfile(source / stated, folder / SENTENCE_CONFIGS[0])
-    for name in (TOKENIZER, "tokenizer_config.json", "special_tokens_map.json"):
+    for name in (TOKENIZER, _CONFIG, "special_tokens_map.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     if not (folder / TOKENIZER).is_file():
@@ -345,18 +349,69 @@ def save_tokenizer(source: Path, folder: Path) -> None:
         Tokenizer(folder).save(folder / TOKENIZER)
 
 
+def state_length(folder: Path, length: int) -> None:
+    """Write into the tokenizer files of a folder where texts are cut; other programs read no other statement of it.
+
+    What transformers 5 writes and transformers 4 does not read gets its older name, which both read.
+
+    Args:
+        folder: holds `tokenizer.json`; `tokenizer_config.json` is made where there is none.
+        length: tokens of the longest row, with special tokens.
+    """
+    tokenizer, config = read_object(folder / TOKENIZER), read_object(folder / _CONFIG, missing_ok=True)
+    side = "Left" if config.get("truncation_side") == "left" else "Right"
+    tokenizer["truncation"] = {"direction": side, "max_length": length, "strategy": "LongestFirst", "stride": 0}
+    if isinstance(tokenizer.get("padding"), dict):
+        tokenizer["padding"]["strategy"] = "BatchLongest"
+    if not config:
+        pad = read_config(folder).get("pad_token_id") or 0
+        config["pad_token"] = Tokenizer(folder).words([pad])[0]
+    config["model_max_length"] = length
+    for older in ("max_length", "max_len"):
+        config.pop(older, None)
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    written = {TOKENIZER: tokenizer, _CONFIG: config}
+    if (folder / SENTENCE_CONFIG).is_file():
+        written[SENTENCE_CONFIG] = read_object(folder / SENTENCE_CONFIG) | {"max_seq_length": length}
+    for name, content in written.items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+
+
 def _trained_length(folder: Path) -> int:
     """The length in tokens that the files beside a model state for its texts."""
-    names = [*((name, "max_seq_length") for name in SENTENCE_CONFIGS), ("tokenizer_config.json", "model_max_length")]
-    for name, key in names:
-        path = folder / name
-        stated = read_object(path, missing_ok=True).get(key)
+    places: list[tuple[Path, str, Any]] = []
+    for name in SENTENCE_CONFIGS:
+        path, found = folder / name, read_object(folder / name, missing_ok=True)
+        arguments = found.get("tokenizer_args") or {}
+        known = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
+        if not known or found.get("processing_kwargs"):
+            key = "processing_kwargs" if known else "tokenizer_args"
+            got, fix = f"{key}: {preview(found[key], 60)}", "remove it, or write max_seq_length and the tokenizer's own files"
+            raise ModelError("an option of the tokenizer is not supported", where=str(path), got=got, fix=fix)
+        places += [(path, "max_seq_length", found.get("max_seq_length"))]
+        places += [(path, "tokenizer_args.model_max_length", arguments.get("model_max_length"))]
+    path = folder / _CONFIG
+    places.append((path, "model_max_length", read_object(path, missing_ok=True).get("model_max_length")))
+    for path, key, stated in places:
         if stated:
             if not isinstance(stated, int | float) or not stated >= 1:
-                got, fix = reprlib.repr(stated)[:60], "correct the file, or set the task's max_length"
+                got, fix = preview(stated, 60), "correct the file, or set the task's max_length"
                 raise ModelError("no number of tokens", where=f"{path}, {key}", got=got, expected="1 or more", fix=fix)
             return int(min(stated, _NO_LIMIT))
     return _NO_LIMIT
+
+
+def _truncation_side(folder: Path) -> str:
+    """The end at which the files beside a model state that long texts are cut."""
+    path = folder / _CONFIG
+    stated = read_object(path, missing_ok=True).get("truncation_side") or "right"
+    if stated not in ("left", "right"):
+        what, got = "no side of a text", preview(stated, 60)
+        raise ModelError(what, where=f"{path}, truncation_side", got=got, expected="left or right", fix="correct the file")
+    return str(stated)
 
 
 def _lowers(folder: Path) -> bool:

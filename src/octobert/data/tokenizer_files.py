@@ -6,12 +6,14 @@ transformers. Other vocabularies (`vocab.json` with merges, sentencepiece) are c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
+from octobert.core.files import content_of
 from octobert.core.model_config import read_config, read_object
 
 TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
@@ -29,6 +31,8 @@ _TOKENS = {
     "pad_token": "[PAD]",
     "mask_token": "[MASK]",
 }
+# Options of BERT's tokenizer, by their names in tokenizer.json.
+_NORMALIZER = {"do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
 _NEEDED = ("unk_token", "cls_token", "sep_token")
 # Vocabularies of cased models have a third of their entries in upper case; those of uncased models have none.
 _CASED = 0.02
@@ -55,11 +59,33 @@ def open_tokenizer(folder: Path) -> Any:
         fix = "save the model's tokenizer into that folder"
         raise ModelError(what, where=str(folder), expected=expected, fix=fix)
     if file.name == TOKENIZER:
-        return tokenizers.Tokenizer.from_file(str(file))
+        content = content_of(file).decode()
+        _check_normalizer(folder, content)
+        return tokenizers.Tokenizer.from_str(content)
     stated = {**read_object(folder / _SPECIAL, missing_ok=True), **read_object(folder / _CONFIG, missing_ok=True)}
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated)
     return _converted(folder)
+
+
+def _check_normalizer(folder: Path, content: str) -> None:
+    """Refuse a `tokenizer.json` of BERT's that reads texts otherwise than its config says, which transformers follows."""
+    config = read_object(folder / _CONFIG, missing_ok=True)
+    if str(config.get("tokenizer_class")).removesuffix("Fast") not in _CLASSES:
+        return
+    try:
+        normalizer = json.loads(content)["normalizer"]
+        own = normalizer if normalizer["type"] == "BertNormalizer" else {}
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return  # damage is found by the library
+    for key, name in _NORMALIZER.items():
+        if key in config and name in own and config[key] != own[name]:
+            raise ModelError(
+                f"{_CONFIG} and {TOKENIZER} contradict each other",
+                where=str(folder / _CONFIG),
+                got=f"{key}: {json.dumps(config[key])[:60]}, and {name}: {json.dumps(own[name])[:60]}",
+                fix="correct the wrong one, or save the tokenizer again with save_pretrained of transformers",
+            )
 
 
 def _is_bert(folder: Path, stated: Mapping[str, Any]) -> bool:
@@ -109,7 +135,7 @@ def _vocabulary(path: Path) -> dict[str, int]:
     fix = "download or copy it again"
     try:
         # Only line feeds end a line (a vocabulary holds other separators), and those of Windows.
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = content_of(path).decode().replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except OSError as error:
         raise ModelError("the vocabulary cannot be read", where=str(path), got=error.strerror, fix=fix) from error
     except UnicodeDecodeError as error:

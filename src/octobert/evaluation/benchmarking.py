@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import Field
@@ -32,6 +33,7 @@ class BenchmarkResult(Tabular):
         precisions: Model → arithmetic of its operators, such as `int8 + f32`; float baselines are left out.
         load: What else the machine did meanwhile.
         environment: The machine and the versions of the runtimes.
+        date: When it was measured, in UTC; None in results of octobert 0.1.
         settings: What was asked for.
     """
 
@@ -43,6 +45,7 @@ class BenchmarkResult(Tabular):
     precisions: dict[str, str] = Field(default_factory=dict)
     load: Load
     environment: Environment
+    date: datetime.date | None = None
     settings: Benchmark
 
     def to_rows(self) -> list[Row]:
@@ -107,10 +110,11 @@ def benchmark(
     return BenchmarkResult(
         latencies=timed.latencies,
         footprints=timed.footprints,
-        speedups=latency.speedups(timed.latencies, rivals, seed=seed),
+        speedups=latency.speedups(timed.latencies, rivals),
         throughputs=measured,
         ratios=throughput.ratios(measured, rivals),
         load=load,
         environment=environment.current(),
+        date=environment.today(),
         settings=settings,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark, Transi
 from octobert.core.excerpts import Span, excerpt
 from octobert.core.measurements import Comparison
 from octobert.data.tokenization import EncodedTexts
-from octobert.evaluation.answers import Pair, Told, qualities, told
 from octobert.evaluation.statistics import CONFIDENCE, sign_test
-from octobert.tasks import Outputs, Task, unmeasured
+from octobert.tasks import Explains, Explanation, Outputs, Pair, Task, unmeasured
 
 # Rows of a model that are kept, and the transitions of all of its rows.
 MOST, _TRANSITIONS = 5_000, 50
@@ -53,13 +52,13 @@ def changed_rows(
     return tuple(made.model_copy(update={"rows": tuple(_cut(*each, length) for each in rows)}) for made, rows in found)
 
 
-def _compared(task: Task, comparison: Comparison, pair: Pair) -> tuple[ChangedRows, list[tuple[ChangedRow, Told]]]:
+def _compared(task: Task, comparison: Comparison, pair: Pair) -> tuple[ChangedRows, list[tuple[ChangedRow, Explanation]]]:
     """What is said of all rows that changed; and those that are kept, with whole texts."""
     quality = _qualities(task, pair)
-    answers = told(task, pair, [(index, before, after) for index, _, before, after in comparison.changed])
+    explanations = _explanations(task, pair, [(index, before, after) for index, _, before, after in comparison.changed])
     rows = [
-        (_row(index, expected, each, quality), each)
-        for (index, expected, _, _), each in zip(comparison.changed, answers, strict=True)
+        (_row(index, expected, explanation, quality), explanation)
+        for (index, expected, _, _), explanation in zip(comparison.changed, explanations, strict=True)
     ]
     outcomes = Counter(row.outcome for row, _ in rows)
     every = Counter((move, row.outcome) for row, _ in rows for move in row.transitions)
@@ -69,50 +68,58 @@ def _compared(task: Task, comparison: Comparison, pair: Pair) -> tuple[ChangedRo
         for (b, a), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
     most = sorted(rows, key=lambda each: (-abs(each[0].change), each[0].row))[:MOST]
+    kept = sorted(most, key=lambda each: (-each[0].change, each[0].row))
     made = ChangedRows(
         candidate=comparison.candidate,
         reference=comparison.reference,
         total=len(rows),
-        rows=(),
+        rows=tuple(row for row, _ in kept),
         lost=outcomes["lost"],
         gained=outcomes["gained"],
         transitions=tuple(transitions[:_TRANSITIONS]),
         sentence=sentence(counts, outcomes["lost"], outcomes["gained"]),
     )
-    return made, sorted(most, key=lambda each: (-each[0].change, each[0].row))
+    return made, kept
+
+
+def _explanations(task: Task, pair: Pair, changed: Sequence[tuple[int, str, str]]) -> Iterable[Explanation]:
+    """Of a task that explains nothing, the answers as text."""
+    if isinstance(task, Explains):
+        return task.explain(pair, changed)
+    return [Explanation(pair.encoded.texts[i], [Answer(text=b), Answer(text=a)], transitions=((b, a),)) for i, b, a in changed]
 
 
 def _qualities(task: Task, pair: Pair) -> np.ndarray | None:
     """[items, 2] the task's measure on each item alone, of both models; None where it has none."""
-    if not len(pair.gold):
+    if not len(pair.gold) or not isinstance(task, Explains):
         return None
-    both = [qualities(task, task.items(outputs, pair.encoded, pair.gold)) for outputs in (pair.before, pair.after)]
-    return None if both[0] is None or both[1] is None else np.stack([both[0], both[1]], axis=1)
+    before, after = (task.quality(task.items(outputs, pair.encoded, pair.gold)) for outputs in pair.sides)
+    return None if before is None or after is None else np.stack([before, after], axis=1)
 
 
-def _row(index: int, expected: str, each: Told, quality: np.ndarray | None) -> ChangedRow:
+def _row(index: int, expected: str, explanation: Explanation, quality: np.ndarray | None) -> ChangedRow:
     lost = 0.0 if quality is None else float(quality[index, 0] - quality[index, 1])
     # Rows that lose as much are ordered by their scores.
-    tie = each.shift if quality is None else math.tanh(each.shift) / 1000
+    tie = explanation.shift if quality is None else math.tanh(explanation.shift) / 1000
     return ChangedRow(
         row=index,
-        texts=each.texts,
-        expected=expected if each.expected is None else each.expected,
-        before=each.before,
-        after=each.after,
+        texts=explanation.texts,
+        expected=expected if explanation.expected is None else explanation.expected,
+        before=explanation.answers[0],
+        after=explanation.answers[1],
         outcome="lost" if lost > 0 else "gained" if lost < 0 else "other",
-        marks=each.marks,
+        marks=explanation.marks,
         change=lost + tie,
-        transitions=each.transitions,
+        transitions=explanation.transitions,
     )
 
 
-def _cut(row: ChangedRow, each: Told, length: int) -> ChangedRow:
+def _cut(row: ChangedRow, explanation: Explanation, length: int) -> ChangedRow:
     """A row whose long texts are cut around their marks."""
     sides = [row.marks, row.before.marks, row.after.marks]
     texts, places = list(row.texts), dict[tuple[int, int, int], Span | None]()
     for index, text in enumerate(row.texts):
-        if len(text) <= length or index in each.questions:
+        if len(text) <= length or index in explanation.questions:
             continue
         # What the models say comes before what is expected, of which there may be several places.
         spans: list[Span] = list(dict.fromkeys((m.start, m.end) for m in (*sides[1], *sides[2], *sides[0]) if m.text == index))

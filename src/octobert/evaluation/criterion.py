@@ -90,7 +90,7 @@ class Difference(NamedTuple):
     Args:
         value: of the model.
         drop: value of the float model on the same rows minus `value`.
-        low, high: 95 % confidence interval of `drop`, by the paired bootstrap.
+        low, high: 95 % confidence interval of `drop`.
     """
 
     value: float
@@ -200,7 +200,7 @@ class AccuracyJudge:
         found = {}
         for name in dict.fromkeys(criterion.metric for criterion in self.criteria):
             metric = self._task.metrics[name]
-            difference, low, high, _ = paired(metric, ours, theirs, seed=self._seed)
+            difference, low, high, _ = paired(metric, ours, theirs, self._task.extremes(theirs), seed=self._seed)
             # Without an interval the value decides.
             low, high = (difference, difference) if low is None or high is None else (low, high)
             found[name] = Difference(float(metric(ours)), -difference, -high, -low)

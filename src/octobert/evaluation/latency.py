@@ -197,20 +197,19 @@ def measure(
     return Timed(tuple(latencies), tuple(footprints), load)
 
 
-def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]], *, seed: int = 0) -> tuple[Speedup, ...]:
+def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]]) -> tuple[Speedup, ...]:
     """Compare the times of models with those of float models, shape by shape.
 
     Args:
         latencies: of all models, from one interleaved run.
         rivals: model → the float models that it is compared with.
-        seed: of the resamples.
     """
     times = {(t.candidate, t.batch, t.sequence): np.array(t.samples_ms) for t in latencies}
     return tuple(
         Speedup(candidate=name, reference=rival, batch=batch, sequence=sequence, ratio=ratio, low=low, high=high)
         for (name, batch, sequence), own in times.items()
         for rival in rivals.get(name, ())
-        for ratio, low, high in (statistics.speedup(own, times[rival, batch, sequence], seed=seed),)
+        for ratio, low, high in (statistics.speedup(own, times[rival, batch, sequence]),)
     )
 
 

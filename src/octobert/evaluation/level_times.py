@@ -146,14 +146,14 @@ def against(whole: Session, cut: Session, workloads: Sequence[Workload], *, seed
     """Time a model in turn with the whole one; of several workloads the mean counts.
 
     Returns:
-        (how many times as fast as the whole model it is: the ratio of the medians; ends of the 95 % interval).
+        (how many times as fast as the whole model it is: the median of the rounds' ratios; ends of the 95 % interval).
     """
     feeds = [each.rounds[0] for each in workloads]
     taken = np.empty((2, 0))
     for part in range(TIMES_AGAINST):
         more = interleaved([whole, cut], feeds, SECONDS_AGAINST, seed + part).mean(axis=2)
         taken = np.concatenate([taken, more], axis=1)
-        found = statistics.speedup(taken[1], taken[0], seed=seed)
+        found = statistics.speedup(taken[1], taken[0])
         if found[2] - found[1] <= NARROW * found[0]:
             break
     return found

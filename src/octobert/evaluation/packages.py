@@ -20,7 +20,7 @@ from octobert.evaluation import predictions as written
 from octobert.inference.batching import run_rows
 from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor
-from octobert.tasks import Outputs, files_of, measured, measures_of
+from octobert.tasks import Outputs, check_columns, files_of, measured, measures_of
 
 
 class Judgement(Tabular):
@@ -87,6 +87,7 @@ def judge(
     task = measured(predictor.task, measures_of(metrics, None, predictor.task))
     given = {"source": source, "evaluate": split, "config": config, "revision": revision}
     where, rows = rows_of(given, columns, files_of(model.facts().name), allow_code=allow_code)
+    check_columns(model.facts().name, task, rows, where=where)
     if samples:
         rows = [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     gold, tokenizer = task.gold(rows, where=where), model.tokenizer(task)

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-import numpy as np
+from typing import Any, cast
 
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.files import atomic_write, storage_errors
@@ -19,26 +17,8 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.inference.opened import Opened
 from octobert.inference.predictor import Predictor
 from octobert.tasks import Outputs, Task
-from octobert.tasks._common import probabilities
-from octobert.tasks._spans import Prediction
 
 ANSWERING = "question-answering"
-# Answers of one question in a file of n-best answers, as the official scripts have them.
-_BEST = 20
-
-
-class _Answers(Protocol):
-    """What question answering has beside a task."""
-
-    unanswerable: bool
-
-    def predictions(self, outputs: Outputs, encoded: EncodedTexts, count: int) -> list[Prediction]:
-        """The best answers to every question."""
-        ...
-
-    def final_answer(self, prediction: Prediction) -> str:
-        """The text of the best answer; empty for "no answer"."""
-        ...
 
 
 def check(model: Opened, predictions: Path | None, nbest: Path | None) -> None:
@@ -87,17 +67,14 @@ def write(
             lines = answered(task, rows, gold, encoded, outputs)
             _write(predictions, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
         return
-    own = cast(_Answers, task)
-    found = own.predictions(outputs, encoded, _BEST)
-    ids = [_id(row, i) for i, row in enumerate(rows)]
+    ids = [str(row["id"]) if row.get("id") not in (None, "") else str(row.get(ROW_NUMBER, i + 1)) for i, row in enumerate(rows)]
+    answers, odds, best = cast(Any, task).official(outputs, encoded)
     if predictions is not None:
-        _write_json(predictions, {name: own.final_answer(each) for name, each in zip(ids, found, strict=True)})
-        if own.unanswerable:
-            most = float(np.finfo(np.float32).max)
-            odds = {name: min(each.null_minus_best, most) for name, each in zip(ids, found, strict=True)}
-            _write_json(predictions.with_name(f"{predictions.stem}.null_odds.json"), odds)
+        _write_json(predictions, dict(zip(ids, answers, strict=True)))
+        if odds is not None:
+            _write_json(predictions.with_name(f"{predictions.stem}.null_odds.json"), dict(zip(ids, odds, strict=True)))
     if nbest is not None:
-        _write_json(nbest, {name: _best(each, own.unanswerable) for name, each in zip(ids, found, strict=True)})
+        _write_json(nbest, dict(zip(ids, best, strict=True)))
 
 
 def answered(
@@ -147,22 +124,6 @@ def of_rows(model: Predictor, where: str, rows: Sequence[Row], numbers: Sequence
         gold = []
     encoded = task.encode(model.opened.tokenizer(task), task.inputs(chosen, where=where))
     return list(answered(task, chosen, gold, encoded, model.outputs(encoded.flat)))
-
-
-def _id(row: Row, index: int) -> str:
-    return str(row["id"]) if row.get("id") not in (None, "") else str(row.get(ROW_NUMBER, index + 1))
-
-
-def _best(prediction: Prediction, unanswerable: bool) -> list[dict[str, Any]]:
-    """Answers to one question with their probabilities among each other, most likely first."""
-    entries: list[dict[str, Any]] = [
-        {"text": span.text, "score": span.score, "start": span.start, "end": span.end} for span in prediction.spans
-    ]
-    if unanswerable or not entries:
-        entries.append({"text": "", "score": prediction.null, "start": None, "end": None})
-    entries.sort(key=lambda entry: -entry["score"])
-    likely = probabilities(np.array([entry["score"] for entry in entries]))
-    return [{**entry, "probability": float(each)} for entry, each in zip(entries, likely, strict=True)]
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octobert.core.errors import DataError
-from octobert.core.measurements import Comparison, Score, score_named
+from octobert.core.measurements import Comparison, Figure, Score, score_named
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import mcnemar, paired, scores_of
 from octobert.models.heads import head_of
@@ -32,11 +32,11 @@ def scores(task: Task, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[A
     if not len(gold):
         return ()
     items = task.items(outputs, encoded, gold)
-    chance = task.chance(items)
+    chance, extremes = task.chance(items), task.extremes(items)
     found = [
         score
         for name, metric in task.metrics.items()
-        for score in scores_of(name, metric, items, seed=seed, chance=chance.get(name))
+        for score in scores_of(name, metric, items, extremes, seed=seed, chance=chance.get(name))
     ]
     if task.primary is not None and score_named(task.primary, found) is None:
         raise DataError(
@@ -68,9 +68,16 @@ def compare(
     """
     fidelity = task.fidelity(*outputs, encoded)
     difference = low = high = p_value = None
+    differences: dict[str, Figure] = {}
     if task.primary is not None and len(gold):
         ours, theirs = (task.items(each, encoded, gold) for each in outputs)
-        difference, low, high, p_value = paired(task.metrics[task.primary], ours, theirs, seed=seed)
+        extremes = task.extremes(theirs)
+        for name, metric in task.metrics.items():
+            value, below, above, chance = paired(metric, ours, theirs, extremes, seed=seed)
+            if name == task.primary:
+                difference, low, high, p_value = value, below, above, chance
+            if below is not None and above is not None:
+                differences[name] = Figure(value=value, low=below, high=above)
         if task.primary == "accuracy" and head_of(task.head).shape == "classes":
             right = [each[:, 0] == each[:, 1] for each in map(unpacked, (ours, theirs))]
             p_value = mcnemar(right[0], right[1])
@@ -88,5 +95,6 @@ def compare(
         fidelity_chance=fidelity.chance,
         output_error=fidelity.error,
         divergence=fidelity.divergence,
+        differences=differences,
         changed=tuple((i, expected[i] if expected else "", before, after) for i, before, after in fidelity.changed),
     )

@@ -17,12 +17,11 @@ import numpy as np
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import OctobertError, TargetError
-from octobert.core.selection import Figure
+from octobert.core.measurements import Figure, quantile
 from octobert.core.session import Feeds, RuntimeOption
 from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.statistics import score
 from octobert.evaluation.worker import Worker
 from octobert.inference.batching import Batch, make_batches
 
@@ -182,6 +181,11 @@ class _Open:
     def __exit__(self, *_: object) -> None:
         self._worker.stop()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process still runs."""
+        return self._worker.runs
+
     def ms(self) -> float:
         """Run one round; return its time in milliseconds."""
         self.times.append(self._worker.ask("work", self._feeds))
@@ -207,14 +211,14 @@ def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> 
         with _Open(candidate, setting, work) as opened:
             return Tried(setting=setting, ratio=float(np.median(_ratios(opened, base, _ROUNDS))))
     except OctobertError as error:
+        # Without the defaults there is nothing to compare with, and it was not the setting that failed.
+        if not base.runs:
+            raise
         return Tried(setting=setting, ratio=None, problem=str(error))
 
 
 def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Figure:
     """Return the median ratio to the defaults over many rounds, with its interval."""
     with _Open(candidate, setting, work) as opened:
-        result = score(_RATIO, lambda ratios: float(np.median(ratios)), np.array(_ratios(opened, base, _FINAL_ROUNDS)), seed=0)
-    assert result is not None
-    assert result.low is not None
-    assert result.high is not None
-    return Figure(value=result.value, low=result.low, high=result.high)
+        value, low, high = quantile(_ratios(opened, base, _FINAL_ROUNDS))
+    return Figure(value=value, low=low, high=high)

@@ -91,6 +91,11 @@ class Worker:
         self._send((request, argument))
         return self._receive()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
     def stop(self) -> None:
         """End the process."""
         processes.end(self._process, _STOP_S)
@@ -139,6 +144,8 @@ def main() -> int:
 
 def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     candidate, threads, streams, pause_s = pickle.load(requests)
+    # Only PyTorch reads it, and models are compared with equal threads.
+    os.environ.pop("OMP_NUM_THREADS", None)
     try:
         import_runtime(candidate)
         started = time.perf_counter()

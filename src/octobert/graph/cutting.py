@@ -78,7 +78,9 @@ def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Sublayer], list[L
     """Return the sublayers whose units can be cut, in the order of computation, and those that cannot, with the reason."""
     structures, left = _find(graph, family)
     position = {node: index for index, node in enumerate(graph)}
-    return [each.sublayer for each in sorted(structures.values(), key=lambda each: position[each.add])], left
+    return [
+        structure.sublayer for structure in sorted(structures.values(), key=lambda structure: position[structure.add])
+    ], left
 
 
 def cut_(model: ir.Model, family: EncoderFamily, kept: Mapping[str, np.ndarray]) -> None:
@@ -130,7 +132,7 @@ def outputs_(model: ir.Model, constants: Mapping[str, tuple[np.ndarray, np.ndarr
         ModelError: the graph has no such sublayer, or the weight has another shape.
     """
     graph = model.graph
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     for module, (weight, bias) in constants.items():
         gone = nodes.get(f"{module}{CONSTANT}")
         if gone is not None:
@@ -169,18 +171,18 @@ def fold_(model: ir.Model) -> int:
 
 
 def _find(graph: ir.Graph, family: EncoderFamily) -> tuple[dict[str, _Structure], list[LeftWhole]]:
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     structures: dict[str, _Structure] = {}
     left: list[LeftWhole] = []
     for index in range(sites.layer_count(graph, family)):
         for role, module in sites.layer_linears(nodes, family, index).items():
             if part_of(role) not in ("attention_output", "ffn_down"):
                 continue
-            found = _structure(nodes, family, index, role)
-            if isinstance(found, str):
-                left.append(LeftWhole(module=module, reason=found))
+            structure = _structure(nodes, family, index, role)
+            if isinstance(structure, str):
+                left.append(LeftWhole(module=module, reason=structure))
             else:
-                structures[module] = found
+                structures[module] = structure
     return structures, left
 
 
@@ -188,18 +190,16 @@ def _structure(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, rol
     """Return the structure of a sublayer, or the reason why it cannot be cut."""
     module = family.part(index, role)
     projection = parts.linear_at(sites.linear_node(nodes, module))
-    adds = operators.readers(projection.y)
-    if len(adds) != 1 or adds[0].op_type != "Add" or projection.y.is_graph_output():
+    add = operators.only_reader(projection.y, "Add")
+    if add is None:
         return "its output is read by more than a residual add"
     if part_of(role) == "ffn_down":
         up = parts.linear_at(sites.linear_node(nodes, family.part(index, role.replace("ffn_down", "ffn_up"))))
-        return _feed_forward(index, module, up, projection, adds[0])
+        return _feed_forward(index, module, up, projection, add)
     linears = sites.layer_linears(nodes, family, index)
-    if "qkv" in linears:
-        sources = {"qkv": parts.linear_at(sites.linear_node(nodes, linears["qkv"]))}
-    else:
-        sources = {part: parts.linear_at(sites.linear_node(nodes, linears[part])) for part in ("query", "key", "value")}
-    return _attention(nodes, index, module, family.part(index, "attention"), sources, projection, adds[0])
+    roles = ("qkv",) if "qkv" in linears else ("query", "key", "value")
+    sources = {part: parts.linear_at(sites.linear_node(nodes, linears[part])) for part in roles}
+    return _attention(nodes, index, module, family.part(index, "attention"), sources, projection, add)
 
 
 def _feed_forward(index: int, module: str, up: parts.Linear, projection: parts.Linear, add: ir.Node) -> _Structure | str:
@@ -260,9 +260,9 @@ def _attention(
 
 def _fused_split(qkv: parts.Linear) -> ir.Node | None:
     """Return the Reshape of fused Q, K and V to [B, S, 3, H, K], or None if it has another form."""
-    readers = operators.readers(qkv.y)
-    shape = readers[0].outputs[0].shape if len(readers) == 1 and readers[0].op_type == "Reshape" else None
-    return readers[0] if shape is not None and len(shape) == 5 and shape[2] == _FUSED else None
+    split = operators.only_reader(qkv.y, "Reshape")
+    shape = split.outputs[0].shape if split is not None else None
+    return split if shape is not None and len(shape) == 5 and shape[2] == _FUSED else None
 
 
 def _between(starts: list[ir.Value], projection: parts.Linear) -> list[ir.Node] | str:
@@ -295,7 +295,7 @@ def _narrow_(graph: ir.Graph, structure: _Structure, units: np.ndarray) -> None:
         if -1 not in any_heads:
             target[-1] *= len(units)
         name = f"heads.{'x'.join(map(str, target[2:]))}"
-        node.replace_input_with(1, operators.shared_initializer(graph, name, np.array(target, dtype=np.int64)))
+        node.replace_input_with(1, operators.shared_initializer(graph, name, target))
         node.attributes.pop("allowzero", None)
     for node, place in structure.terms:
         value = operators.input_of(node, place)
@@ -335,10 +335,10 @@ def _channels(units: np.ndarray, width: int, blocks: int, count: int) -> np.ndar
 def _absorb_(graph: ir.Graph, value: ir.Value, reader: ir.Node, constant: np.ndarray) -> bool:
     """Add a constant [D] to a value [B, S, D] that only `reader` reads, in the bias behind it; return whether that works."""
     node = value.producer()
-    if node is None or value.is_graph_output() or operators.readers(value) != [reader]:
+    if node is None or operators.only_reader(value) is not reader:
         return False
     if node.op_type == "LayerNormalization":
-        bias = operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else None
+        bias = operators.const_array(operators.inputs_of(node, 3)[2])
         summed = constant if bias is None else bias + constant
         if len(node.inputs) < 3:
             node.resize_inputs(3)

@@ -6,7 +6,7 @@ F feed-forward size. A function whose name ends in `_` changes its argument in p
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from onnx_ir.passes import common
 from octobert.core.errors import ModelError
 from octobert.core.session import read_outputs
 
+# A constant of a graph.
+Numbers = np.ndarray | np.generic | Sequence[float] | float
 # The two operators around a quantized value; together they are called a Q/DQ pair.
 PAIR = ("QuantizeLinear", "DequantizeLinear")
 # The domain of ONNX Runtime's own operators.
@@ -40,6 +42,11 @@ def input_of(node: ir.Node, index: int) -> ir.Value:
             fix="export the model again",
         )
     return value
+
+
+def inputs_of(node: ir.Node, count: int) -> list[ir.Value | None]:
+    """Return the first inputs of a node, with None for those that it lacks."""
+    return [node.inputs[index] if index < len(node.inputs) else None for index in range(count)]
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray:
@@ -87,6 +94,29 @@ def readers(value: ir.Value) -> list[ir.Node]:
     return list(dict.fromkeys(node for node, _ in value.uses()))
 
 
+def only_reader(value: ir.Value, *op_types: str) -> ir.Node | None:
+    """Return the only node that reads a value, if its type is one of `op_types`; None for an output of the graph."""
+    nodes = readers(value)
+    alone = len(nodes) == 1 and not value.is_graph_output() and (not op_types or nodes[0].op_type in op_types)
+    return nodes[0] if alone else None
+
+
+def other_input(node: ir.Node, value: ir.Value) -> tuple[int, ir.Value | None]:
+    """Return the place and the value of the other input of an operator with two inputs, one of which is `value`."""
+    place = 1 - list(node.inputs).index(value)
+    return place, node.inputs[place]
+
+
+def nodes_of(graph: ir.Graph) -> dict[str, ir.Node]:
+    """Return the nodes of a graph by name."""
+    return {str(node.name): node for node in graph}
+
+
+def quantizes_activations(graph: ir.Graph) -> bool:
+    """Return whether a graph rounds values at run time."""
+    return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
+
+
 def free_name(name: str, *taken: Container[str], suffix: str = "") -> str:
     """Return `name`, or `name_1`, `name_2`, … if `name + suffix` is taken.
 
@@ -101,9 +131,17 @@ def free_name(name: str, *taken: Container[str], suffix: str = "") -> str:
     return candidate
 
 
-def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+def array_of(numbers: Numbers) -> np.ndarray:
+    """Return numbers in the types of ONNX operators: Python integers in 64 bits, floats in 32; arrays stay as they are."""
+    if isinstance(numbers, (np.ndarray, np.generic)):
+        return np.asarray(numbers)
+    array = np.array(numbers)
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def initializer(graph: ir.Graph, name: str, numbers: Numbers) -> ir.Value:
     """Add an initializer to the graph; if the name is taken, a number is appended."""
-    free = free_name(name, graph.initializers)
+    free, array = free_name(name, graph.initializers), array_of(numbers)
     value = ir.Value(
         name=free,
         shape=ir.Shape(array.shape),
@@ -114,12 +152,17 @@ def initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     return value
 
 
-def shared_initializer(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """Return the initializer of that name if it holds the same array, else a new one; for constants that many nodes read."""
-    existing = graph.initializers.get(name)
+def shared_initializer(graph: ir.Graph, name: str, numbers: Numbers) -> ir.Value:
+    """Return the initializer of that name if it holds the same numbers, else a new one; for constants that many nodes read."""
+    existing, array = graph.initializers.get(name), array_of(numbers)
     if existing is not None and np.array_equal(constant_of(existing), array):
         return existing
     return initializer(graph, name, array)
+
+
+def reshape_target(graph: ir.Graph, sizes: Sequence[int]) -> ir.Value:
+    """Return the constant target of a Reshape, which all Reshapes to the same sizes share."""
+    return shared_initializer(graph, f"shape.{'x'.join(map(str, sizes))}", sizes)
 
 
 def make_node(
@@ -149,41 +192,65 @@ def make_node(
     return ir.node(op_type, inputs, dict(attributes or {}), outputs=[value], name=output)
 
 
-def ancestors(value: ir.Value) -> set[ir.Value]:
-    """Return every value that a value depends on, itself included."""
+class Chain:
+    """Nodes that are written one after the other, under names that begin with the same stem.
+
+    Attributes:
+        nodes: in order; they are not in the graph yet.
+    """
+
+    def __init__(self, graph: ir.Graph, stem: str, dtype: ir.DataType = ir.DataType.FLOAT) -> None:
+        self.graph, self.stem, self.dtype = graph, stem, dtype
+        self.nodes: list[ir.Node] = []
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        part: str = "",
+        *,
+        dtype: ir.DataType | None = None,
+        shape: Iterable[Any] | None = None,
+        **attributes: Any,
+    ) -> ir.Value:
+        """Write a node with the name `stem.part`, and return its output; its type is that of the chain if none is given."""
+        name = f"{self.stem}.{part}" if part else self.stem
+        self.nodes.append(make_node(op_type, inputs, name, attributes, dtype=dtype or self.dtype, shape=shape))
+        return self.nodes[-1].outputs[0]
+
+    def replace_(self, node: ir.Node) -> None:
+        """Replace a node; the last output takes over the readers, the name and the shape of the first old output."""
+        for new in self.nodes:
+            new.metadata_props.update(node.metadata_props)
+        last = self.nodes[-1].outputs[0]
+        ir.convenience.replace_nodes_and_values(
+            self.graph, node, [node], self.nodes, list(node.outputs), [last] * len(node.outputs)
+        )
+
+
+def upward(value: ir.Value | None, through: Callable[[ir.Value], bool] = lambda value: True) -> Iterator[ir.Value]:
+    """Yield a value and the values that it is computed from, each once; of one that `through` refuses, not those behind it."""
     seen: set[ir.Value] = set()
     stack = [value]
     while stack:
         current = stack.pop()
-        if current in seen:
+        if current is None or current in seen:
             continue
         seen.add(current)
+        yield current
         node = current.producer()
-        if node is not None:
-            stack.extend(v for v in node.inputs if v is not None)
-    return seen
+        if node is not None and through(current):
+            stack.extend(node.inputs)
+
+
+def ancestors(value: ir.Value) -> set[ir.Value]:
+    """Return every value that a value depends on, itself included."""
+    return set(upward(value))
 
 
 def follows(value: ir.Value, source: ir.Value) -> bool:
     """Return whether a value depends on the numbers in `source`, not only on its shape and not through a MatMul."""
-    seen, stack = set(), [value]
-    while stack:
-        current = stack.pop()
-        if current is source:
-            return True
-        node = current.producer()
-        if current not in seen and node is not None and node.op_type not in ("Shape", "MatMul"):
-            stack.extend(v for v in node.inputs if v is not None)
-        seen.add(current)
-    return False
-
-
-def replace_(graph: ir.Graph, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
-    """Replace a node by several; the last output takes over the readers, the name and the shape of the first old output."""
-    for new in nodes:
-        new.metadata_props.update(node.metadata_props)
-    result = nodes[-1].outputs[0]
-    ir.convenience.replace_nodes_and_values(graph, node, [node], list(nodes), list(node.outputs), [result] * len(node.outputs))
+    return any(each is source for each in upward(value, lambda each: producer(each, "Shape", "MatMul") is None))
 
 
 def drop_states_(model: ir.Model) -> int:
@@ -216,6 +283,11 @@ def initializer_bytes(model: ir.Model) -> int:
 
 
 def save(model: ir.Model, path: Path) -> None:
-    """Write a model; if it exceeds the protobuf limit, the weights go to `<name>.data` beside it."""
+    """Write a model; if it exceeds the protobuf limit, the weights go to `<name>.data` beside it.
+
+    Weights that are still in a file beside another model are read, as that file is not beside the new one.
+    """
     external = f"{path.name}.data" if initializer_bytes(model) > MAX_SINGLE_FILE_BYTES else None
+    if external is None:
+        ir.external_data.load_to_model(model)
     ir.save(model, path, external_data=external)

@@ -14,6 +14,7 @@ Operators that the plan leaves in float keep reading the float value, in float32
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -79,8 +80,7 @@ def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
 def _nearest(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     """Return the nearest numbers of the type; integers are not clipped."""
     if quantizer.dtype == "float8e4m3":
-        values = np.clip(values, *LIMITS[quantizer.dtype]).astype(numpy_type(quantizer)).astype(np.float32)
-        return values
+        return np.asarray(np.clip(values, *LIMITS[quantizer.dtype]).astype(numpy_type(quantizer)).astype(np.float32))
     return np.asarray(np.rint(values))
 
 
@@ -96,7 +96,7 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
         scale: np.ndarray = np.maximum(bound / highest, MIN_SCALE).astype(np.float32)
         return scale
     scales = [np.maximum(bound * fraction / highest, MIN_SCALE) for fraction in _FRACTIONS]
-    errors = [((array - dequantized_weight(array, quantizer, each)) ** 2).sum(axis=axes) for each in scales]
+    errors = [((array - dequantized_weight(array, quantizer, scale)) ** 2).sum(axis=axes) for scale in scales]
     best = _FRACTIONS[np.argmin(errors, axis=0)]
     scale = np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
     return scale
@@ -154,7 +154,7 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
             fix="choose another placement or allow more layers",
         )
     graph = model.graph
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     scales = {**shared_scales(nodes, plan), **(scales or {})}
     # (value, quantizer) → the output of the pair that all sites with both of them share.
     pairs: dict[tuple[str, Quantizer], ir.Value] = {}
@@ -171,14 +171,14 @@ def write(model: ir.Model, plan: QuantPlan, scales: Scales | None = None) -> Non
         elif site.role == "embedding.weight":
             _write_embedding_(graph, node, *_rounded(value, quantizer, scales, plan.float_parts))
         elif site.input == OUTPUT:
-            _write_output_(graph, node, value, quantizer)
+            _write_activation_(graph, node, site, value, quantizer)
         else:
             key = (site.value, quantizer)
             if key not in pairs and site.is_weight:
                 integers, scale = _rounded(value, quantizer, scales, plan.float_parts)
                 pairs[key] = _write_weight_(graph, node, site.value, quantizer, integers, scale)
             elif key not in pairs:
-                pairs[key] = _write_activation_(graph, node, value, quantizer)
+                pairs[key] = _write_activation_(graph, node, site, value, quantizer)
             node.replace_input_with(site.input, pairs[key])
     _write_dynamic_(graph, nodes, dynamic)
     set_opset_(model, plan)
@@ -209,14 +209,6 @@ def shared_scales(nodes: Mapping[str, ir.Node], plan: QuantPlan) -> dict[str, np
     return {value: np.max([s for _, s in group], axis=0) for group in groups.values() for value, _ in group}
 
 
-def _write_output_(graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer) -> None:
-    """Write a pair after an operator, for all its readers; a graph output stays the float value."""
-    readers = list(value.uses())
-    pair = _write_activation_(graph, node, value, quantizer, after=True)
-    for reader, index in readers:
-        reader.replace_input_with(index, pair)
-
-
 def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[Site]) -> None:
     """Write x @ W with x quantized at run time; ONNX Runtime fuses this into DynamicQuantizeMatMul."""
     quantized: dict[str, list[ir.Value]] = {}
@@ -232,34 +224,32 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
             graph.insert_before(matmul, [node])
             quantized[site.value] = list(node.outputs)
         integers, scale, zero = quantized[site.value]
-        name = str(matmul.outputs[0].name)
-        weight, weight_scales = dequantize.inputs[0], dequantize.inputs[1]
-        product = operators.make_node("MatMulInteger", [integers, weight, zero], f"{name}.integer", dtype=ir.DataType.INT32)
-        floats = operators.make_node("Cast", product.outputs, f"{name}.cast", {"to": ir.DataType.FLOAT})
-        both = operators.make_node("Mul", [scale, weight_scales], f"{name}.scales")
-        result = operators.make_node("Mul", [floats.outputs[0], both.outputs[0]], f"{name}.dequantized")
-        nodes_new = [product, floats, both, result]
-        ir.convenience.replace_nodes_and_values(graph, matmul, [matmul], nodes_new, [matmul.outputs[0]], [result.outputs[0]])
+        weight, weight_scales = dequantize.inputs[:2]
+        chain = operators.Chain(graph, str(matmul.outputs[0].name))
+        product = chain.add("MatMulInteger", [integers, weight, zero], "integer", dtype=ir.DataType.INT32)
+        floats = chain.add("Cast", [product], "cast", to=ir.DataType.FLOAT)
+        result = chain.add("Mul", [floats, chain.add("Mul", [scale, weight_scales], "scales")], "dequantized")
+        ir.convenience.replace_nodes_and_values(graph, matmul, [matmul], chain.nodes, [matmul.outputs[0]], [result])
 
 
-def _write_activation_(
-    graph: ir.Graph, node: ir.Node, value: ir.Value, quantizer: Quantizer, *, after: bool = False
-) -> ir.Value:
-    name = operators.free_name(str(value.name), graph.initializers, suffix=".scale")
-    pair = make_pair(graph, name, value, quantizer)
+def _write_activation_(graph: ir.Graph, node: ir.Node, site: Site, value: ir.Value, quantizer: Quantizer) -> ir.Value:
+    """Write a pair before a node, or after it for all readers of its output; a graph output stays the float value."""
+    after, readers = site.input == OUTPUT, list(value.uses())
+    pair = make_pair(graph, operators.free_name(site.value, graph.initializers, suffix=".scale"), value, quantizer)
     (graph.insert_after if after else graph.insert_before)(node, pair)
+    for reader, index in readers if after else ():
+        reader.replace_input_with(index, pair[-1].outputs[0])
     return pair[-1].outputs[0]
 
 
 def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
     """Make QuantizeLinear and DequantizeLinear of an activation; their constants are added to the graph, the nodes are not."""
     scale, zero = activation_parameters(quantizer)
-    scale_value = operators.initializer(graph, f"{name}.scale", np.array(scale))
-    zero_value = operators.initializer(graph, f"{name}.zero_point", np.array(zero))
-    integer = ir.DataType.from_numpy(zero.dtype)
-    quantize = operators.make_node("QuantizeLinear", [value, scale_value, zero_value], f"{name}.quantized", dtype=integer)
-    dequantize = operators.make_node("DequantizeLinear", [quantize.outputs[0], scale_value, zero_value], f"{name}.dequantized")
-    return [quantize, dequantize]
+    chain, integer = operators.Chain(graph, name), ir.DataType.from_numpy(zero.dtype)
+    constants = [operators.initializer(graph, f"{name}.scale", scale), operators.initializer(graph, f"{name}.zero_point", zero)]
+    quantized = chain.add("QuantizeLinear", [value, *constants], "quantized", dtype=integer)
+    chain.add("DequantizeLinear", [quantized, *constants], "dequantized")
+    return chain.nodes
 
 
 def make_dynamic(value: ir.Value, name: str) -> ir.Node:
@@ -272,35 +262,36 @@ def _write_weight_(
     graph: ir.Graph, node: ir.Node, name: str, quantizer: Quantizer, integers: np.ndarray, scale: np.ndarray
 ) -> ir.Value:
     dtype, zero = numpy_type(quantizer), middle_of(quantizer.dtype)
-    scale_value = operators.initializer(graph, f"{name}.scale", scale)
-    zero_value = operators.initializer(graph, f"{name}.zero_point", np.full_like(scale, zero, dtype=dtype))
-    attributes = {} if quantizer.axis is None else {"axis": quantizer.axis}
-    nodes: list[ir.Node] = []
+    zeros = np.full_like(scale, zero, dtype=dtype)
+    constants = [
+        operators.initializer(graph, f"{name}.scale", scale),
+        operators.initializer(graph, f"{name}.zero_point", zeros),
+    ]
+    attributes: dict[str, Any] = {} if quantizer.axis is None else {"axis": quantizer.axis}
+    chain = operators.Chain(graph, name)
     if quantizer.weight_form == "pair":
         # Store the dequantized integers, not the original weight: QuantizeLinear then yields exactly these integers, whichever
         # way a runtime rounds halves, although it does not know the narrower limits of mse, 7 bits or symmetric int8.
         exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)
         weight = operators.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
-        inputs, integer = [weight, scale_value, zero_value], ir.DataType.from_numpy(dtype)
-        nodes.append(operators.make_node("QuantizeLinear", inputs, f"{name}.quantized", attributes, dtype=integer))
-        weight = nodes[0].outputs[0]
+        integer = ir.DataType.from_numpy(dtype)
+        weight = chain.add("QuantizeLinear", [weight, *constants], "quantized", dtype=integer, **attributes)
     else:
         stored = integers if not zero else (integers.astype(np.int16) + zero).astype(dtype)
         weight = operators.initializer(graph, f"{name}.quantized", stored)
-    nodes.append(operators.make_node("DequantizeLinear", [weight, scale_value, zero_value], f"{name}.dequantized", attributes))
-    graph.insert_before(node, nodes)
-    return nodes[-1].outputs[0]
+    result = chain.add("DequantizeLinear", [weight, *constants], "dequantized", **attributes)
+    graph.insert_before(node, chain.nodes)
+    return result
 
 
 def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, scale: np.ndarray) -> None:
     """Replace a float Gather from the embedding table by a Gather of int8 rows, times their scales."""
     table, ids = operators.input_of(gather, 0), operators.input_of(gather, 1)
-    name, output = str(table.name), gather.outputs[0]
-    rows = operators.initializer(graph, f"{name}.quantized", integers)
-    row_scales = operators.initializer(graph, f"{name}.scale", scale.reshape(-1, 1))
-    picked = operators.make_node("Gather", [rows, ids], f"{name}.rows", {"axis": 0}, dtype=ir.DataType.INT8)
-    floats = operators.make_node("Cast", picked.outputs, f"{name}.rows_float", {"to": ir.DataType.FLOAT})
-    scales = operators.make_node("Gather", [row_scales, ids], f"{name}.row_scales", {"axis": 0})
-    product = operators.make_node("Mul", [floats.outputs[0], scales.outputs[0]], f"{name}.dequantized")
-    graph.insert_before(gather, [picked, floats, scales, product])
-    ir.convenience.replace_all_uses_with(output, product.outputs[0])
+    chain = operators.Chain(graph, str(table.name))
+    rows = operators.initializer(graph, f"{chain.stem}.quantized", integers)
+    row_scales = operators.initializer(graph, f"{chain.stem}.scale", scale.reshape(-1, 1))
+    picked = chain.add("Gather", [rows, ids], "rows", dtype=ir.DataType.INT8, axis=0)
+    floats = chain.add("Cast", [picked], "rows_float", to=ir.DataType.FLOAT)
+    product = chain.add("Mul", [floats, chain.add("Gather", [row_scales, ids], "row_scales", axis=0)], "dequantized")
+    graph.insert_before(gather, chain.nodes)
+    ir.convenience.replace_all_uses_with(gather.outputs[0], product)

@@ -30,6 +30,17 @@ from octobert.core.family import LINEAR_PARTS, NORM_PARTS, EncoderFamily, part_o
 from octobert.core.plan import OUTPUT, Site
 from octobert.graph import operators, parts
 
+# Role → the name of its node in an attention, and the input or output of it.
+_ATTENTION = (
+    ("scores.query", "scores", 0),
+    ("scores.key", "scores", 1),
+    ("scores.output", "scores", OUTPUT),
+    ("probs.output", "probs", OUTPUT),
+    ("context.probs", "context_heads", 0),
+    ("context.value", "context_heads", 1),
+    ("context.output", "context", OUTPUT),
+)
+
 
 def layer_count(graph: ir.Graph, family: EncoderFamily) -> int:
     """Return the number of encoder layers in a graph: the highest index in the names of its nodes, plus one.
@@ -67,9 +78,9 @@ def find_sites(graph: ir.Graph, family: EncoderFamily) -> tuple[Site, ...]:
     Raises:
         ModelError: the graph lacks a part of the family.
     """
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     norm = node_named(nodes, family.embeddings_norm)
-    sites: list[Site] = [_output(norm, "norm.output", "embeddings", family.embeddings_norm, None)]
+    sites: list[Site] = [_site(norm, OUTPUT, "norm.output", "embeddings", family.embeddings_norm, None)]
     count = layer_count(graph, family)
     # One summand of a residual add is the output of one of these linear layers; the other is the skip connection.
     branches = {path for index in range(count) for path in layer_linears(nodes, family, index).values()}
@@ -103,13 +114,17 @@ def looks_words_up(node: ir.Node) -> bool:
 
 def layer_linears(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
     """Return the linear layers of an encoder layer: role → module path."""
-    paths = {role: family.part(index, role) for role in family.roles(*LINEAR_PARTS)}
-    return {role: path for role, path in paths.items() if path in nodes}
+    return _present(nodes, family, index, LINEAR_PARTS)
 
 
 def layer_norms(nodes: dict[str, ir.Node], family: EncoderFamily, index: int) -> dict[str, str]:
     """Return the norms of an encoder layer: role → module path."""
-    paths = {role: family.part(index, role) for role in family.roles(*NORM_PARTS)}
+    return _present(nodes, family, index, NORM_PARTS)
+
+
+def _present(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, kinds: tuple[str, ...]) -> dict[str, str]:
+    """Return the parts of an encoder layer that are in the graph: role → module path."""
+    paths = {role: family.part(index, role) for role in family.roles(*kinds)}
     return {role: path for role, path in paths.items() if path in nodes}
 
 
@@ -129,21 +144,15 @@ def _layer_sites(nodes: dict[str, ir.Node], family: EncoderFamily, index: int, b
         part, matmul = part_of(role), linear_node(nodes, path)
         yield _site(matmul, 0, "linear.input", part, path, index)
         yield _site(matmul, 1, "linear.weight", part, path, index)
-        yield _output(nodes[path], "linear.output", part, path, index)
+        yield _site(nodes[path], OUTPUT, "linear.output", part, path, index)
     attention = family.part(index, "attention")
     if has_attention(nodes, family, index):
-        scores, context = nodes[f"{attention}.scores"], node_named(nodes, f"{attention}.context_heads")
-        yield _site(scores, 0, "scores.query", "attention", attention, index)
-        yield _site(scores, 1, "scores.key", "attention", attention, index)
-        yield _output(scores, "scores.output", "attention", attention, index)
-        yield _output(node_named(nodes, f"{attention}.probs"), "probs.output", "attention", attention, index)
-        yield _site(context, 0, "context.probs", "attention", attention, index)
-        yield _site(context, 1, "context.value", "attention", attention, index)
-        yield _output(node_named(nodes, f"{attention}.context"), "context.output", "attention", attention, index)
+        for role, name, place in _ATTENTION:
+            yield _site(node_named(nodes, f"{attention}.{name}"), place, role, "attention", attention, index)
     for role in family.roles("activation"):
         activation = activation_node(nodes, family, index, role)
         if activation is not None:
-            yield _output(activation, "activation.output", "activation", family.part(index, role), index)
+            yield _site(activation, OUTPUT, "activation.output", "activation", family.part(index, role), index)
     for role, path in layer_norms(nodes, family, index).items():
         yield from _norm_sites(nodes, path, part_of(role), index, branches)
 
@@ -155,15 +164,11 @@ def _norm_sites(nodes: dict[str, ir.Node], path: str, part: str, index: int | No
         branch = 0 if operators.input_of(add, 0).name in branches else 1
         yield _site(add, branch, "residual.branch", part, str(add.name), index)
         yield _site(add, 1 - branch, "residual.skip", part, str(add.name), index)
-        yield _output(add, "residual.output", part, str(add.name), index)
-    yield _output(node_named(nodes, path), "norm.output", part, path, index)
+        yield _site(add, OUTPUT, "residual.output", part, str(add.name), index)
+    yield _site(node_named(nodes, path), OUTPUT, "norm.output", part, path, index)
 
 
 def _site(node: ir.Node, index: int, role: str, part: str, module: str, layer: int | None) -> Site:
-    value = str(operators.input_of(node, index).name)
-    return Site(role=role, part=part, module=module, layer=layer, node=str(node.name), input=index, value=value)
-
-
-def _output(node: ir.Node, role: str, part: str, module: str, layer: int | None) -> Site:
-    value = str(node.outputs[0].name)
-    return Site(role=role, part=part, module=module, layer=layer, node=str(node.name), input=OUTPUT, value=value)
+    """Return the site of an input of a node, or of its output."""
+    value = node.outputs[0] if index == OUTPUT else operators.input_of(node, index)
+    return Site(role=role, part=part, module=module, layer=layer, node=str(node.name), input=index, value=str(value.name))

@@ -25,6 +25,8 @@ from octobert.graph import operators, sites
 UNSMOOTHED = "unsmoothed"
 Kind = Literal["norm", "value", "activation", "scores"]
 Nodes = dict[str, ir.Node]
+# The kinds between the linear layers of an attention.
+_BETWEEN: tuple[Kind, ...] = ("scores", "value")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def groups(graph: ir.Graph, family: EncoderFamily) -> list[Group]:
 
 def find(graph: ir.Graph, family: EncoderFamily) -> tuple[list[Group], list[Skipped]]:
     """Return all groups, layer by layer, and the places that cannot be scaled."""
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     skipped: list[Skipped] = []
     by_constants: dict[tuple[Kind, frozenset[ir.Value]], list[Place]] = {}
     for index in range(sites.layer_count(graph, family)):
@@ -130,42 +132,37 @@ def _attention_choices(
 ) -> Iterator[tuple[Kind, Place | Skipped]]:
     """Yield the places between the linear layers of an attention."""
     scores, context = nodes[f"{attention}.scores"], nodes[f"{attention}.context_heads"]
-    if "query" in linears:
-        query, key, v, output = (linears[role] for role in ("query", "key", "value", "attention_output"))
-        alone = _leads(nodes[query], scores) and _leads(nodes[key], scores)
-        yield (
-            "scores",
-            Place(index, query, (key,), query) if alone else Skipped("scores", query, "more than Q·Kᵀ reads Q and K"),
-        )
-        projection = sites.linear_node(nodes, output)
-        alone = _leads(nodes[v], context) and _leads(context, projection)
-        read = str(operators.input_of(projection, 0).name)
-        yield "value", Place(index, v, (output,), read) if alone else Skipped("value", v, "more than probs·V reads V")
-    else:
-        yield "scores", Skipped("scores", attention, "Q, K and V are one linear layer")
-        yield "value", Skipped("value", attention, "Q, K and V are one linear layer")
+    if "query" not in linears:
+        for kind in _BETWEEN:
+            yield kind, Skipped(kind, attention, "Q, K and V are one linear layer")
+        return
+    query, key, v, output = (linears[role] for role in ("query", "key", "value", "attention_output"))
+    alone = _leads(nodes[query], scores) and _leads(nodes[key], scores)
+    yield "scores", Place(index, query, (key,), query) if alone else Skipped("scores", query, "more than Q·Kᵀ reads Q and K")
+    projection = sites.linear_node(nodes, output)
+    alone = _leads(nodes[v], context) and _leads(context, projection)
+    read = str(operators.input_of(projection, 0).name)
+    yield "value", Place(index, v, (output,), read) if alone else Skipped("value", v, "more than probs·V reads V")
 
 
 def _leads(node: ir.Node, target: ir.Node) -> bool:
     """Return whether the output of a node is read by `target` only, through nothing but Reshape and Transpose."""
     while True:
-        readers = operators.readers(node.outputs[0])
-        if len(readers) != 1 or node.outputs[0].is_graph_output():
-            return False
-        node = readers[0]
-        if node is target or node.op_type not in ("Reshape", "Transpose"):
-            return node is target
+        reader = operators.only_reader(node.outputs[0])
+        if reader is None or reader is target or reader.op_type not in ("Reshape", "Transpose"):
+            return reader is target
+        node = reader
 
 
 def _constants(nodes: Nodes, kind: Kind, place: Place) -> list[tuple[ir.Value, ir.Node]]:
     """Return the constants that scaling a place changes, each with the node that reads it there."""
-    constants = [] if kind == "activation" else _own(nodes, place.source)
+    constants = [] if kind == "activation" else _constants_of(nodes, place.source)
     for reader in place.readers:
-        constants += _own(nodes, reader) if kind == "scores" else _own(nodes, reader)[:1]
+        constants += _constants_of(nodes, reader) if kind == "scores" else _constants_of(nodes, reader)[:1]
     return constants
 
 
-def _own(nodes: Nodes, path: str) -> list[tuple[ir.Value, ir.Node]]:
+def _constants_of(nodes: Nodes, path: str) -> list[tuple[ir.Value, ir.Node]]:
     """Return weight and bias of a linear layer or a norm, each with the node that reads it."""
     last, first = nodes[path], nodes.get(f"{path}.matmul") or nodes.get(f"{path}.mul")
     both = [(node.inputs[i], node) for node in (first, last) if node is not None for i in range(1, len(node.inputs))]
@@ -174,7 +171,7 @@ def _own(nodes: Nodes, path: str) -> list[tuple[ir.Value, ir.Node]]:
 
 def weight_of(graph: ir.Graph, module: str) -> np.ndarray:
     """Return the weight [in, out] of a linear layer."""
-    node = sites.linear_node({str(n.name): n for n in graph}, module)
+    node = sites.linear_node(operators.nodes_of(graph), module)
     return operators.constant_of(node.inputs[1])
 
 
@@ -184,15 +181,17 @@ def scale_(model: ir.Model, group: Group, scales: np.ndarray) -> None:
     The outputs of the model stay the same, except for float32 rounding.
     """
     graph = model.graph
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     up, down = scales.astype(np.float64), 1.0 / scales.astype(np.float64)
     # Constants that layers share are changed once.
     changed: set[ir.Value] = set()
 
     def edit_(path: str, change: Callable[[np.ndarray], np.ndarray], *, bias: bool) -> None:
-        for value, _ in _own(nodes, path)[: None if bias else 1]:
+        for value, _ in _constants_of(nodes, path)[: None if bias else 1]:
             if value not in changed:
-                _edit_(value, change)
+                # Computed in float64 and rounded once.
+                array = change(operators.constant_of(value).astype(np.float64)).astype(np.float32)
+                value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
                 changed.add(value)
 
     for place in group.places:
@@ -239,9 +238,3 @@ def _divide_activation_(graph: ir.Graph, node: ir.Node, down: np.ndarray) -> Non
     graph.insert_after(node, [mul])
     for reader, index in readers:
         reader.replace_input_with(index, mul.outputs[0])
-
-
-def _edit_(value: ir.Value, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Replace a constant by a changed one of the same name, computed in float64 and rounded once."""
-    array = change(operators.constant_of(value).astype(np.float64)).astype(np.float32)
-    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)

@@ -169,11 +169,7 @@ class _Writer:
 
     def _buffer(self, name: str, tensor: torch.Tensor) -> fx.Node:
         stem = re.sub(r"\W", "_", name, flags=re.ASCII)
-        stem = stem if stem[:1].isalpha() else f"c_{stem}"
-        free, count = stem, 0
-        while hasattr(self._root, free):
-            count += 1
-            free = f"{stem}_{count}"
+        free = operators.free_name(stem if stem[:1].isalpha() else f"c_{stem}", dir(self._root))
         self._root.register_buffer(free, tensor)
         return self._graph.get_attr(free)
 
@@ -183,22 +179,21 @@ class _Writer:
         """Return the output of a QuantizeLinear (integers) or of a DequantizeLinear (floats)."""
         node = value.producer()
         assert node is not None
-        weight, quantized = _Weight.of(node), _Activation.of(node)
-        if node.op_type == "DequantizeLinear" and weight is not None:
-            return self._buffer(
-                str(value.name), torch.from_numpy(weight.floats).to(self._type(operators.input_of(node, 1).dtype, node))
-            )
+        weight, quantized, scale_type = _Weight.of(node), _Activation.of(node), operators.input_of(node, 1).dtype
+        if weight is not None:
+            return self._buffer(str(value.name), torch.from_numpy(weight.floats).to(self._type(scale_type, node)))
         if quantized is None:
-            fix = "quantize each activation with one constant scale"
-            problem = "PyTorch cannot run this quantization"
-            raise ModelError(problem, where=f"node {node.name}", got=node.op_type, fix=fix)
+            raise ModelError(
+                "PyTorch cannot run this quantization",
+                where=f"node {node.name}",
+                got=node.op_type,
+                fix="quantize each activation with one constant scale",
+            )
         scale, zero = self._scale(operators.input_of(quantized.node, 1)), quantized.zero_point
-        integers = self._value(node.inputs[0])
+        numbers = self._value(node.inputs[0])
         if node.op_type == "QuantizeLinear":
-            return self._call(torch_operators.quantize, integers, scale, zero, quantized.limits, quantized.dtype)
-        return self._call(
-            torch_operators.dequantize, integers, scale, zero, self._type(operators.input_of(node, 1).dtype, node)
-        )
+            return self._call(torch_operators.quantize, numbers, scale, zero, quantized.limits, quantized.dtype)
+        return self._call(torch_operators.dequantize, numbers, scale, zero, self._type(scale_type, node))
 
     def _scale(self, value: ir.Value) -> fx.Node:
         """Return the scale of an activation in float32."""
@@ -272,17 +267,13 @@ class _Weight:
         """Return the weight that a DequantizeLinear reads, or None if that is not constant."""
         if node is None or node.op_type != "DequantizeLinear":
             return None
-        scale, zero = (
-            operators.const_array(node.inputs[1]),
-            operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else None,
-        )
+        scale, zero = (operators.const_array(value) for value in operators.inputs_of(node, 3)[1:])
         quantize = operators.producer(node.inputs[0], "QuantizeLinear")
         value = node.inputs[0] if quantize is None else quantize.inputs[0]
         array = operators.const_array(value)
         if scale is None or value is None or array is None or (zero is not None and zero.any()):
             return None
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-        axis = axis % array.ndim if array.ndim else 0
+        axis = node.attributes.get_int("axis", 1) % array.ndim if array.ndim else 0
         scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
         if quantize is not None:
             name = zero.dtype.name if zero is not None else "uint8"

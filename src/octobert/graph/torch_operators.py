@@ -10,6 +10,7 @@ Source of the semantics: https://onnx.ai/onnx/operators, opsets 13 to 25.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -63,14 +64,17 @@ def _divide(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode="trunc" if whole else None)
 
 
-def _most(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+def _on_tensors(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Make an operator work on sizes too, which become tensors."""
+
     def apply(*values: Value, device: torch.device) -> Tensor:
-        result = as_tensor(values[0], device)
-        for value in values[1:]:
-            result = function(result, as_tensor(value, device))
-        return result
+        return function(*(as_tensor(value, device) for value in values))
 
     return apply
+
+
+def _most(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    return _on_tensors(lambda *values: functools.reduce(function, values))
 
 
 def _cast(x: Value, *, to: torch.dtype) -> Any:
@@ -146,10 +150,6 @@ def _layer_norm(
     return functional.layer_norm(x.float(), shape, scale.float(), moved, epsilon).to(x.dtype)
 
 
-def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    return a @ b
-
-
 def _pad(x: Tensor, pads: Size, value: Any = 0, axes: Size | None = None, *, mode: str = "constant") -> Tensor:
     numbers = _tuple(pads)
     count = len(numbers) // 2
@@ -158,10 +158,6 @@ def _pad(x: Tensor, pads: Size, value: Any = 0, axes: Size | None = None, *, mod
         sides[axis] = (numbers[place], numbers[place + count])
     flat = [number for side in reversed(sides) for number in side]
     return functional.pad(x, flat, mode=mode, **({"value": float(value)} if mode == "constant" else {}))
-
-
-def _pow(x: Tensor, exponent: Tensor | int) -> Tensor:
-    return torch.pow(x, exponent)
 
 
 def _range(start: Any, limit: Any, delta: Any, *, device: torch.device) -> Tensor:
@@ -234,20 +230,9 @@ def _transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
     return x.permute(perm if perm is not None else tuple(reversed(range(x.ndim))))
 
 
-def _where(condition: Tensor, x: Value, y: Value, *, device: torch.device) -> Tensor:
-    return torch.where(as_tensor(condition, device), as_tensor(x, device), as_tensor(y, device))
-
-
-def _unary(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    def apply(x: Value, *, device: torch.device) -> Tensor:
-        return function(as_tensor(x, device))
-
-    return apply
-
-
 OPERATORS: dict[str, Callable[..., Any]] = {
     **{
-        name: _unary(getattr(torch, function))
+        name: _on_tensors(getattr(torch, function))
         for name, function in {
             **{n: n.lower() for n in ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "IsNaN", "Log", "Reciprocal", "Round")},
             **{n: n.lower() for n in ("Relu", "Sigmoid", "Sign", "Sin", "Sqrt", "Tanh")},
@@ -273,14 +258,14 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "LayerNormalization": _layer_norm,
     "Less": _pairwise(operator.lt),
     "LessOrEqual": _pairwise(operator.le),
-    "MatMul": _matmul,
+    "MatMul": operator.matmul,
     "Max": _most(torch.maximum),
     "Min": _most(torch.minimum),
     "Mul": _pairwise(operator.mul),
     "Neg": operator.neg,
     "Or": _pairwise(torch.logical_or),
     "Pad": _pad,
-    "Pow": _pow,
+    "Pow": operator.pow,
     "Range": _range,
     "ReduceL2": _reduce(torch.linalg.vector_norm),
     "ReduceMax": _reduce(torch.amax),
@@ -296,7 +281,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    "Where": _where,
+    "Where": _on_tensors(torch.where),
 }
 
 

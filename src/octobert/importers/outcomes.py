@@ -42,91 +42,100 @@ class Outcome(FrozenModel):
         return f"{self.field} = {self.value}: {what}{'; ' if self.key and self.note else ': ' if self.note else ''}{self.note}"
 
 
-class Ledger:
-    """The outcomes of the leaves of a config. The first outcome of a leaf stays."""
-
-    def __init__(self) -> None:
-        self._outcomes: dict[str, Outcome] = {}
-
-    def record(self, value: Any, path: str, verdict: Verdict, *, key: str | None = None, note: str = "") -> None:
-        """Give every leaf of a value that has no outcome yet this one."""
-        for place, leaf in leaves(value, path):
-            if place not in self._outcomes:
-                self._outcomes[place] = Outcome(field=place, value=shown(leaf), verdict=verdict, key=key, note=note)
-
-    def outcomes(self, document: Mapping[str, Any]) -> tuple[Outcome, ...]:
-        """One outcome for each leaf of a document, in its order. A leaf that nothing asked for is refused."""
-        self.record(document, "", "refused", note=UNKNOWN)
-        return tuple(self._outcomes[place] for place, _ in leaves(document, ""))
-
-
 @dataclass(frozen=True)
 class Node:
-    """A value of the config, its path, and the ledger of its document.
+    """A value of the config, its path, and the outcomes of its document.
+
+    A field that is absent or null is a node that is false; what is recorded of an absent one has no effect.
 
     Args:
-        nests: names of mappings that only group the fields of the mapping around them; `get` and `items` look through them.
+        outcomes: path of a leaf → its outcome, for the whole document. The first outcome of a leaf stays.
+        groups: names of mappings that only group the fields of the mapping around them; `get` and `items` look through them.
     """
 
     value: Any
     path: str
-    ledger: Ledger
-    nests: tuple[str, ...] = ()
+    outcomes: dict[str, Outcome]
+    groups: tuple[str, ...] = ()
 
-    def get(self, name: str) -> Node | None:
-        """A field, or None if it is absent or null; a null is recorded as not needed."""
-        for key, node in self.items():
-            if key == name:
-                if node.value is None:
-                    node.not_needed("null is the default")
-                    return None
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    def get(self, *names: str) -> Node:
+        """The first of these fields that has a value. A null before it is recorded as not needed."""
+        for name in names:
+            node = next((node for key, node in self.items() if key == name), None)
+            if node:
                 return node
-        return None
+            if node is not None:
+                node.not_needed("null is the default")
+        return self._inner(None, joined(self.path, names[0]))
 
     def items(self) -> Iterator[tuple[str, Node]]:
         """The fields of a mapping, those inside its groups included."""
         if not isinstance(self.value, Mapping):
             return
         for key, value in self.value.items():
-            node = Node(value, joined(self.path, key), self.ledger, self.nests)
-            if key in self.nests and isinstance(value, Mapping):
+            node = self._inner(value, joined(self.path, key))
+            if key in self.groups and isinstance(value, Mapping):
                 yield from node.items()
             else:
                 yield str(key), node
 
-    def inside(self, name: str) -> Node:
-        """The field of that name, wherever it stands inside of this mapping."""
-        found = next((node for key, node in self._deep() if key == name), None)
-        assert found is not None, name
-        return found
-
-    def _deep(self) -> Iterator[tuple[str, Node]]:
-        for key, node in self.items():
-            yield key, node
-            yield from node._deep()
-
     def elements(self) -> list[Node]:
-        """The elements of a list; a single value is a list of one."""
-        if not isinstance(self.value, list):
-            return [self]
-        return [Node(value, f"{self.path}[{index}]", self.ledger, self.nests) for index, value in enumerate(self.value)]
+        """The elements of a list; a single value is a list of one, and an absent one of none."""
+        if isinstance(self.value, list):
+            return [self._inner(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
+        return [self] if self else []
+
+    def _inner(self, value: Any, path: str) -> Node:
+        return Node(value, path, self.outcomes, self.groups)
 
     @property
     def text(self) -> str:
         """A scalar as text."""
         return str(self.value).strip()
 
+    @property
+    def lower(self) -> str:
+        """A scalar as text in lower case; of an absent field, none."""
+        return self.text.lower() if self else ""
+
+    @property
+    def count(self) -> int:
+        """The value if it is a whole number above 0, otherwise 0."""
+        return self.value if type(self.value) is int and self.value > 0 else 0
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the value is a number."""
+        return isinstance(self.value, int | float)
+
     def mapped(self, key: str, note: str = "") -> None:
         """Record that a recipe key has the meaning of this value."""
-        self.ledger.record(self.value, self.path, "mapped", key=key, note=note)
+        self._record("mapped", note, key)
 
     def not_needed(self, why: str) -> None:
         """Record that octobert needs no key for this value."""
-        self.ledger.record(self.value, self.path, "not needed", note=why)
+        self._record("not needed", why)
 
     def refused(self, why: str) -> None:
         """Record that octobert does not do what this value asks for."""
-        self.ledger.record(self.value, self.path, "refused", note=why)
+        self._record("refused", why)
+
+    def _record(self, verdict: Verdict, note: str, key: str | None = None) -> None:
+        for path, leaf in leaves(self.value, self.path):
+            if path not in self.outcomes:
+                self.outcomes[path] = Outcome(field=path, value=shown(leaf), verdict=verdict, key=key, note=note)
+
+
+ABSENT = Node(None, "", {})
+
+
+def outcomes_of(document: Node) -> tuple[Outcome, ...]:
+    """One outcome for each leaf of a document, in its order. A leaf that nothing asked for is refused."""
+    document.refused(UNKNOWN)
+    return tuple(document.outcomes[path] for path, _ in leaves(document.value, ""))
 
 
 def joined(path: str, key: object) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from octobert.core import environment
-from octobert.core.files import atomic_write, canonical_digest
+from octobert.core.files import atomic_write, canonical_digest, content_of
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Feeds, Session
 from octobert.inference.tuned_file import machine_id
@@ -266,7 +266,7 @@ def _fitted(all_least: dict[tuple[int, int], float], static: Sequence[int]) -> C
 def read_cost_model(path: Path) -> CostModel | None:
     """Read a stored cost model. None if there is none."""
     try:
-        return CostModel.model_validate_json(path.read_text(encoding="utf-8"))
+        return CostModel.model_validate_json(content_of(path))
     except (OSError, ValueError):
         return None
 

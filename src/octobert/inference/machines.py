@@ -3,32 +3,193 @@
 machines.json                     which package is for which kind of machine
 avx512-bf16-openvino-cpu/         a package
 avx2-ort-cpu/                     another one, of the same model
+
+A kind is the instruction sets of the CPU that matter for 8-bit and bfloat16 arithmetic. The name of the CPU and the number of
+its cores are not part of it: they change all times, and rarely which model is the fastest.
 """
 
 from __future__ import annotations
 
 import functools
-import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, field_validator
 
 from octobert import targets
-from octobert.core import environment, machines
+from octobert.core import environment
+from octobert.core.environment import Environment
 from octobert.core.errors import ModelError, OtherMachineWarning, RecipeError, StorageError, TargetError, shortened
-from octobert.core.files import copy, file_digest, is_file, is_folder, remove, storage_errors, sync_all
-from octobert.core.frozen import first_problem
-from octobert.core.machines import INDEX, ForMachine, Machines
+from octobert.core.files import (
+    atomic_folder,
+    content_of,
+    copy,
+    file_digest,
+    is_file,
+    is_folder,
+    stays_inside,
+    storage_errors,
+    sync_all,
+)
+from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.plain import printable
-from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.selection import BEST
+from octobert.core.tabular import Row, Tabular
 from octobert.inference import package_files, tuned_file
 from octobert.targets import runtimes
 
+INDEX = "machines.json"
+# Kinds of machines that one folder has packages for; there are fewer than twenty.
+_MOST = 100
 # What a search publishes beside the package.
 REPORT = "report.json"
 # An index has a line of text for each kind of machine.
 _LARGEST_INDEX = 1 << 20
+
+
+def _is_name(name: str) -> str:
+    if not stays_inside(name) or set(name) & {"/", "\\", ":"} or name == ".":
+        raise ValueError("not the name of a folder beside the file")
+    return name
+
+
+class ForMachine(FrozenModel):
+    """A package that was chosen on one kind of machine.
+
+    Args:
+        folder: of the package, beside the index.
+        manifest: sha256 of its `octobert.json`, which has those of its other files.
+        target: that opens it.
+        cpu: model name of the CPU.
+        features: instruction sets of the CPU.
+        versions: package of the target's runtime → version.
+        sentence: why it was chosen.
+    """
+
+    folder: Annotated[str, AfterValidator(_is_name)]
+    manifest: str
+    target: str
+    cpu: str
+    features: tuple[str, ...]
+    versions: dict[str, str]
+    sentence: str
+
+
+class Machines(Tabular):
+    """`machines.json`: packages of one model, each for one kind of machine.
+
+    Args:
+        octobert: version of octobert that wrote it.
+        model_digest: sha256 of the model that all of them were made from.
+        task: of all of them.
+        packages: one for each kind of machine.
+    """
+
+    octobert: str | None
+    model_digest: str
+    task: TaskFacts
+    packages: tuple[ForMachine, ...] = Field(min_length=1, max_length=_MOST)
+
+    @field_validator("packages")
+    @classmethod
+    def _each_once(cls, value: tuple[ForMachine, ...]) -> tuple[ForMachine, ...]:
+        if len({each.folder for each in value}) < len(value):
+            raise ValueError("a folder is listed twice")
+        return value
+
+    def to_rows(self) -> list[Row]:
+        """One row per package."""
+        return [
+            {
+                "folder": each.folder,
+                "target": each.target,
+                "cpu": each.cpu,
+                "features": " ".join(each.features),
+                "sentence": each.sentence,
+            }
+            for each in self.packages
+        ]
+
+
+def kind_of(machine: Environment | ForMachine) -> tuple[str, ...]:
+    """The kind of a machine: the features of its CPU, or its name where the system does not list them.
+
+    Example:
+        >>> kind_of(ForMachine(folder="a", manifest="", target="", cpu="x", features=("avx2",), versions={}, sentence=""))
+        ('avx2',)
+    """
+    return machine.features or (machine.cpu,)
+
+
+def differences(made: Environment, here: Environment, packages: Iterable[str]) -> list[str]:
+    """In which ways a machine is of another kind, or has another version of a runtime, as clauses; empty if in none.
+
+    Args:
+        made: where a model was chosen.
+        here: where it is opened.
+        packages: of its runtime. Only the first two numbers of their versions count.
+    """
+    return [*_of_kind(made, here), *_of_versions(made, here, packages, numbers=2)]
+
+
+def changes(made: Environment, here: Environment, packages: Iterable[str]) -> list[str]:
+    """What measured times depend on and is not as it was, as clauses.
+
+    Args:
+        made: where times were measured.
+        packages: of all runtimes.
+    """
+    clauses = _of_kind(made, here)
+    if not clauses and made.cpu != here.cpu:
+        clauses.append(f"the CPU is {here.cpu}, not {made.cpu}")
+    if made.cores != here.cores:
+        clauses.append(f"{here.cores} cores, not {made.cores}")
+    names = tuple(packages)
+    clauses += [f"{name} is installed here" for name in names if name in here.versions and name not in made.versions]
+    clauses += [f"{name} is not installed here" for name in names if name in made.versions and name not in here.versions]
+    return [*clauses, *_of_versions(made, here, names)]
+
+
+def distance(features: Iterable[str], here: Iterable[str]) -> tuple[int, int]:
+    """How far a kind is from another one; the least is the nearest.
+
+    Args:
+        features: of the CPU that a package was chosen on.
+        here: of the CPU that it would run on.
+
+    Returns:
+        How many features this CPU lacks, and how many it shares, negative.
+
+    Example:
+        >>> distance(("avx2", "amx_int8"), ("avx2",)), distance(("avx2",), ("avx2", "avx512f"))
+        ((1, -1), (0, -1))
+    """
+    own, present = set(features), set(here)
+    return len(own - present), -len(own & present)
+
+
+def _of_kind(made: Environment, here: Environment) -> list[str]:
+    if kind_of(made) == kind_of(here):
+        return []
+    lacks = [feature for feature in made.features if feature not in here.features]
+    adds = [feature for feature in here.features if feature not in made.features]
+    clauses = [f"this CPU lacks {', '.join(lacks)}"] if lacks else []
+    clauses += [f"this CPU also has {', '.join(adds)}"] if adds else []
+    return clauses or [f"the CPU is {here.cpu}, not {made.cpu}"]
+
+
+def _of_versions(made: Environment, here: Environment, packages: Iterable[str], numbers: int | None = None) -> list[str]:
+    """Runtimes that are installed in both, in other versions."""
+
+    def shown(version: str) -> str:
+        return ".".join(version.split(".")[:numbers])
+
+    both = made.versions.keys() & here.versions.keys()
+    pairs = {name: (made.versions[name], here.versions[name]) for name in packages if name in both}
+    return [f"{name} is {shown(now)}, not {shown(then)}" for name, (then, now) in pairs.items() if shown(then) != shown(now)]
 
 
 def check_machine(package: Path, manifest: PackageManifest) -> None:
@@ -39,7 +200,7 @@ def check_machine(package: Path, manifest: PackageManifest) -> None:
     """
     if manifest.chosen is None:
         return
-    found = machines.differences(manifest.environment, environment.current(), _packages(manifest.target))
+    found = differences(manifest.environment, environment.current(), _packages(manifest.target))
     if found:
         made_here = package.name == BEST and (package.parent / REPORT).is_file()
         again = f"octobert auto {package.parent} --again" if made_here else "octobert auto, on this machine"
@@ -81,10 +242,7 @@ def read_index(folder: Path) -> Machines:
     """
     path, fix = folder / INDEX, "copy the folder again, or merge the packages again"
     try:
-        if (size := path.stat().st_size) > _LARGEST_INDEX:
-            got, expected = f"{size:,} bytes", f"at most {_LARGEST_INDEX:,}"
-            raise ModelError(f"{INDEX} is too large", where=str(path), got=got, expected=expected, fix=fix)
-        return Machines.model_validate_json(path.read_bytes())
+        return Machines.model_validate_json(content_of(path, _LARGEST_INDEX))
     except OSError as error:
         raise ModelError(f"{INDEX} cannot be read", where=str(path), got=error.strerror, fix=fix) from error
     except ValueError as error:
@@ -94,7 +252,7 @@ def read_index(folder: Path) -> Machines:
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
     """The package for machines of this kind, or the nearest one that can run here."""
     here = environment.current()
-    own = [each for each in packages if machines.kind_of(each) == machines.kind_of(here)]
+    own = [each for each in packages if kind_of(each) == kind_of(here)]
     if own:
         return own[0]
     known = targets.names()
@@ -104,7 +262,7 @@ def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:
         got = ", ".join(dict.fromkeys(each.target for each in packages))
         fix = next((probe.install for probe in probes.values() if probe.install), "choose a model on this machine")
         raise TargetError("no package of this folder can run here", where=str(folder / INDEX), got=got, fix=fix)
-    return min(ready, key=lambda each: machines.distance(each.features, here.features))
+    return min(ready, key=lambda each: distance(each.features, here.features))
 
 
 def _checked(folder: Path, chosen: ForMachine) -> Path:
@@ -135,7 +293,7 @@ def merge(given: Sequence[Path], out: Path) -> Machines:
         package_files.verify(package)
         manifest = package_files.read_manifest(package)
         _check_same(next(iter(found.values()), None), package, manifest)
-        found.pop(kind := machines.kind_of(manifest.environment), None)
+        found.pop(kind := kind_of(manifest.environment), None)
         found[kind] = package, manifest
     if len(found) < 2:
         got, fix = " ".join(next(iter(found), ("nothing",))), "run octobert auto on another kind of machine, too"
@@ -212,9 +370,7 @@ def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, o
     """Write the folder: complete, or not at all."""
     if out.exists():
         raise StorageError("the folder exists already", where=str(out), fix="choose another --out, or remove it")
-    partial = out.with_name(f"partial-{out.name}")
-    remove(partial)
-    try:
+    with atomic_folder(out) as partial:
         for name, (package, manifest) in named.items():
             # Settings that were tuned are kept by machine.
             added = [tuned_file.FILE] if is_file(package / tuned_file.FILE) else []
@@ -223,7 +379,3 @@ def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, o
                 copy(package / file, partial / name / file)
         (partial / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
         sync_all(partial)
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise

@@ -24,7 +24,7 @@ from octobert.core.ports import Ports, check_inputs, input_named
 from octobert.core.results import PACKAGE_FILE, PackageManifest, TaskFacts
 from octobert.core.session import STATES, Session, SessionEntries, SessionOptions
 from octobert.data.tokenization import Tokenizer
-from octobert.inference import machines, package_files, package_zip, pooled
+from octobert.inference import machines, package_files, pooled
 from octobert.models.heads import head_of
 from octobert.models.outputs import outputs_of
 from octobert.models.source import ModelSource, tokenizer_folder
@@ -257,7 +257,7 @@ def opened(
 
 
 def _package(path: Path, target: str | None) -> Opened:
-    path = machines.for_this_machine(package_zip.folder_of(path))
+    path = machines.for_this_machine(package_files.folder_of(path))
     manifest = package_files.read_manifest(path)
     machines.check_machine(path, manifest)
     if target not in (None, manifest.target):

@@ -1,14 +1,25 @@
-"""The files of a package: its manifest, and whether the files are the ones that the manifest names."""
+"""The files of a package, in its folder or in one zip file: its manifest, and whether they are the ones that it names.
+
+    ort-cpu.zip
+    └── ort-cpu/octobert.json, ort-cpu/onnx/model_quantized.onnx, …
+
+A zip file is written so that equal packages give equal bytes. Files in it are stored, not compressed: 8-bit weights hardly get
+smaller, and every zlib compresses differently.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
+import shutil
 import zipfile
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
 
-from octobert.core.errors import ModelError
-from octobert.core.files import file_digest, files_in
+from octobert.core import archives
+from octobert.core.errors import ModelError, reason
+from octobert.core.files import content_of, file_digest, files_in
 from octobert.core.frozen import first_problem
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.tabular import Row, Tabular
@@ -16,6 +27,11 @@ from octobert.core.tabular import Row, Tabular
 # Files that one message names.
 _NAMED = 10
 _AGAIN = "copy the package again, or package the model again"
+# The first date that a zip file can hold, and a plain file that everybody may read.
+_DATE, _MODE = (1980, 1, 1, 0, 0, 0), 0o100644 << 16
+_CHUNK = 1 << 20
+# In a zip file. A manifest has a plan and ranges: a few megabytes for the largest encoders.
+_LARGEST_MANIFEST = 256 << 20
 
 
 class Verified(Tabular):
@@ -46,6 +62,8 @@ def read_manifest(folder: Path) -> PackageManifest:
         ModelError: the folder has no such file, or the file cannot be read.
     """
     path = folder / PACKAGE_FILE
+    if not os.path.lexists(folder):
+        raise ModelError("there is no such folder", where=str(folder), expected="a package", fix="check the path")
     if not path.is_file():
         inner = sorted(p.parent.name for p in folder.glob(f"*/{PACKAGE_FILE}")) if folder.is_dir() else []
         fix = f"give the folder of one target: {', '.join(str(folder / name) for name in inner)}" if inner else "check the path"
@@ -53,20 +71,13 @@ def read_manifest(folder: Path) -> PackageManifest:
             fix = f"unpack it first: unzip {shlex.quote(str(folder))}"
         raise ModelError("not a package", where=str(folder), expected=PACKAGE_FILE, fix=fix)
     try:
-        return manifest_of(path.read_bytes(), path)
+        return _manifest(content_of(path), path)
     except OSError as error:
         raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=error.strerror, fix=_AGAIN) from error
 
 
-def manifest_of(content: bytes, path: Path) -> PackageManifest:
-    """The manifest that these bytes are.
-
-    Args:
-        path: of the file, for the error message.
-
-    Raises:
-        ModelError: they are none.
-    """
+def _manifest(content: bytes, path: Path) -> PackageManifest:
+    """The manifest that these bytes are; `path` is of the file, for the error."""
     try:
         return PackageManifest.model_validate_json(content)
     except ValueError as error:
@@ -74,21 +85,100 @@ def manifest_of(content: bytes, path: Path) -> PackageManifest:
         raise ModelError(f"{PACKAGE_FILE} cannot be read", where=str(path), got=got, fix=_AGAIN) from error
 
 
-def verify(folder: Path) -> Verified:
-    """Compare the content of every file of a package with the sha256 in its manifest.
+def verify(package: Path) -> Verified:
+    """Compare the content of every file of a package with the sha256 in its manifest. A zip file is not unpacked.
 
     This finds damage and edits. It does not tell who made a package: whoever changes a file can change the manifest.
 
+    Args:
+        package: its folder, or a zip file of it.
+
     Raises:
-        ModelError: files are missing or have another content, all named; or the folder is not a package.
+        ModelError: files are missing or have another content, all named; or it is no package, or a damaged zip file.
     """
-    manifest = read_manifest(folder)
-    present = {path.relative_to(folder).as_posix() for path in files_in(folder)}
-    states = {name: _state(folder / name, digest) for name, digest in manifest.files.items()}
+    if _is_zip(package):
+        return _verify_zip(package)
+    manifest = read_manifest(package)
+    states = {name: _state(package / name, digest) for name, digest in manifest.files.items()}
+    present = {path.relative_to(package).as_posix() for path in files_in(package)}
+    return _verified(package, manifest, states, present - {*manifest.files, PACKAGE_FILE})
+
+
+def _verified(package: Path, manifest: PackageManifest, states: Mapping[str, str], added: Iterable[str]) -> Verified:
+    """The result for files of which `states` has what is wrong with each; empty where nothing is."""
     if wrong := [f"{name} {state}" for name, state in states.items() if state]:
-        raise other_files(folder, wrong)
-    added = sorted(present - {*manifest.files, PACKAGE_FILE})
-    return Verified(package=str(folder), files=manifest.files, added=tuple(added))
+        raise other_files(package, wrong)
+    return Verified(package=str(package), files=manifest.files, added=tuple(sorted(added)))
+
+
+def _verify_zip(path: Path) -> Verified:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = [info for info in archive.infolist() if not info.is_dir()]
+            archives.check(path, files)
+            sizes = {info.filename: info.file_size for info in files}
+            manifests = [name for name in sizes if PurePosixPath(name).name == PACKAGE_FILE and name.count("/") <= 1]
+            if len(manifests) != 1 or sizes[manifests[0]] > _LARGEST_MANIFEST:
+                count = len(manifests)
+                got = f"{count} files of that name" if count != 1 else f"{sizes[manifests[0]]:,} bytes"
+                raise _no_package(path, got)
+            top = manifests[0].removesuffix(PACKAGE_FILE)
+            manifest = _manifest(archive.read(manifests[0]), path)
+            states = {}
+            for name, digest in manifest.files.items():
+                states[name] = _zipped_state(archive, top + name, digest) if top + name in sizes else "is missing"
+            return _verified(path, manifest, states, sizes.keys() - {top + name for name in (*manifest.files, PACKAGE_FILE)})
+    except (OSError, *archives.DAMAGED) as error:
+        fix = "copy it again, or package the model again"
+        raise ModelError("the zip file cannot be read", where=str(path), got=reason(error), fix=fix) from error
+
+
+def _zipped_state(archive: zipfile.ZipFile, name: str, digest: str) -> str:
+    """What is wrong with a file in a zip file; empty if nothing is."""
+    content = hashlib.sha256()
+    with archive.open(name) as stream:
+        while chunk := stream.read(_CHUNK):
+            content.update(chunk)
+    return "" if content.hexdigest() == digest else "has another content"
+
+
+def write_zip(package: Path, names: Iterable[str], path: Path, top: str) -> None:
+    """Write files of a package into a zip file.
+
+    Args:
+        package: its folder.
+        names: relative paths of the files.
+        path: the zip file.
+        top: the folder in the zip file that holds them.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(names):
+            entry = zipfile.ZipInfo(f"{top}/{name}", _DATE)
+            entry.create_system, entry.external_attr, entry.file_size = 3, _MODE, (package / name).stat().st_size
+            with (package / name).open("rb") as source, archive.open(entry, "w") as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+
+
+def folder_of(package: Path) -> Path:
+    """The folder of a package; a zip file is unpacked into the cache folder first, unless it is there.
+
+    Raises:
+        ModelError: the zip file is damaged, holds what no package does, or no package.
+    """
+    if not _is_zip(package):
+        return package
+    folder = archives.unpacked(package)
+    if not (folder / PACKAGE_FILE).is_file():
+        raise _no_package(package)
+    return folder
+
+
+def _is_zip(package: Path) -> bool:
+    return package.suffix == archives.SUFFIX and package.is_file()
+
+
+def _no_package(path: Path, got: str | None = None) -> ModelError:
+    return ModelError("not a zip file of a package", where=str(path), got=got, expected=PACKAGE_FILE, fix="check the path")
 
 
 def check_sizes(folder: Path, manifest: PackageManifest, model_file: Path) -> None:

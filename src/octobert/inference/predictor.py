@@ -15,6 +15,7 @@ import numpy as np
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import DataError, IgnoredFileWarning, ModelError, RecipeError
+from octobert.core.plain import preview
 from octobert.core.session import LONGEST_STATIC, RuntimeOption, Session, SessionOptions, static_lengths
 from octobert.core.settings import Goal, Setting, default_setting, goal_named
 from octobert.data.tokenization import Encoded, Tokenizer
@@ -147,7 +148,7 @@ class Predictor:
         if isinstance(inputs, (str, Mapping)):
             inputs = [inputs]
         if not isinstance(inputs, Iterable):
-            raise DataError("the input is neither a text nor a list of texts", got=repr(inputs)[:100])
+            raise DataError("the input is neither a text nor a list of texts", got=preview(inputs))
         items, scheduler = list(inputs), self._engine.get().scheduler
         return scheduler.answer_now(items) if len(items) <= _FEW else list(scheduler.answers(items))
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, RecipeError
-from octobert.core.files import atomic_write, canonical_digest, storage_errors
+from octobert.core.files import atomic_write, canonical_digest, content_of, storage_errors
 from octobert.core.frozen import first_problem
 from octobert.core.session import RuntimeOption
 from octobert.core.settings import Tuned
@@ -70,7 +70,8 @@ def check_writable(model: Path) -> None:
     folder = path_of(model).parent
     with storage_errors(folder):
         try:
-            tempfile.NamedTemporaryFile(prefix="partial-", dir=folder).close()
+            # It has no name where the system can do without, so that nothing is left if the process is killed now.
+            tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             error.filename = str(folder)
             raise
@@ -110,4 +111,4 @@ def machine_id() -> str:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     """Machine → goal → result; `ValueError` where the file has another form."""
-    return _FORM.validate_json(path.read_bytes())
+    return _FORM.validate_json(content_of(path))

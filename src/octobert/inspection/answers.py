@@ -70,7 +70,7 @@ def ratio(inspection: Inspection) -> float | None:
 def _verdict(inspection: Inspection) -> Iterator[str]:
     times = ratio(inspection)
     if times is None:
-        yield "There is no float model beside the file to compare INT8 with."
+        yield "There is no float model to compare with: package the model without --no-float, or name one with --reference."
         return
     ours, theirs = (each.percentile_ms(50) for each in inspection.latencies)
     if times > 1 + _EQUAL:

@@ -7,9 +7,9 @@ Nothing is run; `inspector` shows what a runtime really runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import onnx_ir as ir
@@ -62,23 +62,34 @@ def lint(path: Path, capabilities: Capabilities) -> Lint:
         ModelError: the file is not an ONNX model, or its external data is missing or elsewhere.
     """
     graph = read_onnx(path).graph
-    findings: list[Finding] = [*_about_file(path, graph, capabilities)]
-    broken: dict[tuple[Severity, str, str, str | None], list[str]] = defaultdict(list)
-    for severity, rule, text, node, fix in _about_nodes(graph, capabilities):
-        broken[severity, rule, text, fix].append(node)
+    broken: dict[_Rule, list[str]] = defaultdict(list)
+    for name, rule in _about_nodes(graph, capabilities):
+        broken[rule].append(name)
     products = [node for node in graph if node.op_type in _PRODUCTS and node.domain in _ONNX]
     integer = [node for node in products if _why_float(node, capabilities) is None]
     whole = [node for node in graph if node.op_type in _INTEGER_OPERATORS and node.op_type not in capabilities.refuses]
-    products, integer = [*products, *whole], [*integer, *whole]
-    findings += [
-        Finding(severity=severity, rule=rule, text=text, nodes=tuple(names[:5]), count=len(names), fix=fix)
-        for (severity, rule, text, fix), names in broken.items()
+    findings = [
+        *_about_file(path, graph, capabilities),
+        *(Finding(**rule._asdict(), nodes=tuple(names[:5]), count=len(names)) for rule, names in broken.items()),
     ]
     order = get_args(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
     return Lint(
-        file=str(path), target=capabilities.name, products=len(products), integer=len(integer), findings=tuple(findings)
+        file=str(path),
+        target=capabilities.name,
+        products=len(products) + len(whole),
+        integer=len(integer) + len(whole),
+        findings=tuple(findings),
     )
+
+
+class _Rule(NamedTuple):
+    """A rule that a file breaks."""
+
+    severity: Severity
+    rule: str
+    text: str
+    fix: str | None = None
 
 
 def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[Finding]:
@@ -101,126 +112,116 @@ def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[F
         yield Finding(severity="refused", rule="size", text=text, fix="save its weights as external data")
 
 
-_Broken = tuple[Severity, str, str, str, str | None]
-
-
-def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]:
+def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[tuple[str, _Rule]]:
+    """Yield (name of a node or a constant, a rule that it breaks)."""
     for node in graph:
         name = str(node.name or (node.outputs[0].name if node.outputs else node.op_type))
-        if node.op_type in target.refuses:
-            yield "refused", "operator", f"{target.name} does not support {node.op_type}", name, "quantize statically"
-        elif node.domain not in (*_ONNX, *target.domains):
-            text = f"{target.name} does not support {node.domain}.{node.op_type}"
-            yield "refused", "domain", text, name, "export plain ONNX operators"
-        elif node.op_type == "DequantizeLinear":
-            yield from ((*rule[:3], name, rule[3]) for rule in _about_dequantize(node, target))
-        elif node.op_type in _PRODUCTS:
-            why = _why_float(node, target)
-            if why is not None:
-                yield "float", "product", f"{node.op_type} runs in float: {why[0]}", name, why[1]
-        elif target.whole_graph and not _is_integer(node, target):
-            text = f"{node.op_type} runs in float: its inputs and outputs are not all quantized"
-            yield "float", "operator", text, name, None
-    yield from _about_constants(graph, target)
-
-
-_Rule = tuple[Severity, str, str, str | None]
-
-
-def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
-    """Yield the broken rules of one Q/DQ pair, or of one weight."""
-    source = node.inputs[0]
-    assert source is not None
-    weight = _weight_behind(node)
-    if source.dtype == ir.DataType.INT32:
-        if not target.int32_bias:
-            text = f"{target.name} does not take biases that are int32 behind DequantizeLinear"
-            yield "refused", "bias", text, "leave biases float (onnxruntime: QuantizeBias: False)"
-        return
-    dtype = _DTYPES.get(_pair_type(node))  # type: ignore[arg-type]
-    scale, zero = operators.const_array(node.inputs[1]), _zero_point(node)
-    if scale is not None and not (np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)):
-        yield "refused", "scale", "a scale is zero, negative or not a number", "calibrate again"
-        return
-    if dtype is None:
-        if _pair_type(node) is not None:
-            yield "refused", "type", f"{target.name} does not take values of type {_pair_type(node)}", "quantize to 8 bits"
-        return
-    symmetric = _is_symmetric(dtype, zero)
-    if weight is None:
-        yield from _about_activation(dtype, symmetric, scale, target)
-        return
-    if not _feeds(node, _PRODUCTS):
-        return
-    if dtype not in target.weights or not symmetric:
-        kind, expected = kind_of(dtype, symmetric), " or ".join(target.weights)
-        yield (
-            "refused",
-            "weight",
-            f"{target.name} takes symmetric {expected} weights, not {kind}",
-            f"quantize weights to {expected}",
-        )
-    if scale is not None and scale.size > 1:
-        yield from _about_channels(node, scale, target)
-    if target.weight_form == "pair" and operators.const_array(source) is not None:
-        text = f"weights are integers; {target.name} prefers float weights with Q/DQ and folds them itself"
-        yield "note", "weight-form", text, "weight_form: pair (onnxruntime: AddQDQPairToWeight)"
-
-
-def _about_activation(dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities) -> Iterator[_Rule]:
-    kind = kind_of(dtype, symmetric)
-    expected = " or ".join(kind_of(*pair) for pair in target.activations)
-    if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
-        text = f"{target.name} takes {expected} activations, not {kind}"
-        yield "refused", "activation", text, f"quantize activations to {expected}"
-    if scale is not None and target.smallest_range:
-        low, high = LIMITS[dtype]
-        if float(scale.max()) * (high - low) < target.smallest_range:
-            text = f"a range is narrower than {target.name}'s minimum, {target.smallest_range:g}"
-            yield "refused", "range", text, f"widen it (onnxruntime: MinimumRealRange {target.smallest_range:g})"
-
-
-def _about_channels(node: ir.Node, scale: np.ndarray, target: Capabilities) -> Iterator[_Rule]:
-    """Yield the broken rules of per-channel scales. The channels are the output axis, which is the first one in some Gemms."""
-    if target.weight_axis is None:
-        yield "refused", "channels", f"{target.name} takes one scale per weight", "per_channel: false"
-        return
-    if node.attributes.get("block_size") is not None and node.attributes["block_size"].as_int():
-        yield "float", "channels", f"{target.name} dequantizes weights with one scale per block", "per_channel: true"
-        return
-    attribute = node.attributes.get("axis")
-    axis = attribute.as_int() if attribute is not None else 1
-    for reader, index in node.outputs[0].uses():
-        if reader.op_type not in _PRODUCTS or index != 1:
-            continue
-        swapped = reader.op_type == "Gemm" and "transB" in reader.attributes and reader.attributes["transB"].as_int()
-        expected = 0 if swapped else target.weight_axis
-        if axis % 2 != expected:
-            text = f"{target.name} takes one scale per output channel (axis {expected}), not per index of axis {axis}"
-            yield "refused", "channels", text, "quantize weights per output channel"
-
-
-def _about_constants(graph: ir.Graph, target: Capabilities) -> Iterator[_Broken]:
-    """Yield the broken rules of constants. Only small constants are read."""
+        yield from ((name, rule) for rule in _about_node(node, target))
     constants = [(str(v.name), v.const_value) for v in graph.initializers.values() if v.const_value is not None]
     constants += [
         (str(n.outputs[0].name), n.attributes["value"].as_tensor())
         for n in graph
         if n.op_type == "Constant" and "value" in n.attributes
     ]
-    taken: tuple[FloatType, ...] = (*target.float_parts, "float32")
     for name, tensor in constants:
-        kind = _FLOATS.get(tensor.dtype)
-        if kind is None and tensor.dtype == ir.DataType.DOUBLE:
-            yield "refused", "type", f"{target.name} does not take float64", name, "export in float32"
-        elif kind is not None and kind not in taken:
-            text = f"{target.name} takes float parts of type {' or '.join(taken)}, not {kind}"
-            yield "refused", "type", text, name, "float_parts: float32"
-        elif kind is not None and tensor.size <= 64:
-            lowest = float(np.min(tensor.numpy().astype(np.float32), initial=0.0))
-            if lowest < target.lowest_constant:
-                text = f"a constant is below {target.lowest_constant:g}, which {target.name} treats as minus infinity"
-                yield "refused", "constant", text, name, "mask with -1e4 instead"
+        yield from ((name, rule) for rule in _about_constant(tensor, target))
+
+
+def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
+    if node.op_type in target.refuses:
+        yield _Rule("refused", "operator", f"{target.name} does not support {node.op_type}", "quantize statically")
+    elif node.domain not in (*_ONNX, *target.domains):
+        text = f"{target.name} does not support {node.domain}.{node.op_type}"
+        yield _Rule("refused", "domain", text, "export plain ONNX operators")
+    elif node.op_type == "DequantizeLinear":
+        yield from _about_dequantize(node, target)
+    elif node.op_type in _PRODUCTS:
+        why = _why_float(node, target)
+        if why is not None:
+            yield _Rule("float", "product", f"{node.op_type} runs in float: {why[0]}", why[1])
+    elif target.whole_graph and not _is_integer(node, target):
+        yield _Rule("float", "operator", f"{node.op_type} runs in float: its inputs and outputs are not all quantized")
+
+
+def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
+    """Yield the broken rules of one Q/DQ pair, or of one weight."""
+    source, scale = node.inputs[0], operators.const_array(node.inputs[1])
+    assert source is not None
+    if source.dtype == ir.DataType.INT32:
+        if not target.int32_bias:
+            text = f"{target.name} does not take biases that are int32 behind DequantizeLinear"
+            yield _Rule("refused", "bias", text, "leave biases float (onnxruntime: QuantizeBias: False)")
+        return
+    if scale is not None and not (np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)):
+        yield _Rule("refused", "scale", "a scale is zero, negative or not a number", "calibrate again")
+        return
+    dtype, symmetric = _type_of(node)
+    if dtype is None:
+        yield _Rule("refused", "type", f"{target.name} does not take values of type {_pair_type(node)}", "quantize to 8 bits")
+    elif _weight_behind(node) is None:
+        yield from _about_activation(dtype, symmetric, scale, target)
+    elif any(reader.op_type in _PRODUCTS for reader, _ in node.outputs[0].uses()):
+        yield from _about_weight(node, dtype, symmetric, scale, target)
+
+
+def _about_activation(dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities) -> Iterator[_Rule]:
+    if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
+        text = f"{target.name} takes {_activations(target)} activations, not {kind_of(dtype, symmetric)}"
+        yield _Rule("refused", "activation", text, f"quantize activations to {_activations(target)}")
+    if scale is not None and target.smallest_range:
+        low, high = LIMITS[dtype]
+        if float(scale.max()) * (high - low) < target.smallest_range:
+            text = f"a range is narrower than {target.name}'s minimum, {target.smallest_range:g}"
+            yield _Rule("refused", "range", text, f"widen it (onnxruntime: MinimumRealRange {target.smallest_range:g})")
+
+
+def _about_weight(
+    node: ir.Node, dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities
+) -> Iterator[_Rule]:
+    if dtype not in target.weights or not symmetric:
+        expected = " or ".join(target.weights)
+        text = f"{target.name} takes symmetric {expected} weights, not {kind_of(dtype, symmetric)}"
+        yield _Rule("refused", "weight", text, f"quantize weights to {expected}")
+    if scale is not None and scale.size > 1:
+        yield from _about_channels(node, target)
+    if target.weight_form == "pair" and operators.const_array(node.inputs[0]) is not None:
+        text = f"weights are integers; {target.name} prefers float weights with Q/DQ and folds them itself"
+        yield _Rule("note", "weight-form", text, "weight_form: pair (onnxruntime: AddQDQPairToWeight)")
+
+
+def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
+    """Yield the broken rules of per-channel scales. The channels are the output axis, which is the first one in some Gemms."""
+    if target.weight_axis is None:
+        yield _Rule("refused", "channels", f"{target.name} takes one scale per weight", "per_channel: false")
+        return
+    if node.attributes.get_int("block_size", 0):
+        yield _Rule("float", "channels", f"{target.name} dequantizes weights with one scale per block", "per_channel: true")
+        return
+    axis = node.attributes.get_int("axis", 1)
+    for reader, index in node.outputs[0].uses():
+        if reader.op_type not in _PRODUCTS or index != 1:
+            continue
+        swapped = reader.attributes.get_int("transB", 0)
+        expected = 0 if reader.op_type == "Gemm" and swapped else target.weight_axis
+        if axis % 2 != expected:
+            text = f"{target.name} takes one scale per output channel (axis {expected}), not per index of axis {axis}"
+            yield _Rule("refused", "channels", text, "quantize weights per output channel")
+
+
+def _about_constant(tensor: ir.TensorProtocol, target: Capabilities) -> Iterator[_Rule]:
+    """Yield the broken rules of a constant. Only small constants are read."""
+    taken: tuple[FloatType, ...] = (*target.float_parts, "float32")
+    kind = _FLOATS.get(tensor.dtype)
+    if tensor.dtype == ir.DataType.DOUBLE:
+        yield _Rule("refused", "type", f"{target.name} does not take float64", "export in float32")
+    elif kind is not None and kind not in taken:
+        text = f"{target.name} takes float parts of type {' or '.join(taken)}, not {kind}"
+        yield _Rule("refused", "type", text, "float_parts: float32")
+    elif kind is not None and tensor.size <= 64:
+        lowest = float(np.min(tensor.numpy().astype(np.float32), initial=0.0))
+        if lowest < target.lowest_constant:
+            text = f"a constant is below {target.lowest_constant:g}, which {target.name} treats as minus infinity"
+            yield _Rule("refused", "constant", text, "mask with -1e4 instead")
 
 
 def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | None:
@@ -236,13 +237,11 @@ def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | 
         return f"only its {which} is quantized", None
     for side in sides:
         assert side is not None
-        dtype, zero = _DTYPES.get(_pair_type(side)), _zero_point(side)  # type: ignore[arg-type]
+        dtype, symmetric = _type_of(side)
         if dtype is None:
             return f"an input of type {_pair_type(side)}", None
-        symmetric = _is_symmetric(dtype, zero)
         if _weight_behind(side) is None and not _accepts(target.activations, dtype, symmetric):
-            expected = " or ".join(kind_of(*pair) for pair in target.activations)
-            return f"{kind_of(dtype, symmetric)} activations are dequantized first", f"quantize them to {expected}"
+            return f"{kind_of(dtype, symmetric)} activations are dequantized first", f"quantize them to {_activations(target)}"
     return None
 
 
@@ -268,10 +267,9 @@ def _weight_behind(node: ir.Node) -> ir.Value | None:
     return value if operators.const_array(value) is not None else None
 
 
-def _pair_type(node: ir.Node) -> ir.DataType | None:
+def _pair_type(node: ir.Node) -> ir.DataType:
     """Return the integer type of a DequantizeLinear's input: its own, or that of the zero point."""
-    source = node.inputs[0]
-    for value in (source, node.inputs[2] if len(node.inputs) > 2 else None):
+    for value in (node.inputs[0], _zero_point(node)):
         if value is not None and value.dtype is not None:
             return value.dtype
         array = operators.const_array(value)
@@ -280,14 +278,15 @@ def _pair_type(node: ir.Node) -> ir.DataType | None:
     return ir.DataType.UINT8
 
 
-def _zero_point(node: ir.Node) -> np.ndarray | None:
-    """Return the zero point of a pair; the default is 0."""
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    return np.zeros(1, dtype=np.int8) if value is None else operators.const_array(value)
+def _zero_point(node: ir.Node) -> ir.Value | None:
+    return node.inputs[2] if len(node.inputs) > 2 else None
 
 
-def _is_symmetric(dtype: DType, zero: np.ndarray | None) -> bool:
-    return zero is not None and bool(np.all(zero.astype(np.float32) == middle_of(dtype)))
+def _type_of(node: ir.Node) -> tuple[DType | None, bool]:
+    """Return the type of a pair, or None if targets take no such type; and whether its zero point is in the middle."""
+    dtype, value = _DTYPES.get(_pair_type(node)), _zero_point(node)
+    zero = np.zeros(1, dtype=np.int8) if value is None else operators.const_array(value)
+    return dtype, dtype is not None and zero is not None and bool(np.all(zero.astype(np.float32) == middle_of(dtype)))
 
 
 def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool) -> bool:
@@ -295,5 +294,5 @@ def _accepts(pairs: Sequence[tuple[DType, bool]], dtype: DType, symmetric: bool)
     return (dtype, False) in pairs or (symmetric and (dtype, True) in pairs)
 
 
-def _feeds(node: ir.Node, op_types: Iterable[str]) -> bool:
-    return any(reader.op_type in op_types for reader, _ in node.outputs[0].uses())
+def _activations(target: Capabilities) -> str:
+    return " or ".join(kind_of(*pair) for pair in target.activations)

@@ -11,16 +11,13 @@ the client with what it answered for one model; a live workspace was not tried.
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import FileLock
-
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.files import canonical_digest, is_disk_error, remove, stays_inside, storage_errors
+from octobert.core.files import atomic_folder, canonical_digest, is_disk_error, stays_inside
 from octobert.core.model_config import CONFIG
 
 _PREFIX = "azureml://"
@@ -71,12 +68,10 @@ def downloaded(name: str, models: Models | None = None) -> Path:
     client = models or _client(parsed, name)
     try:
         version = parsed.version or str(client.get(parsed.model, label="latest").version)
-        folder = environment.cache_folder() / "azureml" / canonical_digest([*parsed.place, parsed.model, version])[:16]
-        with storage_errors(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{folder}.lock"):
-                if not folder.is_dir():
-                    _download(client, parsed.model, version, folder)
+        digest = canonical_digest([*parsed.place, parsed.model, version])[:16]
+        with environment.place_in_cache("azureml", digest) as folder:
+            if not folder.is_dir():
+                _download(client, parsed.model, version, folder)
     except Exception as error:  # Azure's clients raise many unrelated types: credentials, network, rights, not found
         if isinstance(error, ModelError) or is_disk_error(error):
             raise
@@ -90,19 +85,11 @@ def downloaded(name: str, models: Models | None = None) -> Path:
 
 
 def _download(client: Models, model: str, version: str, folder: Path) -> None:
-    """Download into a folder beside, so that `folder` is there only when it is whole."""
-    partial = folder.with_name(f"partial-{folder.name}")
-    remove(partial)
-    partial.mkdir()
-    try:
+    with atomic_folder(folder) as partial:
         client.download(name=model, version=version, download_path=str(partial))
         for path in partial.rglob("*"):
             if path.is_symlink() or not stays_inside(path.relative_to(partial).as_posix()):
                 raise ModelError("a file of the model is a link", where=path.name, fix="register the model without links")
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def _parsed(name: str) -> _Name:

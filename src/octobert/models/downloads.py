@@ -1,12 +1,14 @@
 """Models at URLs: a zip file or an `.onnx` file, downloaded once into octobert's cache folder.
 
 A download that breaks off continues where it ended, if the server says that the file is still the same one. `#sha256=…` at the
-end of a URL is the digest that the file must have. Without it the server is asked each time whether the file has changed.
+end of a URL is the digest that all files which are taken must have (`_digest_of`). Without it the server is asked each time
+whether the file has changed. Files that are there are used only with the content that they came with.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import json
 import re
@@ -18,13 +20,28 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
 
-from filelock import FileLock
-
-from octobert.core.environment import cache_folder
+from octobert.core.environment import place_in_cache
 from octobert.core.errors import DownloadWarning, ModelError, StorageError, reason
-from octobert.core.files import atomic_write, canonical_digest, file_digest, is_disk_error, stays_inside, storage_errors
+from octobert.core.files import (
+    atomic_write,
+    canonical_digest,
+    content_of,
+    digest_or_none,
+    file_digest,
+    is_disk_error,
+    stays_inside,
+)
 from octobert.core.version import __version__
 
 SUFFIXES = (".zip", ".onnx")
@@ -37,6 +54,8 @@ _BLOCK = 1 << 20
 _BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 _DATA = ("_data", ".data")
 _RECORD, _PARTIAL = "download.json", "partial"
+# A number of bytes; more digits are none.
+_NUMBER = r"\d{1,18}"
 
 
 def is_url(name: str) -> bool:
@@ -51,11 +70,13 @@ def downloaded(url: str) -> Path:
         url: of a `.zip` or `.onnx` file, with `#sha256=…` or without.
 
     Raises:
-        ModelError: the URL is of another kind, the server does not give the file, or it is another file than it must be.
+        ModelError: the URL is of another kind, the server does not give the file, or the files are others than they must be.
         StorageError: the cache folder cannot be written, or has no room.
     """
     try:
-        address, fragment = urldefrag(quote(url, safe="%/:?#[]@!$&'()*+,;=~"))
+        quoted = quote(url, safe="%/:?#[]@!$&'()*+,;=~")
+        _check_address(quoted)
+        address, fragment = urldefrag(quoted)
         name = Path(unquote(urlsplit(address).path)).name
     except ValueError as error:
         raise ModelError("the URL cannot be read", where=url, got=reason(error), fix="correct it") from error
@@ -65,23 +86,59 @@ def downloaded(url: str) -> Path:
     if Path(name).suffix.lower() not in SUFFIXES or not stays_inside(name):
         expected = "a .zip file or an .onnx file"
         raise ModelError("the URL names no model", where=url, got=name or "no file", expected=expected)
-    folder = cache_folder() / "downloads" / canonical_digest(address)[:16]
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / "lock"):
-            known = _known(folder, name)
-            if pinned is None or known.get("sha256") != pinned:
-                _update(address, folder, name, known, pinned)
+    with place_in_cache("downloads", canonical_digest(address)[:16]) as folder:
+        folder.mkdir(exist_ok=True)
+        known = _known(folder, name)
+        if pinned is None or known.get("sha256") != pinned:
+            _update(address, folder, name, known, pinned)
     return folder / name
 
 
+def _check_address(address: str) -> None:
+    """Refuse an address that is none, before anything looks for its host.
+
+    Raises:
+        ValueError: it cannot be read, or its host has no name that a host can have.
+        ModelError: it has a user's name or a password, which the servers that it leads to would see.
+    """
+    if "@" in address.split("/", 3)[2]:
+        fix = "download the file by other means, and give its path"
+        raise ModelError("the URL has a user name or a password", where=address, fix=fix)
+    parts = urlsplit(address)
+    # Labels of hosts that are empty or too long raise UnicodeError, which is a ValueError.
+    if not (parts.hostname or "").encode("idna") or parts.port == 0:
+        raise ValueError("no host, or port 0")
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows to http and https only, and not from https to http."""
+
+    def http_error_302(self, req: Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        place = urljoin(req.full_url, headers.get("location") or headers.get("uri") or "")
+        own = urlsplit(req.full_url).scheme
+        if urlsplit(place).scheme not in (own, "https"):
+            raise ModelError("the server leads to another protocol", where=req.full_url, got=place, expected=f"{own} or https")
+        _check_address(place)
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
 def _known(folder: Path, name: str) -> dict[str, Any]:
-    """What is recorded of a complete download; nothing where there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        if isinstance(record, dict) and (folder / name).stat().st_size == record.get("size"):
+    """What is recorded of a complete download; nothing where there is none, or a file is not as it came."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        record: dict[str, Any] = json.loads(content_of(folder / _RECORD))
+        files = record["files"]
+        if name in files and all(digest_or_none(folder / each) == digest for each, digest in files.items()):
             return record
     return {}
+
+
+def _digest_of(files: Mapping[str, str]) -> str:
+    """The sha256 of a file; of several files that of the lines that `sha256sum` prints for them, sorted by name."""
+    if len(files) == 1:
+        return next(iter(files.values()))
+    return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in sorted(files.items())).encode()).hexdigest()
 
 
 def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pinned: str | None) -> None:
@@ -95,34 +152,48 @@ def _update(address: str, folder: Path, name: str, known: Mapping[str, Any], pin
         raise
     if stated is None:
         return
-    digest = file_digest(partial)
+    beside = _fetch_beside(address, folder, name) if name.lower().endswith(".onnx") else []
+    partials = {each: folder / f"{_PARTIAL}-{each}" for each in (name, *beside)}
+    files = {each: file_digest(path) for each, path in partials.items()}
+    digest = _digest_of(files)
     if pinned not in (None, digest):
-        _forget(partial)
+        for path in partials.values():
+            _forget(path)
         fix = "ask for the right digest, or do not trust the file"
+        if pinned == files[name]:
+            fix = f"this is the digest of {name} alone: with {', '.join(beside)} it is sha256={digest}"
         raise ModelError("the file has another sha256", where=address, got=digest, expected=pinned, fix=fix)
-    if name.lower().endswith(".onnx"):
-        _fetch_beside(address, folder, name)
-    record = {"url": address, "sha256": digest, "size": partial.stat().st_size, "validator": stated}
-    partial.replace(folder / name)
-    _forget(partial)
+    size = sum(path.stat().st_size for path in partials.values())
+    for old in {*(name + end for end in _DATA), *_BESIDE} - set(files):
+        (folder / old).unlink(missing_ok=True)
+    for each, path in partials.items():
+        path.replace(folder / each)
+        _forget(path)
+    record = {"url": address, "sha256": digest, "files": files, "validator": stated}
     with atomic_write(folder / _RECORD) as written:
         written.write_text(json.dumps(record, indent=2), encoding="utf-8")
     if pinned is None:
-        text = f"downloaded {address} ({record['size']:,} bytes); add #sha256={digest} to its name to accept this file only"
+        what = f"{address} ({size:,} bytes)" if not beside else f"{address} with {', '.join(beside)} ({size:,} bytes)"
+        only = "this file" if not beside else "these files"
+        text = f"downloaded {what}; add #sha256={digest} to its name to accept {only} only"
         warnings.warn(text, DownloadWarning, stacklevel=2)
 
 
-def _fetch_beside(address: str, folder: Path, name: str) -> None:
-    """Download what lies beside an ONNX file: its weights, tokenizer and config. Files that are not there are left out."""
+def _fetch_beside(address: str, folder: Path, name: str) -> list[str]:
+    """Download what lies beside an ONNX file: its weights, tokenizer and config. Files that are not there are left out.
+
+    Returns:
+        their names. They are still under the names of partial files.
+    """
+    found = []
     places = [address] if Path(urlsplit(address).path).parent.name != "onnx" else [address, urljoin(address, "../")]
     for beside in (*(name + end for end in _DATA), *_BESIDE):
         for place in places:
-            partial = folder / f"{_PARTIAL}-{beside}"
             with contextlib.suppress(_Missing):
-                _fetch(urljoin(place, beside), partial)
-                partial.replace(folder / beside)
-                _forget(partial)
+                _fetch(urljoin(place, quote(beside)), folder / f"{_PARTIAL}-{beside}")
+                found.append(beside)
                 break
+    return found
 
 
 class _Missing(ModelError):
@@ -162,7 +233,7 @@ def _fetch(address: str, partial: Path, *, unless: str | None = None, same: bool
 def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> str | None:
     """One request of `_fetch`."""
     said = _said(partial)
-    validator = said.read_text() if said.is_file() else ""
+    validator = said.read_text(encoding="ascii") if said.is_file() else ""
     have = partial.stat().st_size if partial.is_file() and (validator or same) else 0
     headers = {"User-Agent": f"octobert/{__version__}"}
     if have:
@@ -193,32 +264,36 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
         if is_disk_error(error):
             raise
         raise _Interrupted(reason(error, longest=200)) from error
+    except ValueError as error:
+        what = "the server's answer cannot be read"
+        raise ModelError(what, where=address, got=reason(error), fix="check the address") from error
 
 
 @contextlib.contextmanager
 def _opened(request: Request) -> Iterator[Any]:
     """The answer to a request. 304 is an answer, not an error."""
+    opener = OpenerDirector()
+    for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor, _Redirects):
+        opener.add_handler(handler())
     try:
-        response = urlopen(request, timeout=_TIMEOUT)
+        response = opener.open(request, timeout=_TIMEOUT)
     except HTTPError as error:
         if error.code != 304:
             raise
         response = error
     with response:
-        if not is_url(response.url):
-            raise ModelError("the server leads to another protocol", where=request.full_url, got=response.url)
         yield response
 
 
 def _extent(response: Any, have: int) -> tuple[int, int | None]:
     """(the first byte that comes, bytes of the whole file if the server says it)."""
     if response.status == 206:
-        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+        found = re.fullmatch(rf"bytes ({_NUMBER})-{_NUMBER}/({_NUMBER}|\*)", response.headers.get("Content-Range", ""))
         if not found or int(found[1]) != have:
             raise _Interrupted("the server gave another part of the file")
         return have, None if found[2] == "*" else int(found[2])
     length = response.headers.get("Content-Length", "")
-    return 0, int(length) if length.isdecimal() else None
+    return 0, int(length) if re.fullmatch(_NUMBER, length) else None
 
 
 def _check_size(address: str, partial: Path, start: int, total: int | None) -> None:
@@ -253,7 +328,9 @@ def _receive(response: Any, partial: Path, start: int, total: int | None) -> Non
 def _validator(headers: Any) -> str:
     """What tells a file from other files of its address: a strong ETag, or when it was changed."""
     tag = headers.get("ETag", "")
-    return str(tag if tag.startswith('"') else headers.get("Last-Modified", ""))
+    stated = str(tag if tag.startswith('"') else headers.get("Last-Modified", ""))
+    # It is sent back, and in a line of its own.
+    return stated if re.fullmatch("[ -~]{1,300}", stated) else ""
 
 
 def _said(partial: Path) -> Path:

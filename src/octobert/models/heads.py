@@ -118,13 +118,16 @@ def check_head(source: ModelSource, name: str) -> None:
             fix="choose another task",
         )
     own = next((head for head in HEADS.values() if head.architecture and stated.endswith(head.architecture)), None)
-    if head.pooled and own is not None and not own.pretrained and not (source.tokenizer_folder / MODULES).is_file():
+    plain = own.pretrained if own is not None else not stated or stated.endswith(("Model", *_PRETRAINED))
+    if head.pooled and not plain and not (source.tokenizer_folder / MODULES).is_file():
+        # Also of models that are no class of transformers, such as ColBERT with one vector for each token.
+        fix = f"choose a task for {own.name}, or save" if own is not None else "choose another model, or save"
         raise ModelError(
             f"an {name} would drop the head of the checkpoint",
             where=str(source.path / "config.json"),
             got=stated,
             expected="an encoder without a head",
-            fix=f"choose a task for {own.name}, or save the encoder alone (AutoModel.from_pretrained, save_pretrained)",
+            fix=f"{fix} the encoder alone (AutoModel.from_pretrained, save_pretrained)",
         )
     modules = [kind.rpartition(".")[2] for kind, _ in modules_of(source.tokenizer_folder)]
     if ending and len(modules) > 1:

@@ -11,12 +11,10 @@ import os
 import shutil
 from pathlib import Path
 
-from filelock import FileLock
-
 from octobert.config.paths import looks_local
 from octobert.core import archives, environment
 from octobert.core.errors import ModelError
-from octobert.core.files import canonical_digest, remove, storage_errors
+from octobert.core.files import canonical_digest, remove
 from octobert.core.hub import what_failed
 from octobert.core.model_config import CONFIG
 from octobert.models import azureml, downloads
@@ -41,18 +39,14 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
         return _in_package(name.removeprefix("package:"))
     if azureml.is_azureml(name):
         return azureml.downloaded(name)
-    path = downloads.downloaded(name) if downloads.is_url(name) else Path(name).expanduser()
+    path = downloads.downloaded(name) if downloads.is_url(name) else Path(os.path.expanduser(name))
     # Unlike `Path.exists`, it does not raise for names that no file system takes.
     if os.path.exists(path):
         return _in_archive(path) if path.suffix.lower() == archives.SUFFIX and path.is_file() else path
     if looks_local(name, (".onnx", archives.SUFFIX)):
         raise ModelError("there is no such file or folder", where=name, fix="check the path")
-    try:
-        from huggingface_hub import list_repo_files, snapshot_download
-    except ModuleNotFoundError:
-        raise ModelError(
-            "a hub id needs huggingface_hub", where=name, fix=f"{environment.install('torch')}, or give a local folder"
-        ) from None
+    from huggingface_hub import list_repo_files, snapshot_download
+
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
         without = [own for own in _weighted_folders(folder) if not list((folder / own).glob("*.safetensors"))]
@@ -97,23 +91,20 @@ def completed(folder: Path, config: str) -> Path:
         folder: the checkpoint. Its files are linked, or copied where links are not possible.
         config: content of the file.
     """
-    own = environment.cache_folder() / "checkpoints" / canonical_digest([str(folder.resolve()), config])[:16]
-    with storage_errors(own):
-        own.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{own}.lock"):
-            own.mkdir(exist_ok=True)
-            names = {path.name for path in folder.iterdir()} - {CONFIG}
-            for path in own.iterdir():
-                if path.name not in {*names, CONFIG} or not path.exists():
-                    remove(path)
-            for name in names:
-                # What was copied may have changed since.
-                if not (own / name).is_symlink():
-                    remove(own / name)
-                    _link((folder / name).resolve(), own / name)
-            if not (own / CONFIG).exists():
-                (own / CONFIG).write_text(config, encoding="utf-8")
-    return own
+    with environment.place_in_cache("checkpoints", canonical_digest([str(folder.resolve()), config])[:16]) as place:
+        place.mkdir(exist_ok=True)
+        names = {path.name for path in folder.iterdir()} - {CONFIG}
+        for path in place.iterdir():
+            if path.name not in {*names, CONFIG} or not path.exists():
+                remove(path)
+        for name in names:
+            # What was copied may have changed since.
+            if not (place / name).is_symlink():
+                remove(place / name)
+                _link((folder / name).resolve(), place / name)
+        if not (place / CONFIG).exists():
+            (place / CONFIG).write_text(config, encoding="utf-8")
+    return place
 
 
 def _link(source: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,11 +47,11 @@ class ModelSource(FrozenModel):
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Where it is read from (see `core/inputs.py`)."""
+        """Where it is read from (see `pipeline/inputs.py`)."""
         return (self.path, self.tokenizer_folder)
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The digest of the files as they are now, or another summary of each (see `core/inputs.py`)."""
+        """The digest of the files as they are now, or another summary of each (see `pipeline/inputs.py`)."""
         return _summary(self.path, self.tokenizer_folder, of)
 
     @property
@@ -94,6 +94,8 @@ def resolve(
         raise ModelError("not a model", where=str(path), got=path.suffix, expected="a checkpoint folder or an .onnx file")
     folder = path if path.is_dir() else tokenizer_folder(path)
     config = read_config(folder) if path.is_dir() or (folder / "config.json").is_file() else {}
+    if path.is_dir():
+        _refuse_quantized(config, folder)
     kind = _model_type(config, family, where=str(folder / model_config.CONFIG), needed=path.is_dir())
     if kind != config.get("model_type"):
         config = {**config, "model_type": kind}
@@ -109,6 +111,20 @@ def resolve(
         digest=_summary(path, folder, file_digest),
         stamp=stamp,
     )
+
+
+def _refuse_quantized(config: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a checkpoint whose weights another tool, such as GPTQ or bitsandbytes, has quantized."""
+    stated = config.get("quantization_config") or config.get("compression_config")
+    if stated:
+        method = stated.get("quant_method") if isinstance(stated, dict) else None
+        raise ModelError(
+            "the checkpoint is quantized already",
+            where=str(folder / model_config.CONFIG),
+            got=f"quantization_config of {method}" if method else "a quantization_config",
+            expected="weights in float",
+            fix="give the float checkpoint that it was made from",
+        )
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path, PurePosixPath
 
-from octobert.core.files import digest_or_none, files_in, is_file, is_folder, link_or_copy, remove
+from octobert.core.files import content_of, digest_or_none, files_in, is_file, is_folder, is_page, link_or_copy, remove
 from octobert.core.results import PACKAGE_FILE
 from octobert.inference import tuned_file
 
@@ -104,9 +104,7 @@ def keep_beside(place: Path, fresh: Mapping[str, str], recorded: Mapping[str, st
 
 def _is_own_page(path: Path) -> bool:
     """Whether a file is a page that `octobert report` made, or a run in another folder, and nobody has edited."""
-    from octobert.report.page import is_page
-
-    return path.suffix == ".html" and is_file(path) and is_page(path.read_bytes())
+    return path.suffix == ".html" and is_file(path) and is_page(content_of(path))
 
 
 def _replaced(path: Path, kept: Path) -> str:
@@ -116,7 +114,7 @@ def _replaced(path: Path, kept: Path) -> str:
 def _listed(package: Path) -> dict[str, str]:
     """What a package says of its own files, where there is no record of what was published."""
     try:
-        files = json.loads((package / PACKAGE_FILE).read_bytes())["files"]
+        files = json.loads(content_of(package / PACKAGE_FILE))["files"]
         return {**files, PACKAGE_FILE: str(digest_or_none(package / PACKAGE_FILE))}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

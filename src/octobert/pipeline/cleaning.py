@@ -7,33 +7,36 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from octobert.core.errors import PublishedFileWarning, StorageError
-from octobert.core.files import storage_errors
+from octobert.core.files import is_folder, storage_errors
 from octobert.pipeline import events
-from octobert.pipeline.lock import LOCK, locked
+from octobert.pipeline.lock import locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, Store, store_folder
 
 
-def stored(folder: Path) -> dict[str, int]:
+def stored(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
     """Stored results of an output directory, or all in a cache: name → size in bytes.
 
     Of a cache that several output directories use, those that runs of this one have made or reused.
+
+    Args:
+        folder: the output directory, or a cache.
+        keep_last: leave out the results that the last finished run used.
 
     Raises:
         StorageError: the folder is neither an output directory nor a cache.
     """
     hidden = folder / HIDDEN
     with storage_errors(folder):
-        if not hidden.is_dir():
-            if (folder / FOLDER).is_dir() and (folder / LOCK).is_file():
-                return Store(folder / FOLDER).entries()
-            what, fix = "not an output directory of octobert", "give the --out of an earlier run"
+        if not is_folder(hidden):
+            what, fix = "not an output directory of octobert", "give the --out or --cache of an earlier run"
             raise StorageError(what, where=str(folder), expected=f"a folder {HIDDEN} in it", fix=fix)
-    entries, place = Store(store_folder(hidden)).entries(), store_folder(hidden)
-    if place == hidden / FOLDER:
-        return entries
-    own = frozenset().union(*_used(folder))
-    return {name: size for name, size in entries.items() if name in own}
+    entries, runs = _store(hidden).entries(), _used(folder)
+    if _is_shared(hidden):
+        own = frozenset().union(*runs)
+        entries = {name: size for name, size in entries.items() if name in own}
+    keep = runs[-1] if keep_last and runs else frozenset()
+    return {name: size for name, size in entries.items() if name not in keep}
 
 
 def clean(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
@@ -52,24 +55,26 @@ def clean(folder: Path, *, keep_last: bool = False) -> dict[str, int]:
     """
     stored(folder)
     hidden = folder / HIDDEN
-    if not hidden.is_dir():
-        with locked(folder):
-            return _removed(Store(folder / FOLDER), stored(folder))
-    place = store_folder(hidden)
-    with locked(hidden), locked(place.parent) if place.parent != hidden else nullcontext():
+    with locked(hidden), locked(store_folder(hidden).parent) if _is_shared(hidden) else nullcontext():
         with storage_errors(folder):
             notes = recover(folder)
         for note in notes:
             warnings.warn(note, PublishedFileWarning, stacklevel=2)
-        runs = _used(folder)
-        keep = runs[-1] if keep_last and runs else frozenset()
-        return _removed(Store(place), {name: size for name, size in stored(folder).items() if name not in keep})
+        removed, store = stored(folder, keep_last=keep_last), _store(hidden)
+        for name in removed:
+            store.remove(name)
+        return removed
 
 
-def _removed(store: Store, sizes: dict[str, int]) -> dict[str, int]:
-    for name in sizes:
-        store.remove(name)
-    return sizes
+def _store(hidden: Path) -> Store:
+    """The store of a hidden folder; without the cache that it names, if that is gone, its own."""
+    return Store(store_folder(hidden) if _is_shared(hidden) else hidden / FOLDER)
+
+
+def _is_shared(hidden: Path) -> bool:
+    """Whether the store is that of a cache, which has to be there."""
+    place = store_folder(hidden).parent
+    return place != hidden and is_folder(place)
 
 
 def _used(out: Path) -> list[frozenset[str]]:

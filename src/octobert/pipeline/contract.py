@@ -1,39 +1,46 @@
 """What a stage is given, and what it answers.
 
-A stage is a module in `pipeline/stages` with three names:
+A stage is a module in `pipeline/stages` with a function `run`, whose signature says what its result depends on:
 
-    Inputs    a FrozenModel whose fields are `StepResult`s: what earlier steps made
-    Options   a FrozenModel: everything else that its result depends on
-    run       Context[Inputs, Options] → summary
+    def run(context: Context, capture: StepResult, data: StepResult, *, kinds: tuple[str, ...], spec: TaskSpec) -> Summary
 
-The planner builds `Inputs` and `Options`, the runner fills in the folders, the executor carries both to the stage. A wrong
-name or type is found by the type checker, or by pydantic when the step is planned.
+What stands before the star is made by earlier steps; what stands behind it are options. The planner fills both in by their
+names, the runner adds the folders, the executor carries them to the stage as JSON. pydantic checks names and types by the
+signature when a step is planned and again before its stage is called.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import create_model
 
 from octobert.config.training import Training
 from octobert.core.frozen import FrozenModel
-from octobert.core.inputs import UserFiles
 from octobert.core.results import Stated
+from octobert.pipeline.inputs import UserFiles
 from octobert.tasks import Measures, Task, build, measured
 
+STAGES = "octobert.pipeline.stages"
+# Annotate parameters of stages. An option that changes nothing about the result does not count for the step's key. Of results
+# whose manifests are read too, with how long the step took, the manifest counts, not only the files.
+NOT_IN_KEY, WITH_MANIFESTS = "not in the key", "with manifests"
+
 M = TypeVar("M", bound=FrozenModel)
-I_co = TypeVar("I_co", bound=FrozenModel, covariant=True)
-O_co = TypeVar("O_co", bound=FrozenModel, covariant=True)
-I = TypeVar("I", bound=FrozenModel)  # noqa: E741
-O = TypeVar("O", bound=FrozenModel)  # noqa: E741
 
 # Called with (what is done, how much of it is done, of how much).
 Progress = Callable[[str, int, int], None]
 # A few figures for people and for the report; plain JSON.
 Summary = dict[str, Any]
+# The function of a stage.
+Stage = Callable[..., Summary]
 
 
 class StepResult(FrozenModel):
@@ -95,20 +102,16 @@ class ScoredTask(TaskSpec):
 
 
 @dataclass(frozen=True)
-class Context(Generic[I_co, O_co]):
-    """What a stage is given.
+class Context:
+    """Where a stage works.
 
     Args:
-        inputs: results of earlier steps.
-        options: settings; part of the step's key, except what `Options.NOT_IN_KEY` names.
         work: the folder to write into.
         scratch: a folder, to be created by the stage. It survives an interruption, so the next run of the same step finds it;
             it is removed once the step is done.
         progress: to be called while the stage works.
     """
 
-    inputs: I_co
-    options: O_co
     work: Path
     scratch: Path
     progress: Progress
@@ -123,12 +126,47 @@ class Context(Generic[I_co, O_co]):
 
 
 @dataclass(frozen=True)
+class Signature:
+    """The parameters of a stage's function as two data types.
+
+    Args:
+        inputs: results of earlier steps: `StepResult`s, or mappings to them.
+        options: everything else that its result depends on.
+    """
+
+    inputs: type[FrozenModel]
+    options: type[FrozenModel]
+
+
+def stage_named(name: str) -> Stage:
+    """The function of a stage."""
+    run: Stage = importlib.import_module(f"{STAGES}.{name}").run
+    return run
+
+
+@functools.cache
+def signature_of(run: Stage) -> Signature:
+    """The parameters of a stage's function."""
+    hints = get_type_hints(run, include_extras=True)
+    _, *parameters = inspect.signature(run).parameters.values()
+
+    def of_kind(name: str, kind: Any) -> type[FrozenModel]:
+        fields = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in parameters if p.kind is kind}
+        return create_model(name, __base__=FrozenModel, **fields)  # type: ignore[call-overload, no-any-return]
+
+    return Signature(
+        of_kind("Inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD), of_kind("Options", inspect.Parameter.KEYWORD_ONLY)
+    )
+
+
+@dataclass(frozen=True)
 class Step:
     """One stage with its inputs and options.
 
     Args:
         name: unique in the run, `export/ort-cpu`.
         stage: the module in `pipeline/stages`, `export`.
+        inputs, options: see `Signature`.
         launch: how many processes run it, on how many machines; not part of the key.
     """
 
@@ -159,32 +197,25 @@ def files_in(value: Any) -> Iterator[UserFiles]:
     if isinstance(value, UserFiles):
         yield value
     elif isinstance(value, FrozenModel):
-        yield from (files for name in type(value).model_fields for files in files_in(getattr(value, name)))
+        yield from (files for _, inner in value for files in files_in(inner))
     elif isinstance(value, Mapping | tuple):
         inner = value.values() if isinstance(value, Mapping) else value
         yield from (files for each in inner for files in files_in(each))
 
 
-def step(name: str, run: Callable[[Context[I, O]], Summary], inputs: I, options: O, launch: Training | None = None) -> Step:
-    """A step; the type checker compares `inputs` and `options` with what `run` takes."""
-    return Step(name, run.__module__.rpartition(".")[2], inputs, options, launch)
-
-
 def results_in(inputs: FrozenModel) -> Iterator[tuple[str, StepResult]]:
     """The results among a stage's inputs, with their names; those in mappings as `field/key`."""
-    for name in type(inputs).model_fields:
-        value = getattr(inputs, name)
+    for name, value in inputs:
         if isinstance(value, StepResult):
             yield name, value
         elif isinstance(value, Mapping):
             yield from ((f"{name}/{key}", result) for key, result in value.items())
 
 
-def resolved(inputs: I, folders: Mapping[str, Path]) -> I:
+def resolved(inputs: M, folders: Mapping[str, Path]) -> M:
     """Inputs with the folder of each result."""
     filled: dict[str, Any] = {}
-    for name in type(inputs).model_fields:
-        value = getattr(inputs, name)
+    for name, value in inputs:
         if isinstance(value, StepResult):
             filled[name] = value.model_copy(update={"folder": folders[value.step]})
         elif isinstance(value, Mapping):

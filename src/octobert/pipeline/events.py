@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core.errors import OctobertError, StorageError
-from octobert.core.files import remove_unless_file, storage_errors
+from octobert.core.files import content_of, remove_unless_file, storage_errors
 
 # In the hidden folder of the output directory.
 FILE = "events.jsonl"
@@ -61,7 +61,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         StorageError: the file cannot be read.
     """
     with storage_errors(path):
-        lines = path.read_bytes().splitlines() if path.is_file() else []
+        lines = content_of(path).splitlines() if path.is_file() else []
     events = []
     for line in lines:
         with suppress(ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from octobert import targets
 from octobert.config.loading import options_of
@@ -11,6 +12,7 @@ from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import environment, user_code
 from octobert.core.capability import Capabilities, saturates
+from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
 from octobert.core.plan import FloatType
 from octobert.core.results import Stated
@@ -26,14 +28,20 @@ from octobert.pipeline import preflight, quick, user_model
 from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
 from octobert.quantization import methods
 from octobert.targets import runtimes
-from octobert.tasks import Measures, build, files_of, measured, measures_of
+from octobert.tasks import Measures, build, check_columns, files_of, measured, measures_of
 
-DATA, CAPTURE, PRUNE, OBSERVE = (StepResult(step=name) for name in ("data", "capture", "prune", "observe"))
+
+def made_by(step: str) -> StepResult:
+    """The result of the step of that name."""
+    return StepResult(step=step)
 
 
 @dataclass(frozen=True)
 class RunFacts:
     """What the steps of one recipe have in common.
+
+    Steps are filled in from it by name (`planner.planned`): results of steps, and facts of a target or a candidate, which are
+    methods.
 
     Args:
         model: the user's.
@@ -44,22 +52,27 @@ class RunFacts:
     recipe: Recipe
     model: ModelSource
     places: sources.Places
-    task: TaskSpec
+    spec: TaskSpec
     head: str
     max_length: int
     benchmark: Benchmark
     candidates: tuple[str, ...]
     absent: dict[str, str]
     here: environment.Environment
-    allow_pickle: bool
     preprocess: UserCode | None
     measures: Measures
     kinds: tuple[str, ...] = ()
 
+    data: ClassVar = made_by("data")
+    capture: ClassVar = made_by("capture")
+    observed: ClassVar = made_by("observe")
+    calibrated: ClassVar = made_by("calibrate")
+    report: ClassVar = made_by("report")
+
     @property
     def scored(self) -> ScoredTask:
         """The task with the recipe's metrics."""
-        return ScoredTask(name=self.task.name, options=self.task.options, stated=self.task.stated, measures=self.measures)
+        return ScoredTask(name=self.spec.name, options=self.spec.options, stated=self.spec.stated, measures=self.measures)
 
     @property
     def machine(self) -> str:
@@ -67,36 +80,59 @@ class RunFacts:
         return canonical_digest(self.here.model_dump(mode="json"))
 
     @property
-    def float_graph(self) -> StepResult:
-        """The step whose graph is quantized."""
-        if self.recipe.qat is not None:
-            return StepResult(step="capture/trained")
-        return self.observed_graph
-
-    @property
-    def observed_graph(self) -> StepResult:
-        """The step whose graph is calibrated."""
-        return StepResult(step="transform") if self.recipe.transforms else self.prepared_graph
+    def model_digest(self) -> str:
+        """Of the user's model."""
+        return self.model.digest
 
     @property
     def prepared_graph(self) -> StepResult:
         """The step whose graph is transformed: of the whole model, or of what pruning left of it. Baselines and references stay
         the captured graph."""
-        return PRUNE if self.recipe.prune is not None else CAPTURE
+        return self.capture if self.recipe.prune is None else made_by("prune")
+
+    @property
+    def observed_graph(self) -> StepResult:
+        """The step whose graph is calibrated."""
+        return made_by("transform") if self.recipe.transforms else self.prepared_graph
+
+    @property
+    def float_graph(self) -> StepResult:
+        """The step whose graph is quantized."""
+        return self.observed_graph if self.recipe.qat is None else made_by("capture/trained")
 
     @property
     def ranges(self) -> StepResult:
         """The step whose ranges plans are made from."""
-        return StepResult(step="calibrate" if self.recipe.qat is None else "qat")
+        return self.calibrated if self.recipe.qat is None else made_by("qat")
 
     @property
     def trained(self) -> StepResult | None:
         """The step whose checkpoint takes the place of the user's."""
-        return StepResult(step="finetune") if self.recipe.finetune is not None else None
+        return made_by("finetune") if self.recipe.finetune is not None else None
 
-    def chosen(self, target: str) -> StepResult:
+    def quantized(self, target: str) -> StepResult:
+        """The step that plans for a target, before any search."""
+        return made_by(f"quantize/{target}")
+
+    def costs(self, target: str) -> StepResult:
+        """The step that measures what the values of a target's plan cost."""
+        return made_by(f"sensitivity/{target}")
+
+    def planned(self, target: str) -> StepResult:
         """The step whose plan a target gets."""
-        return StepResult(step=f"{'quantize' if self.recipe.accuracy is None else 'search'}/{target}")
+        return self.quantized(target) if self.recipe.accuracy is None else made_by(f"search/{target}")
+
+    def export(self, candidate: str) -> StepResult | None:
+        """The step that makes the files of a target; None for a float baseline."""
+        return made_by(f"export/{candidate}") if candidate in self.recipe.targets else None
+
+    def evaluated(self, candidate: str) -> StepResult:
+        """The step that evaluates a candidate."""
+        return made_by(f"evaluate/{candidate}")
+
+    def package(self, target: str) -> StepResult:
+        """The step that packages a target's files."""
+        return made_by(f"package/{target}")
 
     def method(self, target: str) -> Choice:
         """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key."""
@@ -153,14 +189,13 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         recipe=recipe,
         model=model,
         places=places,
-        task=TaskSpec(name=recipe.task.name, options=recipe.task.options, stated=stated),
+        spec=TaskSpec(name=recipe.task.name, options=recipe.task.options, stated=stated),
         head=task.head,
         max_length=task.max_length or model.longest_input,
         benchmark=timed,
         candidates=tuple(name for name, why in absent.items() if why is None),
         absent={name: why for name, why in absent.items() if why is not None},
         here=environment.current(),
-        allow_pickle=recipe.allow_pickle,
         preprocess=_preprocess(recipe),
         measures=measures,
     )
@@ -195,4 +230,11 @@ def _stated(recipe: Recipe, model: ModelSource, places: sources.Places) -> State
         where, rows = readers.read(places.train, hub=places.hub, revision=settings.revision, columns=settings.columns)
     code = _preprocess(recipe)
     rows = rows if code is None else functions.preprocessed(rows, code, where=where)
-    return new.model_copy(update={"labels": blank.labels_in(rows, where=where)})
+    check_columns(recipe.task.name, blank, rows, where=where)
+    labels = blank.labels_in(rows, where=where)
+    written = {label.casefold(): label for label in labels}
+    alike = [f"{label} and {written[label.casefold()]}" for label in labels if written[label.casefold()] != label]
+    if alike:
+        fix = "write them alike, or name all labels in the options of the task"
+        raise DataError("two labels differ only by case", where=where, got=", ".join(alike), fix=fix)
+    return new.model_copy(update={"labels": labels})

@@ -28,9 +28,8 @@ from pydantic import BaseModel
 
 from octobert.core import plugins, version
 from octobert.core.files import canonical_digest
-from octobert.pipeline.contract import Step
+from octobert.pipeline.contract import NOT_IN_KEY, STAGES, Step
 
-STAGES = "octobert.pipeline.stages"
 _ROOT = Path(__file__).parents[1]
 
 
@@ -55,13 +54,13 @@ def key_of(step: Step, digests: Mapping[str, str]) -> str:
 def key_data(value: Any) -> Any:
     """Plain data with what counts for a key.
 
-    Data with a `digest` counts by it alone, wherever it lies. Fields that a class names in `NOT_IN_KEY` do not count.
+    Data with a `digest` counts by it alone, wherever it lies. Fields that are annotated with `NOT_IN_KEY` do not count.
     """
     if isinstance(value, BaseModel):
         if isinstance(digest := getattr(value, "digest", None), str):
             return digest
-        skipped: frozenset[str] = getattr(type(value), "NOT_IN_KEY", frozenset())
-        return {name: key_data(getattr(value, name)) for name in type(value).model_fields if name not in skipped}
+        fields = type(value).model_fields
+        return {name: key_data(inner) for name, inner in value if NOT_IN_KEY not in fields[name].metadata}
     if isinstance(value, Mapping):
         return {str(key): key_data(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from octobert.core.errors import BusyError, StorageError
-from octobert.core.files import disk_error, remove_unless_file, storage_errors
+from octobert.core.files import check_no_link, disk_error, remove_unless_file, storage_errors
 
 LOCK, _HOLDER = "lock", "process"
 
@@ -60,11 +60,14 @@ def locked(folder: Path) -> Iterator[Hold]:
 
     Raises:
         BusyError: another process holds it.
-        StorageError: it cannot be created or locked.
+        StorageError: it cannot be created or locked, or is a link.
     """
     lock = FileLock(folder / LOCK)
+    check_no_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if (folder / LOCK).is_symlink():
+            (folder / LOCK).unlink()
         lock.acquire(blocking=False)
     except Timeout:
         raise _busy(folder) from None
@@ -121,7 +124,7 @@ def _busy(folder: Path) -> BusyError:
         holder = "unknown"
     return BusyError(
         "another octobert run is at work in this directory",
-        where=str(folder.parent if folder.name.startswith(".") else folder),
+        where=str(folder.parent),
         got=f"process {holder}",
-        fix=f"wait for it, or choose another {'--out' if folder.name.startswith('.') else '--cache'}",
+        fix="wait for it, or choose another --out or --cache",
     )

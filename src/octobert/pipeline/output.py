@@ -44,7 +44,7 @@ def publish_run(
     Returns:
         What the user should know of files that were kept, left alone or removed, as sentences.
     """
-    from octobert.report.page import Run, page
+    from octobert.report.page import Run, headline, page
 
     places = {target: (names or {}).get(target, target) for target in recipe.targets}
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
@@ -55,7 +55,7 @@ def publish_run(
     if trained is not None:
         folders[CHECKPOINT] = folder_of(results[trained], CHECKPOINT)
     evidence = results["report"].read(EVIDENCE, Evidence)
-    shown = page([Run(str(report.recipe["model"]), report, evidence, str(out))])
+    shown = page([Run(headline(report), report, evidence, str(out))])
     texts = dict(zip(PAGES, (report.model_dump_json(indent=1), evidence.model_dump_json(), shown), strict=True))
     # Settings that the user has tuned since then are for the same model: they stay.
     kept = {target: _is_there(out / places[target], folders[places[target]]) for target in report.tuned}

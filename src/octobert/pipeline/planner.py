@@ -11,46 +11,77 @@ measure run only with `measure: true`. With `zip: true` each package is followed
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from octobert import targets
 from octobert.config.loading import options_of
 from octobert.config.pruning import Prune
 from octobert.config.recipe import Choice, Recipe, RowSelection
-from octobert.config.training import TrainingSettings
+from octobert.config.training import Training, TrainingSettings
 from octobert.core import user_code
 from octobert.core.errors import RecipeError
 from octobert.core.user_code import UserCode
 from octobert.evaluation import candidates
+from octobert.inspection import inspector, profilers
 from octobert.models import source
-from octobert.models.source import ModelSource
-from octobert.pipeline import measuring, preflight
-from octobert.pipeline.contract import Step, StepResult, step
-from octobert.pipeline.facts import CAPTURE, DATA, OBSERVE, PRUNE, RunFacts, facts_of
+from octobert.pipeline import preflight
+from octobert.pipeline.contract import Stage, Step, StepResult, signature_of
+from octobert.pipeline.facts import RunFacts, facts_of
 from octobert.pipeline.stages import (
     archive,
+    benchmark,
     calibrate,
     capture,
     data,
+    evaluate,
     export,
     finetune,
     observe,
     package,
+    profile,
     prune,
     qat,
     quantize,
     report,
     search,
     sensitivity,
+    simulate,
     sweep,
     transform,
+    tune,
 )
+from octobert.pipeline.stages._prunable import Timing
 from octobert.quantization import methods
 
 # Tokens of a short row, so that enough rows are read.
 FEWEST_TOKENS = 8
+
+
+def planned(facts: RunFacts, name: str, run: Stage, launch: Training | None = None, /, **values: object) -> Step:
+    """A step of a run.
+
+    Args:
+        name: of the step: that of its stage, or with a target or a candidate behind a slash.
+        run: the stage.
+        values: parameters of the stage by name. The others are filled in: `target` and `candidate` from the step's name, then
+            facts of the run, then keys of the recipe.
+
+    Raises:
+        ValueError: a parameter is missing, unknown, or of another type.
+    """
+    signature, of = signature_of(run), name.partition("/")[2]
+    for parameter in {**signature.inputs.model_fields, **signature.options.model_fields}.keys() - values.keys():
+        if parameter in ("target", "candidate"):
+            values[parameter] = of
+        elif hasattr(facts, parameter):
+            fact = getattr(facts, parameter)
+            values[parameter] = fact(of) if inspect.ismethod(fact) else fact
+        elif parameter in type(facts.recipe).model_fields:
+            values[parameter] = getattr(facts.recipe, parameter)
+    inputs = {parameter: values.pop(parameter) for parameter in signature.inputs.model_fields if parameter in values}
+    return Step(name, run.__module__.rpartition(".")[2], signature.inputs(**inputs), signature.options(**values), launch)
 
 
 def steps_of(recipe: Recipe) -> list[Step]:
@@ -64,29 +95,13 @@ def steps_of(recipe: Recipe) -> list[Step]:
 
 def steps_for(facts: RunFacts) -> list[Step]:
     """The steps of a run, in order."""
-    steps = [_data(facts), *_finetune(facts), *_model(facts), *_targets(facts)]
-    steps += [*measuring.measure_steps(facts), *measuring.profile_steps(facts), *measuring.tune_steps(facts)]
-    steps.append(_report(facts, steps))
-    return _checked([*steps, *_packages(facts)])
+    steps = [data_step(facts), *model_steps(facts), *_measuring(facts)]
+    return _checked([*steps, _report(facts, steps), *package_steps(facts)])
 
 
 def model_steps(facts: RunFacts) -> list[Step]:
     """The steps that make the models of a run, and measure nothing."""
     return [*_finetune(facts), *_model(facts), *_targets(facts)]
-
-
-def package_steps(facts: RunFacts, chosen: str) -> list[Step]:
-    """The steps that package the model that a search has chosen.
-
-    Args:
-        chosen: why, in one sentence.
-    """
-    return _packages(facts, chosen)
-
-
-def data_step(facts: RunFacts) -> Step:
-    """The step that reads the rows."""
-    return _data(facts)
 
 
 def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
@@ -95,25 +110,13 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
     Raises:
         OctobertError: as `steps_of`, or a method that calibrates nothing.
     """
-    facts = facts_of(_without_qat(recipe), tune=True)
+    # Ranges of quantization-aware training are not calibrated.
+    facts = facts_of(recipe.model_copy(update={"qat": None}), tune=True)
     if not observed_kinds(recipe):
         raise RecipeError("the method calibrates nothing", where="quantize", got=recipe.quantize.name, fix="use static")
-    target = recipe.targets[0]
-    compared = step(
-        f"sweep/{target}",
-        sweep.run,
-        sweep.Inputs(capture=CAPTURE, data=DATA, float_graph=facts.float_graph, observe=OBSERVE),
-        sweep.Options(
-            target=target,
-            entries=facts.session(target),
-            method=facts.method(target),
-            calibrators=tuple(calibrators),
-            task=facts.task,
-            seed=recipe.seed,
-        ),
-    )
-    needed = [each for each in _model(facts) if each.stage in ("capture", "prune", "transform", "observe")]
-    return _checked([_data(facts), *_finetune(facts), *needed, compared])
+    compared = planned(facts, f"sweep/{recipe.targets[0]}", sweep.run, calibrators=tuple(calibrators))
+    needed = [step for step in _model(facts) if step.stage in ("capture", "prune", "transform", "observe")]
+    return _checked([data_step(facts), *_finetune(facts), *needed, compared])
 
 
 def _checked(steps: list[Step]) -> list[Step]:
@@ -122,14 +125,9 @@ def _checked(steps: list[Step]) -> list[Step]:
     Raises:
         RecipeError: it cannot.
     """
-    codes = {code.digest: code for each in steps for code in each.reads if isinstance(code, UserCode)}
+    codes = {code.digest: code for step in steps for code in step.reads if isinstance(code, UserCode)}
     user_code.check(list(codes.values()))
     return steps
-
-
-def _without_qat(recipe: Recipe) -> Recipe:
-    """The recipe without quantization-aware training, whose ranges are not calibrated."""
-    return recipe.model_copy(update={"qat": None})
 
 
 def finetune_steps(recipe: Recipe) -> list[Step]:
@@ -140,38 +138,34 @@ def finetune_steps(recipe: Recipe) -> list[Step]:
     """
     if recipe.finetune is None:
         raise RecipeError("the recipe trains nothing", where="finetune", fix="give it settings, such as finetune: {epochs: 3}")
-    facts = replace(facts_of(recipe, tune=False), allow_pickle=False)
-    return _checked(
-        [_data(facts), *_finetune(facts), _capture(facts), measuring.evaluate_step(facts, candidates.CHECKPOINT.name)]
-    )
+    facts, name = facts_of(recipe, tune=False), f"evaluate/{candidates.CHECKPOINT.name}"
+    evaluated = planned(facts, name, evaluate.run, allow_pickle=False)
+    return _checked([data_step(facts), *_finetune(facts), planned(facts, "capture", capture.run), evaluated])
 
 
-def _data(facts: RunFacts) -> Step:
+def data_step(facts: RunFacts) -> Step:
+    """The step that reads the rows."""
     settings, places = facts.recipe.data, facts.places
     parts = {"calibrate": places.calibrate, "evaluate": places.evaluate, "tune": places.tune, "train": places.train}
-    return step(
+    return planned(
+        facts,
         "data",
         data.run,
-        data.Inputs(),
-        data.Options(
-            task=facts.task,
-            seed=facts.recipe.seed,
-            places={part: place for part, place in parts.items() if place is not None},
-            content=places.content(),
-            alone=places.alone,
-            how=places.how,
-            hub=places.hub,
-            revision=settings.revision,
-            columns=settings.columns,
-            calibrate=_nameless(settings.calibrate),
-            evaluate=_nameless(settings.evaluate),
-            tune=_nameless(settings.tune) if places.tune is not None else None,
-            finetune=_nameless(settings.finetune) if places.train is not None else None,
-            fitting=_fitting(facts.recipe),
-            functions={part: places.functions[place] for part, place in parts.items() if place and place in places.functions},
-            preprocess=facts.preprocess,
-            allow_leakage=settings.allow_leakage,
-        ),
+        places={part: place for part, place in parts.items() if place is not None},
+        content=places.content(),
+        alone=places.alone,
+        how=places.how,
+        tune_from="" if places.tune is None else "one file for all parts" if places.alone else settings.tune.from_,
+        hub=places.hub,
+        revision=settings.revision,
+        columns=settings.columns,
+        calibrate=_nameless(settings.calibrate),
+        evaluate=_nameless(settings.evaluate),
+        tune=_nameless(settings.tune) if places.tune is not None else None,
+        finetune=_nameless(settings.finetune) if places.train is not None else None,
+        fitting=_fitting(facts.recipe),
+        functions={part: places.functions[place] for part, place in parts.items() if place and place in places.functions},
+        allow_leakage=settings.allow_leakage,
     )
 
 
@@ -193,37 +187,21 @@ def _nameless(rows: RowSelection) -> RowSelection:
 
 def _finetune(facts: RunFacts) -> list[Step]:
     """Training of the base model, where the recipe asks for it."""
-    recipe, settings = facts.recipe, facts.recipe.finetune
+    settings = facts.recipe.finetune
     if settings is None:
         return []
-    options = finetune.Options(
-        model=facts.model,
-        teacher=_teacher(recipe, settings),
-        code=_code("finetune", settings),
-        allow_pickle=recipe.allow_pickle,
-        training=recipe.training,
-        task=facts.task,
-        seed=recipe.seed,
-        settings=settings,
-    )
-    return [step("finetune", finetune.run, finetune.Inputs(data=DATA), options, recipe.training)]
+    return [planned(facts, "finetune", finetune.run, facts.recipe.training, **_training(facts.recipe, "finetune", settings))]
 
 
-def _teacher(recipe: Recipe, settings: TrainingSettings) -> ModelSource | None:
-    """The checkpoint that a model in training follows, where it is not the one it starts from."""
-    if settings.distill is None or settings.distill.teacher is None:
-        return None
-    return source.resolve(settings.distill.teacher, allow_pickle=recipe.allow_pickle)
-
-
-def _code(stage: str, settings: TrainingSettings) -> UserCode | None:
-    """The user's training function."""
-    return None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code")
-
-
-def _capture(facts: RunFacts) -> Step:
-    options = capture.Options(model=facts.model, head=facts.head, allow_pickle=facts.recipe.allow_pickle)
-    return step("capture", capture.run, capture.Inputs(trained=facts.trained), options)
+def _training(recipe: Recipe, stage: str, settings: TrainingSettings) -> dict[str, object]:
+    """What a training is given: its settings, the user's training function, and the checkpoint that the model in training
+    follows, where it is not the one it starts from."""
+    teacher = None if settings.distill is None else settings.distill.teacher
+    return {
+        "settings": settings,
+        "code": None if settings.code is None else user_code.at(settings.code, "train", where=f"{stage}.code"),
+        "teacher": None if teacher is None else source.resolve(teacher, allow_pickle=recipe.allow_pickle),
+    }
 
 
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
@@ -240,104 +218,49 @@ def _shared_kinds(facts: RunFacts) -> tuple[str, ...]:
 
 def _model(facts: RunFacts) -> list[Step]:
     """The float graph and its ranges; with quantization-aware training, the graph and ranges that came of it."""
-    recipe = facts.recipe
-    steps = [_capture(facts)]
+    recipe, graph = facts.recipe, facts.observed_graph
+    steps = [planned(facts, "capture", capture.run)]
     if recipe.prune is not None:
         steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
-        transformed = transform.Options(transforms=recipe.transforms, task=facts.task, seed=recipe.seed)
-        prepared = transform.Inputs(capture=CAPTURE, data=DATA, float_graph=facts.prepared_graph)
-        steps.append(step("transform", transform.run, prepared, transformed))
-    graph = facts.observed_graph
+        steps.append(planned(facts, "transform", transform.run, float_graph=facts.prepared_graph))
+    provider, leakage = recipe.calibration_provider, recipe.data.allow_leakage
     steps += [
-        step(
-            "observe",
-            observe.run,
-            observe.Inputs(capture=CAPTURE, data=DATA, float_graph=graph),
-            observe.Options(kinds=_shared_kinds(facts), provider=recipe.calibration_provider, task=facts.task),
-        ),
-        step(
-            "calibrate",
-            calibrate.run,
-            calibrate.Inputs(observe=OBSERVE),
-            calibrate.Options(
-                calibrator=recipe.calibrate,
-                model_digest=facts.model.digest,
-                source=facts.places.how,
-                allow_leakage=recipe.data.allow_leakage,
-            ),
-        ),
+        planned(facts, "observe", observe.run, float_graph=graph, kinds=_shared_kinds(facts), provider=provider),
+        planned(facts, "calibrate", calibrate.run, source=facts.places.how, allow_leakage=leakage),
     ]
     if recipe.qat is None:
         return steps
-    options = qat.Options(
-        model=facts.model,
-        teacher=_teacher(recipe, recipe.qat),
-        code=_code("qat", recipe.qat),
-        allow_pickle=recipe.allow_pickle,
-        training=recipe.training,
-        task=facts.task,
-        seed=recipe.seed,
-        settings=recipe.qat,
+    trained = planned(
+        facts,
+        "qat",
+        qat.run,
+        recipe.training if recipe.qat.trained is None else None,
+        float_graph=graph,
         methods={name: facts.method(name) for name in recipe.targets},
-        trained=None if recipe.qat.trained is None else source.resolve(recipe.qat.trained),
+        attached=None if recipe.qat.trained is None else source.resolve(recipe.qat.trained),
+        **_training(recipe, "qat", recipe.qat),
     )
-    calibrated = StepResult(step="calibrate")
-    inputs = qat.Inputs(capture=CAPTURE, data=DATA, float_graph=graph, calibrate=calibrated, finetune=facts.trained)
-    trained = step("qat", qat.run, inputs, options, recipe.training if recipe.qat.trained is None else None)
-    captured = capture.Options(model=facts.model, head=facts.head, allow_pickle=False)
-    return [*steps, trained, step("capture/trained", capture.run, capture.Inputs(trained=trained.result), captured)]
+    return [*steps, trained, planned(facts, "capture/trained", capture.run, trained=trained.result, allow_pickle=False)]
 
 
 def _targets(facts: RunFacts) -> list[Step]:
     """For every target a plan and its model. The plan is searched for where the recipe has a criterion."""
     recipe, steps = facts.recipe, []
-    rows = {"capture": CAPTURE, "data": DATA, "float_graph": facts.float_graph}
     for target in recipe.targets:
-        planned = step(
-            f"quantize/{target}",
-            quantize.run,
-            quantize.Inputs(**rows, ranges=facts.ranges),
-            quantize.Options(
-                target=target,
-                method=facts.method(target),
-                corrections=recipe.corrections,
-                strict=recipe.strict,
-                task=facts.task,
-            ),
-        )
-        steps.append(planned)
+        steps.append(planned(facts, f"quantize/{target}", quantize.run))
         if recipe.sensitivity or recipe.accuracy is not None:
-            inputs = sensitivity.Inputs(**rows, quantize=planned.result, observe=OBSERVE)
-            steps.append(
-                step(
-                    f"sensitivity/{target}",
-                    sensitivity.run,
-                    inputs,
-                    sensitivity.Options(task=facts.task, seed=recipe.seed),
-                )
-            )
+            steps.append(planned(facts, f"sensitivity/{target}", sensitivity.run))
         if recipe.accuracy is not None:
-            options = search.Options(
-                accuracy=recipe.accuracy,
-                target=target,
-                entries=facts.session(target),
-                machine=facts.machine,
-                task=facts.scored,
-                seed=recipe.seed,
-            )
-            measured = StepResult(step=f"sensitivity/{target}")
-            searched = search.Inputs(**rows, quantize=planned.result, sensitivity=measured)
-            steps.append(step(f"search/{target}", search.run, searched, options))
-        form = _form(facts, target)
-        steps.append(step(f"export/{target}", export.run, export.Inputs(quantize=facts.chosen(target)), form))
+            steps.append(planned(facts, f"search/{target}", search.run))
+        steps.append(planned(facts, f"export/{target}", export.run, form=_form(facts, target)))
     return steps
 
 
-def _form(facts: RunFacts, target: str) -> export.Options:
+def _form(facts: RunFacts, target: str) -> export.Form:
     """What a target's files are like."""
     recipe, capabilities = facts.recipe, targets.load(target).CAPABILITIES
-    return export.Options(
+    return export.Form(
         target=target,
         fast_norms=facts.here.cores <= capabilities.fast_norms,
         token_states=recipe.token_states,
@@ -352,67 +275,75 @@ def _prune(facts: RunFacts, settings: Prune) -> Step:
     recipe, timed, target = facts.recipe, facts.benchmark, preflight.pruned_for(facts.recipe)
     # Lengths that the user has named; else those of the rows.
     named = recipe.benchmark.sequence if "sequence" in recipe.benchmark.model_fields_set else ()
-    options = prune.Options(
-        settings=settings,
-        target=target,
+    timing = Timing(
         method=facts.method(target),
         entries=facts.entries(target),
         form=_form(facts, target),
         lengths=tuple(length for length in named if length != "data"),
         batch=min(timed.batch),
         threads=timed.threads,
-        machine=facts.machine,
-        task=facts.scored,
-        seed=recipe.seed,
     )
-    return step("prune", prune.run, prune.Inputs(capture=CAPTURE, data=DATA), options)
+    return planned(facts, "prune", prune.run, settings=settings, timing=timing)
+
+
+def _measuring(facts: RunFacts) -> list[Step]:
+    """Evaluation of every candidate, simulation, one benchmark of all, what each target that can run here executes, and the
+    search for its fastest settings, where the recipe asks for them."""
+    recipe, timed, steps = facts.recipe, facts.benchmark, list[Step]()
+    here = [target for target in recipe.targets if target in facts.candidates]
+    if recipe.measure:
+        steps += [planned(facts, f"evaluate/{name}", evaluate.run) for name in facts.candidates]
+        simulated = here if recipe.qat is not None else ()
+        steps += [planned(facts, f"simulate/{target}", simulate.run, qat=facts.ranges) for target in simulated]
+        exports = {target: facts.export(target) for target in recipe.targets}
+        session = {name: facts.entries(name) for name in facts.candidates}
+        steps.append(planned(facts, "benchmark", benchmark.run, exports=exports, session=session))
+    if recipe.measure and recipe.profile:
+        # The shape that is timed too, so that times can be compared.
+        lengths = [length for length in timed.sequence if length != "data"]
+        shape = {
+            "batch": min(timed.batch),
+            "sequence": lengths[0] if lengths else min(inspector.DEFAULT_TOKENS, facts.max_length),
+            "threads": timed.threads,
+            "runs": profile.QUICK_RUNS if recipe.quick else profile.RUNS,
+        }
+        profiled = [target for target in here if target in profilers.targets()]
+        steps += [planned(facts, f"profile/{target}", profile.run, **shape) for target in profiled]
+    goals = tuple(sorted(recipe.tune))
+    return steps + [planned(facts, f"tune/{target}", tune.run, goals=goals) for target in here if goals]
 
 
 def _report(facts: RunFacts, steps: Sequence[Step]) -> Step:
     """The report of all steps before it."""
+    results = {step.name: step.result for step in steps}
 
     def by_suffix(stage: str) -> dict[str, StepResult]:
-        return {each.name.partition("/")[2]: each.result for each in steps if each.stage == stage}
+        return {step.name.partition("/")[2]: step.result for step in steps if step.stage == stage}
 
-    timed = [each.result for each in steps if each.stage == "benchmark"]
-    inputs = report.Inputs(
-        capture=CAPTURE,
-        data=DATA,
-        ranges=facts.ranges,
-        prune=PRUNE if facts.recipe.prune is not None else None,
-        transform=StepResult(step="transform") if facts.recipe.transforms else None,
-        benchmark=timed[0] if timed else None,
-        plans={target: facts.chosen(target) for target in facts.recipe.targets},
+    return planned(
+        facts,
+        "report",
+        report.run,
+        pruned=results.get("prune"),
+        transformed=results.get("transform"),
+        timed=results.get("benchmark"),
+        plans={target: facts.planned(target) for target in facts.recipe.targets},
         sensitivities=by_suffix("sensitivity"),
         simulations=by_suffix("simulate"),
         tuned=by_suffix("tune"),
         evaluations=by_suffix("evaluate"),
-        steps={each.name: each.result for each in steps},
-    )
-    options = report.Options(
+        steps=results,
         # Where results are stored says nothing about them.
         recipe=facts.recipe.model_dump(mode="json", by_alias=True, exclude={"cache", "log_level"}),
-        model_digest=facts.model.digest,
-        absent=facts.absent,
-        task=facts.scored,
-        seed=facts.recipe.seed,
     )
-    return step("report", report.run, inputs, options)
 
 
-def _packages(facts: RunFacts, chosen: str | None = None) -> list[Step]:
-    """A package for every target; also as a zip file where the recipe asks for it."""
-    reported = StepResult(step="report")
-    steps = [
-        step(
-            f"package/{target}",
-            package.run,
-            package.Inputs(capture=CAPTURE, ranges=facts.ranges, export=StepResult(step=f"export/{target}"), report=reported),
-            package.Options(target=target, entries=facts.session(target), chosen=chosen),
-        )
-        for target in facts.recipe.targets
-    ]
-    for target in facts.recipe.targets if facts.recipe.zip else ():
-        packaged = archive.Inputs(package=StepResult(step=f"package/{target}"))
-        steps.append(step(f"archive/{target}", archive.run, packaged, archive.Options(target=target)))
-    return steps
+def package_steps(facts: RunFacts, chosen: str | None = None) -> list[Step]:
+    """A package for every target; also as a zip file where the recipe asks for it.
+
+    Args:
+        chosen: why a search has chosen the model, in one sentence; None without a search.
+    """
+    wanted = facts.recipe.targets
+    packages = [planned(facts, f"package/{t}", package.run, entries=facts.session(t), chosen=chosen) for t in wanted]
+    return packages + [planned(facts, f"archive/{t}", archive.run) for t in wanted if facts.recipe.zip]

@@ -27,6 +27,7 @@ from octobert.core.errors import StorageError
 from octobert.core.evidence import EVIDENCE
 from octobert.core.files import (
     atomic_write,
+    content_of,
     copy,
     exchange,
     files_in,
@@ -205,7 +206,7 @@ def recover(out: Path) -> list[str]:
 def _read(path: Path) -> Publication | None:
     """A record; None where there is none, or none that can be read."""
     try:
-        return Publication.model_validate_json(path.read_bytes())
+        return Publication.model_validate_json(content_of(path))
     except (OSError, ValueError):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Recipe
 from octobert.evaluation import candidates
 
@@ -21,10 +22,6 @@ def shortened(recipe: Recipe, measured: list[str]) -> Recipe:
     """
     if not recipe.quick:
         return recipe
-    full = recipe.benchmark
-    timed: dict[str, Any] = {"batch": (min(full.batch),), "repeats": min(full.repeats, ROUNDS)}
-    if full.seconds is not None or full.goal == "throughput":
-        timed["seconds"] = min(full.seconds or SECONDS, SECONDS)
     evaluated = recipe.data.evaluate
     rows = evaluated.model_copy(update={"samples": min(evaluated.samples or ROWS, ROWS)})
     forms = dict.fromkeys(form for target in measured for form in candidates.float_forms(target))
@@ -32,6 +29,14 @@ def shortened(recipe: Recipe, measured: list[str]) -> Recipe:
         update={
             "data": recipe.data.model_copy(update={"evaluate": rows}),
             "baselines": tuple(forms) if recipe.baselines is None else recipe.baselines,
-            "benchmark": full.model_copy(update=timed),
+            "benchmark": benchmark(recipe.benchmark),
         }
     )
+
+
+def benchmark(full: Benchmark) -> Benchmark:
+    """A benchmark of one batch size in fewer rounds."""
+    timed: dict[str, Any] = {"batch": (min(full.batch),), "repeats": min(full.repeats, ROUNDS)}
+    if full.seconds is not None or full.goal == "throughput":
+        timed["seconds"] = min(full.seconds or SECONDS, SECONDS)
+    return full.model_copy(update=timed)

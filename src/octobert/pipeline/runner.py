@@ -6,6 +6,7 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,45 +19,66 @@ from octobert.core.results import TRAINED, DataFacts, Finetuned, Report, Verdict
 from octobert.core.sweep import Sweep
 from octobert.evaluation import candidates
 from octobert.pipeline import events
-from octobert.pipeline.contract import Step, StepResult
+from octobert.pipeline.contract import Request, Step, StepResult
 from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.lock import Hold
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import finetune_steps, steps_of, sweep_steps
 from octobert.pipeline.publishing import HIDDEN, check_output, publish
-from octobert.pipeline.stages import evaluate as evaluate_stage
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
-from octobert.pipeline.stages._artifacts import CHECKPOINT
+from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import Listener, Silent, at_work, kept_in, key_of
 
 R = TypeVar("R")
 
 
-def dry_run(recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of) -> list[Verdict]:
-    """What a run would reuse and what it would do, without doing it.
+def dry_run(
+    recipe: Recipe, out: Path, steps_of: Callable[[Recipe], Sequence[Step]] = steps_of, executor: Executor = local.run
+) -> list[Verdict]:
+    """What a run would reuse and what it would do, without doing it. Only the rows are read and checked.
 
     Args:
         steps_of: makes the steps; those of `run` by default.
+        executor: reads the rows.
+
+    Raises:
+        OctobertError: whatever would end the run before it makes anything of the model.
     """
+    steps = steps_of(recipe)
+    check_output(steps, out)
     store = Store(kept_in(recipe, out) / FOLDER)
     made: dict[str, Artifact] = {}
     verdicts = []
-    for step in steps_of(recipe):
+    for step in steps:
         missing = [name for name in step.needs.values() if name not in made]
         if missing:
             verdicts.append(Verdict(step=step.name, action="run", reason=f"{missing[0]} has to run first"))
             continue
         artifact = store.find(step.stage, key_of(step, made))
         if artifact is None:
-            verdicts.append(Verdict(step=step.name, action="run", reason="not in the store"))
+            found = f": {_rows(step, executor)}" if step.stage == "data" else ""
+            verdicts.append(Verdict(step=step.name, action="run", reason=f"not in the store{found}"))
         else:
             made[step.name] = artifact
             verdicts.append(
                 Verdict(step=step.name, action="reuse", reason=f"stored as {store.path(step.stage, artifact.key).name}")
             )
     return verdicts
+
+
+def _rows(step: Step, executor: Executor) -> str:
+    """How many rows a run would use, from reading them as it would."""
+    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+        work, scratch, temporary = (Path(folder) / name for name in ("work", "scratch", "temporary"))
+        work.mkdir()
+        temporary.mkdir()
+        options = step.options.model_dump(mode="json", by_alias=True)
+        request = Request(stage=step.stage, inputs={}, options=options, scratch=scratch, temporary=temporary)
+        counts = executor(request, work, lambda *_: None, step.launch).summary
+    kinds = {kind: counts[f"{kind}_rows"] for kind in ("training", "calibration", "tuning", "evaluation")}
+    return ", ".join(f"{count} {kind} rows" for kind, count in kinds.items() if count)
 
 
 def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:
@@ -98,7 +120,7 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
         finetuned = Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
-            scores=evaluated.read(evaluate_stage.SCORES, evaluate_stage.Scores).scores,
+            scores=evaluated.read(SCORES, Scores).scores,
         )
         return finetuned, notes
 

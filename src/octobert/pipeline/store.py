@@ -1,18 +1,22 @@
 """The store: results under keys made of everything they depend on (`keys`), visible only when whole.
 
+It is `.octobert/store` of an output directory, or of the folder of `cache`.
+
     STORE/<stage>-<key>/artifact.json     manifest, written last: digests of the files, inputs, options, versions
     STORE/<stage>-<key>/artifact.sha256   digest of the manifest
     STORE/scratch-<stage>-<key>/          what a long stage keeps while it works; removed once its result is stored
     STORE/work-<stage>-<key>-<pid>/       a result that is being made; what an interrupted run left of it is removed
     STORE/work-temporary-<pid>-<thread>/  temporary files of the processes that make it
+    STORE/work-remote-<token>/            what machines of a cluster make (`executors/ray.py`)
 
-A failure is never stored. Nothing in the store is trusted: a result of which any byte is missing, changed, added or replaced by
-a link is not found, and is made again.
+Only entries with these names are ever removed, and nothing through a link. A failure is never stored. Nothing in the store is
+trusted: a result of which any byte is missing, changed, added or replaced by a link is not found, and is made again.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -20,16 +24,31 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from octobert.core.files import NO_FILE, canonical_digest, digests_of, file_digest, files_in, is_folder, remove, storage_errors
+from octobert.core.files import (
+    NO_FILE,
+    canonical_digest,
+    check_no_link,
+    content_of,
+    digests_of,
+    file_digest,
+    files_in,
+    is_folder,
+    remove,
+    storage_errors,
+)
 from octobert.core.frozen import FrozenModel
 from octobert.pipeline.contract import StepResult
 
 MANIFEST, SEAL = "artifact.json", "artifact.sha256"
 
 
-# File in the hidden folder of an output directory: the folder that has its store, where that is another one.
+# File in the hidden folder of an output directory: the folder of `cache`, whose own hidden folder has the store.
 POINTER = "cache"
 FOLDER = "store"
+_RESULT = r"[a-z][a-z0-9_]*-[0-9a-f]{16}"
+_WORK = re.compile(rf"work-({_RESULT}|temporary-\d+)-\d+|work-remote-[0-9a-f]{{8}}")
+_ENTRY = re.compile(rf"(scratch-)?{_RESULT}|{_WORK.pattern}")
+_LONGEST_PATH = 4096
 
 
 def store_folder(hidden: Path) -> Path:
@@ -38,11 +57,10 @@ def store_folder(hidden: Path) -> Path:
     Args:
         hidden: its hidden folder.
     """
-    try:
-        place = (hidden / POINTER).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        place = ""
-    return (Path(place) if place else hidden) / FOLDER
+    place = ""
+    with suppress(OSError, UnicodeDecodeError):
+        place = content_of(hidden / POINTER, _LONGEST_PATH).decode()
+    return (Path(place) / hidden.name if Path(place).is_absolute() else hidden) / FOLDER
 
 
 class Artifact(FrozenModel):
@@ -82,9 +100,14 @@ def manifest_of(result: StepResult) -> Artifact:
 
 
 class Store:
-    """Stored results below one folder."""
+    """Stored results below one folder.
+
+    Raises:
+        StorageError: the folder is a link.
+    """
 
     def __init__(self, root: Path) -> None:
+        check_no_link(root)
         self.root = root
 
     def path(self, stage: str, key: str) -> Path:
@@ -98,8 +121,8 @@ class Store:
             if not is_folder(folder):
                 return None
             found = digests_of(folder)
-            seal = (folder / SEAL).read_text(encoding="ascii")
-            artifact = Artifact.model_validate_json((folder / MANIFEST).read_bytes())
+            seal = content_of(folder / SEAL).decode("ascii")
+            artifact = Artifact.model_validate_json(content_of(folder / MANIFEST))
         except (OSError, ValueError):
             return None
         intact = found == {**artifact.files, MANIFEST: seal, SEAL: found.get(SEAL)} and NO_FILE not in found.values()
@@ -144,20 +167,21 @@ class Store:
         return self.root / f"scratch-{stage}-{key[:16]}"
 
     def entries(self) -> dict[str, int]:
-        """Everything in the store, results and what interrupted runs left: name → size in bytes."""
+        """Everything in the store that has a name of its own, results and what interrupted runs left: name → size in bytes."""
         with storage_errors(self.root):
-            return {path.name: _size(path) for path in sorted(self.root.glob("*"))}
+            return {path.name: _size(path) for path in sorted(self.root.glob("*")) if _ENTRY.fullmatch(path.name)}
 
     def remove(self, name: str) -> None:
-        """Remove one entry of the store, to be called under the lock."""
+        """Remove one of the `entries`, to be called under the lock."""
         with storage_errors(self.root / name):
             remove(self.root / name)
 
     def sweep(self) -> list[str]:
         """Remove what interrupted runs left and no run needs, to be called under the lock. The names."""
-        names = sorted(folder.name for folder in self.root.glob("work-*"))
+        found = [path.name for path in self.root.glob("*") if _ENTRY.fullmatch(path.name)]
+        names = sorted(name for name in found if _WORK.fullmatch(name))
         # A run that was killed just after it stored a result has left what the stage kept while it worked.
-        kept = [folder.name for folder in self.root.glob("scratch-*")]
+        kept = [name for name in found if name.startswith("scratch-")]
         names += sorted(name for name in kept if is_folder(self.root / name.removeprefix("scratch-")))
         for name in names:
             with suppress(OSError):

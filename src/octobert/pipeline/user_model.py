@@ -52,7 +52,7 @@ def _made(code: UserCode, head: str, seed: int) -> Path:
         sys.modules["torch"].manual_seed(seed)
     given = function()
     if isinstance(given, (str, os.PathLike)):
-        path = Path(given).expanduser().absolute()
+        path = Path(os.path.expanduser(given)).absolute()
         if not path.exists():
             raise ModelError("the function returns a path that does not exist", where=code.text, got=str(path))
         return path

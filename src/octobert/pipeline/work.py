@@ -6,29 +6,34 @@ store. Independent chains of steps are carried out at the same time where the ex
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.core import environment, logs
 from octobert.core.errors import KilledError, OctobertError, PublishedFileWarning, StorageError
 from octobert.core.files import atomic_write, canonical_digest, digests_of, disk_error, remove, storage_errors
-from octobert.core.inputs import unchanged
+from octobert.core.frozen import FrozenModel
 from octobert.core.selection import Found
 from octobert.pipeline import events, keys
-from octobert.pipeline.contract import Request, Step, StepResult, resolved
+from octobert.pipeline.contract import WITH_MANIFESTS, Request, Step, StepResult, resolved
 from octobert.pipeline.executors import Executor, Several
+from octobert.pipeline.inputs import unchanged
 from octobert.pipeline.lock import Hold, locked
 from octobert.pipeline.publishing import HIDDEN, recover
 from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
+
+M = TypeVar("M", bound=FrozenModel)
+_DECISION = "decided.json"
 
 
 class Listener(Protocol):
@@ -53,12 +58,12 @@ class Silent:
 
 def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
     """The key of a step whose inputs are all made."""
-    whole = getattr(type(step.inputs), "READS_MANIFESTS", False)
-    return keys.key_of(step, {name: _digest(made[source], whole=whole) for name, source in step.needs.items()})
-
-
-def _digest(artifact: Artifact, *, whole: bool) -> str:
-    return canonical_digest(artifact.model_dump(mode="json")) if whole else artifact.digest
+    fields = type(step.inputs).model_fields
+    digests = {}
+    for name, source in step.needs.items():
+        whole = WITH_MANIFESTS in fields[name.partition("/")[0]].metadata
+        digests[name] = canonical_digest(made[source].model_dump(mode="json")) if whole else made[source].digest
+    return keys.key_of(step, digests)
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,24 @@ class Work:
             self.log.failed(error, again=step.name)
             return self.carry_out(step, made)
 
+    def remember(self, name: str, key: str, decided: FrozenModel) -> None:
+        """Store what a run has decided, so that the same run decides the same when it goes on."""
+        with self.store.making(name, key) as (work, _):
+            with storage_errors(work):
+                (work / _DECISION).write_text(decided.model_dump_json(), encoding="utf-8")
+            empty: dict[str, Any] = {"inputs": {}, "options": {}, "summary": {}, "versions": {}}
+            made = Artifact(stage=name, key=key, files=digests_of(work), seconds=0.0, peak_memory_bytes=0, **empty)
+            self.kept.check()
+            self.entries.add(self.store.commit(work, made).name)
+
+    def remembered(self, name: str, key: str, kind: type[M]) -> M | None:
+        """What an earlier run has decided; None where there is nothing."""
+        if self.store.find(name, key) is None:
+            return None
+        path = self.store.path(name, key)
+        self.entries.add(path.name)
+        return StepResult(step=name, folder=path).read(_DECISION, kind)
+
     def _tell(self, told: Callable[..., None], *facts: Any) -> None:
         with self.telling:
             told(*facts)
@@ -227,47 +250,67 @@ def at_work(recipe: Recipe, out: Path, listener: Listener, executor: Executor) -
     Raises:
         OctobertError: whatever went wrong, which is also written to the log.
     """
-    place = kept_in(recipe, out)
+    hidden, place = out / HIDDEN, kept_in(recipe, out)
+    new = [folder for folder in (hidden, out, *out.parents) if not os.path.lexists(folder)]
     # A store in another folder has a lock of its own.
     with (
         logs.at_level(recipe.log_level),
-        locked(out / HIDDEN) as hold,
-        locked(place) if recipe.cache else nullcontext(hold) as kept,
+        locked(hidden) as hold,
+        locked(place) if place.absolute() != hidden.absolute() else nullcontext(hold) as kept,
     ):
-        _point(out / HIDDEN, place)
-        store, log = Store(place / FOLDER), events.Events(out / HIDDEN / events.FILE)
+        _point(hidden, place)
+        store, log = Store(place / FOLDER), events.Events(hidden / events.FILE)
         log.write("run", recipe=as_yaml(recipe), interrupted=store.sweep())
         work = Work(store, hold, kept, log, listener, executor)
-        try:
-            with storage_errors(out):
-                notes = list(recover(out))
-            yield work, notes
-        except Exception as error:
-            # Without its folder a run fails in many ways; the folder is the cause.
-            hold.check()
-            raised = disk_error(error, out) if isinstance(error, OSError) else error
-            log.failed(raised)
-            if raised is error:
-                raise
-            raise raised from error
+        with _nothing_left(work, new):
+            try:
+                with storage_errors(out):
+                    notes = list(recover(out))
+                yield work, notes
+            except Exception as error:
+                # Without its folder a run fails in many ways; the folder is the cause.
+                hold.check()
+                raised = disk_error(error, out) if isinstance(error, OSError) else error
+                log.failed(raised)
+                if raised is error:
+                    raise
+                raise raised from error
         log.write("done", entries=sorted(work.entries), notes=notes)
         for note in notes:
             warnings.warn(note, PublishedFileWarning, stacklevel=5)
 
 
+@contextmanager
+def _nothing_left(work: Work, new: Sequence[Path]) -> Iterator[None]:
+    """Remove what a run has made, under its locks, where it fails before it has a result.
+
+    Args:
+        new: folders that were not there before: the hidden one, the output directory, and those that hold it.
+    """
+    try:
+        yield
+    except BaseException:
+        if not work.known and new:
+            with suppress(OSError):
+                remove(new[0])
+                for folder in new[1:]:
+                    folder.rmdir()
+        raise
+
+
 def kept_in(recipe: Recipe, out: Path) -> Path:
-    """The folder that has the store of a run."""
-    return Path(recipe.cache).absolute() if recipe.cache else out / HIDDEN
+    """The hidden folder that has the store of a run."""
+    return Path(os.path.expanduser(recipe.cache)).absolute() / HIDDEN if recipe.cache else out / HIDDEN
 
 
 def _point(hidden: Path, place: Path) -> None:
     """Note in an output directory where its store is."""
     with storage_errors(hidden):
-        if place == hidden:
+        if place.absolute() == hidden.absolute():
             remove(hidden / POINTER)
         else:
             with atomic_write(hidden / POINTER) as partial:
-                partial.write_text(str(place), encoding="utf-8")
+                partial.write_text(str(place.parent), encoding="utf-8")
 
 
 def _check_inputs(step: Step, failed: OctobertError | None = None) -> None:

@@ -25,6 +25,9 @@ _PRODUCTS_BYTES = 1 << 29
 # Tokens that moments are taken over: four times the width of the widest layer of a BERT-base.
 MAX_TOKENS = 12_288
 
+# The constants of a `LayerChange`, in its order.
+_PARTS = ("weight", "bias", "scale")
+
 # The values that one weight is multiplied with: one, or several where layers share their weights.
 Inputs = tuple[str, ...]
 # A linear layer of a plan: the site of its input, the input's quantizer, the weight's quantizer.
@@ -104,37 +107,32 @@ def apply_(model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan)
 
 def save(changes: Mapping[str, LayerChange], path: Path) -> None:
     """Write changed constants to an `.npz` file."""
-    arrays: dict[str, np.ndarray] = {}
-    for module, change in changes.items():
-        for part in ("weight", "bias", "scale"):
-            array = getattr(change, part)
-            if array is not None:
-                arrays[f"{module}/{part}"] = array
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    arrays = {
+        f"{module}/{part}": array
+        for module, change in changes.items()
+        for part in _PARTS
+        if (array := getattr(change, part)) is not None
+    }
+    np.savez(path, **arrays)
 
 
 def load(path: Path) -> dict[str, LayerChange]:
     """Read what `save` has written."""
     with np.load(path) as arrays:
         modules = dict.fromkeys(key.rpartition("/")[0] for key in arrays.files)
-        return {m: LayerChange(*(arrays.get(f"{m}/{part}") for part in ("weight", "bias", "scale"))) for m in modules}
+        return {m: LayerChange(*(arrays.get(f"{m}/{part}") for part in _PARTS)) for m in modules}
 
 
-def _layers(plan: QuantPlan) -> Iterator[Linear]:
-    """Yield the linear layers whose input and weight are quantized."""
+def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[Linear]]:
+    """Return name of a weight → the layers that use it, of those whose input and weight the plan quantizes."""
+    groups: dict[str, list[Linear]] = {}
     weights = {site.node: quantizer for site, quantizer in plan.quantized if site.is_weight}
     outputs = {site.value: quantizer for site, quantizer in plan.quantized if site.input == OUTPUT}
     for decision in plan.decisions:
         site, quantizer = decision.site, decision.quantizer or outputs.get(decision.site.value)
         if site.role in ("linear.input", "head.input") and site.node in weights and quantizer and not quantizer.dynamic:
-            yield site, quantizer, weights[site.node]
-
-
-def _by_weight(nodes: dict[str, ir.Node], plan: QuantPlan) -> dict[str, list[Linear]]:
-    """Return name of a weight → the layers of the plan that use it."""
-    groups: dict[str, list[Linear]] = {}
-    for layer in _layers(plan):
-        groups.setdefault(str(nodes[layer[0].node].inputs[1].name), []).append(layer)  # type: ignore[union-attr]
+            name = str(operators.input_of(nodes[site.node], 1).name)
+            groups.setdefault(name, []).append((site, quantizer, weights[site.node]))
     return groups
 
 

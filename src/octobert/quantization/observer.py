@@ -231,12 +231,9 @@ def real_rows(output: np.ndarray, layout: Layout, feeds: Feeds) -> Iterator[np.n
         length = int(real.sum())
         for axis in axes:
             # With padding at the end a slice is enough, which copies nothing.
-            row = _first(row, axis - 1, length) if real[:length].all() else np.compress(real, row, axis=axis - 1)
+            ends = (*[slice(None)] * (axis - 1), slice(length))
+            row = row[ends] if real[:length].all() else np.compress(real, row, axis=axis - 1)
         yield row
-
-
-def _first(array: np.ndarray, axis: int, length: int) -> np.ndarray:
-    return array[(slice(None),) * axis + (slice(length),)]
 
 
 def save(statistics: Mapping[str, TensorStatistics], path: Path) -> None:

@@ -161,19 +161,18 @@ def _return_to_8_bits(units: Sequence[Unit], saving: Mapping[str, float], trials
             fallback.remove(unit.name)
 
 
+@dataclass
 class _Trials:
     """Runs trials within a time limit, each set of units once."""
 
-    def __init__(
-        self,
-        attempt: Callable[[tuple[str, ...]], Trial],
-        done: Sequence[Trial],
-        seconds: float,
-        on_trial: Callable[[Trial], None],
-    ) -> None:
-        self._attempt, self._on_trial = attempt, on_trial
-        self._trials = {frozenset(trial.fallback): trial for trial in done}
-        self._ends = time.monotonic() + seconds - sum(trial.seconds for trial in done)
+    attempt: Callable[[tuple[str, ...]], Trial]
+    done: Sequence[Trial]
+    seconds: float
+    on_trial: Callable[[Trial], None]
+
+    def __post_init__(self) -> None:
+        self._trials = {frozenset(trial.fallback): trial for trial in self.done}
+        self._ends = time.monotonic() + self.seconds - sum(trial.seconds for trial in self.done)
         self._out_of_time = False
 
     def run(self, names: tuple[str, ...]) -> Trial | None:
@@ -185,9 +184,9 @@ class _Trials:
         if self._trials and time.monotonic() + longest > self._ends:
             self._out_of_time = True
             return None
-        trial = self._attempt(names)
+        trial = self.attempt(names)
         self._trials[key] = trial
-        self._on_trial(trial)
+        self.on_trial(trial)
         return trial
 
     def outcome(self) -> Outcome:

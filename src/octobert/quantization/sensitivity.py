@@ -6,9 +6,7 @@ signal-to-noise ratio. The errors of single values approximately add up, so that
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from octobert.core.results import Sensitivity, SiteSensitivity
 from octobert.core.session import read_outputs
 from octobert.data.tokenization import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq
+from octobert.graph.capture import shapes
 from octobert.graph.passes import switches as switched
 
 _TOKENS_PER_BATCH = 1024
@@ -49,20 +48,13 @@ def measure(
         progress: called with (values done, values in all).
         scales: name of a weight → the scale that a correction or training chose for it.
     """
-    import onnxruntime as ort
-
     quantizers = dict(plan.quantized)
     nodes = {str(node.name): node for node in model.graph}
     weights = {site.value: operators.const_array(nodes[site.node].inputs[site.input]) for site in quantizers if site.is_weight}
     outputs = read_outputs([str(v.name) for v in model.graph.outputs])
     sites = switched.write_(model, plan, scales)
-    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        path = Path(folder) / "switched.onnx"
-        operators.save(model, path)
-        settings = ort.SessionOptions()
-        settings.log_severity_level = 3
-        session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    names = {value.name for value in session.get_inputs()}
+    with shapes.open_session(model) as session:
+        names = {value.name for value in session.get_inputs()}
     feeds = []
     for group in batches(rows, max_tokens=_TOKENS_PER_BATCH):
         batch = feeds_of([rows[i] for i in group], pad_id)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import DataError
-from octobert.core.files import atomic_write, storage_errors
+from octobert.core.files import atomic_write, content_of, storage_errors
 from octobert.core.ranges import Interval
 
 FLATBUFFERS, JSON, CACHE, TENSORRT = "calibration.flatbuffers", "calibration.json", "calibration.cache", "tensorrt.cache"
@@ -77,7 +77,7 @@ def read(path: Path) -> dict[str, Interval]:
         DataError: the file is missing, truncated or not a table, has a name twice, or a number that is not finite.
     """
     try:
-        content = path.read_bytes()
+        content = content_of(path)
     except OSError as error:
         raise DataError("the calibration table cannot be read", where=str(path), got=error.strerror) from error
     try:
@@ -117,7 +117,8 @@ def _bounds(intervals: Intervals) -> dict[str, np.float32]:
             raise DataError(
                 "the interval cannot be written", where=f'"{name}"', got=str(error), fix="calibrate again"
             ) from error
-    return {name: _normal(intervals[name].bound) for name in sorted(intervals, key=str.encode)}
+    bounds = {name: intervals[name].bound for name in sorted(intervals, key=str.encode)}
+    return {name: np.float32(bound if bound >= _TINY else 0.0) for name, bound in bounds.items()}
 
 
 def _checked(name: str, interval: Interval) -> None:
@@ -136,10 +137,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f'"{next(n for n in names if names.count(n) > 1)}" twice')
     return table
-
-
-def _normal(number: float) -> np.float32:
-    return np.float32(number if abs(number) >= _TINY else 0.0)
 
 
 def _symmetric(bound: float | np.floating[Any]) -> Interval:
@@ -239,13 +236,17 @@ def _to_cache(bounds: Mapping[str, np.float32]) -> bytes:
 
 
 def _from_cache(content: bytes) -> Iterable[tuple[str, Interval]]:
-    for line in content.decode().split("\n"):
-        if line.strip():
-            # Split at the last space: names may contain spaces.
-            name, _, bound = line.rpartition(" ")
-            if not name:
-                raise ValueError(f'the line "{line[:80]}"')
-            yield name, _symmetric(np.float32(bound))
+    for name, bound in _pairs(content.decode().split("\n"), " "):
+        yield name, _symmetric(np.float32(bound))
+
+
+def _pairs(lines: Iterable[str], separator: str) -> Iterable[tuple[str, str]]:
+    """Split lines at the last separator: names may contain it. Empty lines are left out."""
+    for line in filter(str.strip, lines):
+        name, _, number = line.rpartition(separator)
+        if not name:
+            raise ValueError(f'the line "{line[:80]}"')
+        yield name, number
 
 
 def _to_tensorrt(bounds: Mapping[str, np.float32], version: int) -> bytes:
@@ -253,23 +254,16 @@ def _to_tensorrt(bounds: Mapping[str, np.float32], version: int) -> bytes:
     for name, bound in bounds.items():
         if ":" in name:
             raise DataError("TensorRT's cache cannot hold a name with a colon", where=f'"{name}"', fix="rename the value")
-        lines.append(f"{_line_name(name)}: {_pattern(bound):08x}")
+        # The bits of the float32 scale closest to bound / 127.
+        bits = int(np.float32(np.float64(bound) / 127).view(np.uint32))
+        lines.append(f"{_line_name(name)}: {bits:08x}")
     return "\n".join([*lines, ""]).encode()
 
 
 def _from_tensorrt(content: bytes) -> Iterable[tuple[str, Interval]]:
-    for line in content.decode().split("\n")[1:]:
-        if line.strip():
-            name, _, digits = line.rpartition(": ")
-            if not name:
-                raise ValueError(f'the line "{line[:80]}"')
-            scale = np.array(int(digits, 16), dtype=np.uint32).view(np.float32)
-            yield name, _symmetric(np.float32(scale * _INT8_STEPS))
-
-
-def _pattern(bound: np.float32) -> int:
-    """Return the bits of the float32 scale closest to bound / 127."""
-    return int(np.float32(np.float64(bound) / 127).view(np.uint32))
+    for name, digits in _pairs(content.decode().split("\n")[1:], ": "):
+        scale = np.array(int(digits, 16), dtype=np.uint32).view(np.float32)
+        yield name, _symmetric(np.float32(scale * _INT8_STEPS))
 
 
 def _line_name(name: str) -> str:

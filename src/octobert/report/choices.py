@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octobert.config.choosing import UNITS, Limit, figure_named
-from octobert.core.measurements import Comparison, Speedup
+from octobert.config.words import COSTS, Words, cost_of, loss
+from octobert.core.measurements import Figure, Speedup
 from octobert.core.results import Report
-from octobert.core.selection import Figure, Found, Selection
-from octobert.report.progress import duration
-from octobert.report.reasons import COSTS, Words, cost_of, loss, points, speed_text, times_text
+from octobert.core.selection import Found, Selection
+from octobert.core.wording import duration, points, speed_text, times_text
 from octobert.report.times import noise
 
 # The best of several variants, and those that would be better still.
@@ -49,7 +49,7 @@ def sentence(choice: Selection, limits: Sequence[Limit], report: Report) -> str:
         if best.variant.precision == "f32":
             gain = f", {figures[0]}" if best.variant.name != choice.reference else ""
             first = f"Use {best.variant.name}{gain}: {_no_eight_bits(choice, words, limits)}."
-        sentences = [first, *_contradicted(choice, words, limits, compared)]
+        sentences = [*_contradicted(choice), first, *_uncertain(choice)]
     else:
         tried = sum(found.state != "not tried" for found in choice.found)
         sentences = [
@@ -185,21 +185,19 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
     return own[:1] + ([fastest] if fastest is not None and fastest is not own[0] else [])
 
 
-def _contradicted(choice: Selection, words: Words, limits: Sequence[Limit], compared: Comparison | None) -> list[str]:
-    """A sentence where a limit that was kept on the tuning rows is missed on the evaluation rows."""
-    if compared is None or compared.difference is None or compared.high is None:
-        return []
-    for limit in limits:
-        if limit.max_drop is None or words.key(limit.of) != compared.metric:
-            continue
-        accepted = words.accepted_drop(limit)
-        if compared.difference < -accepted:
-            unclear = "" if compared.high < -accepted else " (the interval includes the limit)"
-            return [
-                f"But on the evaluation rows it MISSES the limit “{words.limit(limit)}”{unclear}, which it keeps on the "
-                f"{choice.rows:,} tuning rows that the search judged by. Give more tuning rows, or a stricter limit."
-            ]
-    return []
+def _contradicted(choice: Selection) -> list[str]:
+    """A sentence where limits that were kept on the tuning rows are missed in the final run."""
+    missed = [each.reason for each in choice.checks if each.state == "missed"]
+    where = f"on the {choice.rows:,} tuning rows that the search judged by" if choice.rows else "in the search"
+    return [f"{choice.winner} MISSES a limit in the final measurement, which it keeps {where}: {'; '.join(missed)}."] * bool(
+        missed
+    )
+
+
+def _uncertain(choice: Selection) -> list[str]:
+    """Sentences where the final run is not enough to show that limits are kept."""
+    unclear = (each for each in choice.checks if each.state == "unclear")
+    return [f"It is not certain that “{each.limit}”: {each.reason}." for each in unclear]
 
 
 def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> str:

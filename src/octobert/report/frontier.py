@@ -1,23 +1,23 @@
 """The chart of speed against quality as data: candidates with their intervals, the frontier, the limits, who is preferred.
 
 Of a search the candidates are its variants; of another run its targets and float baselines, at each timed shape. What is drawn
-is decided here: logarithmic axes, what is far beyond the rest, whose quality was not judged. `page/sections/frontier.js` draws
-it, and names the first candidate in the order of preference that keeps the limits of the user.
+is decided here: logarithmic axes, what is far beyond the rest, whose quality was not judged. `page/sections/frontier.html`
+draws it, and names the first candidate in the order of preference that keeps the limits of the user.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from octobert.config.choosing import UNITS
-from octobert.core.measurements import Comparison, Latency
+from octobert.config.words import COSTS, Words, cost_of, loss, words_of
+from octobert.core.measurements import Comparison, Figure, Latency, in_order, quantile
 from octobert.core.results import Report
-from octobert.core.selection import Figure, Found, Selection
-from octobert.report import choices, commands, summary, times
-from octobert.report.reasons import COSTS, Words, cost_of, loss
-from octobert.report.verdict import Verdict, accepted_of, in_order, median, words_of
+from octobert.core.selection import Found, Selection
+from octobert.report import choices, commands, summary
+from octobert.report.verdict import Verdict, accepted_of
 
 # Times that span more are on a logarithmic axis.
 _WIDE = 10.0
@@ -96,7 +96,7 @@ class Frontier:
     y: Axis
     points: tuple[Point, ...]
     order: tuple[tuple[int, ...], ...]
-    note: str = field(default="")
+    note: str = ""
 
     def winner(self, axis: int = 0) -> Point | None:
         """The preferred candidate within the limits of the axes; None where nothing keeps them."""
@@ -120,7 +120,7 @@ def frontier(report: Report, verdict: Verdict, folder: str = "OUT") -> Frontier 
         columns: tuple[Axis, ...] = (_cost_axis(choice, points),)
         matter = [p.y for p in drawn if p.y and p.state in ("chosen", "meets")]
     else:
-        shapes = in_order(report)
+        shapes = in_order(report.latencies)
         columns = tuple(_axis(str(each), "median latency", "ms", [p.x[i] for p in points]) for i, each in enumerate(shapes))
         matter = ys
     y = _quality_axis(report, matter or ys, ys)
@@ -132,10 +132,10 @@ def frontier(report: Report, verdict: Verdict, folder: str = "OUT") -> Frontier 
 def _of_variants(report: Report, choice: Selection, folder: str) -> list[Point]:
     """The variants of a search."""
     words, metric = Words.of(choice), choice.metric or ""
-    unit, points = 100.0 if words.in_points(metric) else 1.0, []
+    unit, points = words.scale(metric), []
     for found in choices.in_order(choice):
         drop = _finite(found.drops.get(metric))
-        y = None if drop is None else Figure(value=-unit * drop.value, low=-unit * drop.high, high=-unit * drop.low)
+        y = None if drop is None else drop.times(-unit)
         details = [found.reason]
         if drop is not None:
             details.insert(0, f"{words.change(metric, drop)} on {found.rows:,} tuning rows")
@@ -161,8 +161,8 @@ def _of_models(report: Report, folder: str) -> list[Point]:
     """The targets and the float baselines of a run."""
     compared = {each.candidate: each for each in report.comparisons}
     references = {each.reference for each in report.comparisons}
-    shapes, words, points = in_order(report), words_of(report), []
-    timed = {(each.candidate, times.TimedShape(each.batch, each.sequence)): each for each in report.latencies}
+    shapes, words, points = in_order(report.latencies), words_of(report), []
+    timed = {(each.candidate, each.shape): each for each in report.latencies}
     for model in summary.model_results(report):
         own = compared.get(model.name)
         y = _quality(report, words, own)
@@ -184,7 +184,7 @@ def _typical(timed: Latency | None) -> Figure | None:
     """The median of the times of a model at one shape."""
     if timed is None or not timed.samples_ms:
         return None
-    value, low, high = median(timed.samples_ms)
+    value, low, high = quantile(timed.samples_ms)
     return _finite(Figure(value=value, low=low, high=high))
 
 
@@ -199,22 +199,22 @@ def _quality(report: Report, words: Words, compared: Comparison | None) -> Figur
     if compared is None:
         return None
     if _kind(report) == "error":
-        return Figure(value=compared.output_error, low=compared.output_error, high=compared.output_error)
+        return Figure.exactly(compared.output_error)
     if _kind(report) == "fidelity":
         share = (100.0 if compared.fidelity_name == "agreement" else 1.0) * compared.fidelity
-        return Figure(value=share, low=share, high=share)
+        return Figure.exactly(share)
     if compared.difference is None:
         return None
-    unit, value = 100.0 if words.in_points(words.metric or "") else 1.0, compared.difference
+    unit, value = words.scale(words.metric or ""), compared.difference
     low, high = (value if end is None else end for end in (compared.low, compared.high))
-    return Figure(value=unit * value, low=unit * low, high=unit * high)
+    return Figure(value=value, low=low, high=high).times(unit)
 
 
 def _same(report: Report) -> Figure:
     """The quality of a model that is equal to the float model."""
     share = next((each.fidelity_name == "agreement" for each in report.comparisons), False)
     value = {"metric": 0.0, "fidelity": 100.0 if share else 1.0, "error": 0.0}[_kind(report)]
-    return Figure(value=value, low=value, high=value)
+    return Figure.exactly(value)
 
 
 def _quality_axis(report: Report, matter: Sequence[Figure], ys: Sequence[Figure]) -> Axis:
@@ -233,7 +233,7 @@ def _quality_axis(report: Report, matter: Sequence[Figure], ys: Sequence[Figure]
         margin = 0.1 * ((best - low) or 0.01 * best)
         title = f"{name} with the float model{' in %' if share else ''}"
         return Axis(name, title, "%" if share else "", more=True, low=low - margin, high=best + margin)
-    unit = 100.0 if words.in_points(words.metric or "") else 1.0
+    unit = words.scale(words.metric or "")
     limit = None if accepted.drop is None else -unit * accepted.drop
     bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
     bottom = min([bottom, *(y.low for y in ys if y.low >= _FAR * bottom)])
@@ -248,7 +248,7 @@ def _cost(choice: Selection, found: Found) -> Figure | None:
     """What a variant costs, by the goal: less is better, but for throughput."""
     if choice.goal in COSTS:
         cost = cost_of(found, choice.goal)
-        return None if cost is None else Figure(value=cost, low=cost, high=cost)
+        return None if cost is None else Figure.exactly(cost)
     return choices.speed_of(choice, found)
 
 
@@ -283,7 +283,7 @@ def _with_front(point: Point, points: Sequence[Point], axes: Sequence[Axis], y: 
         and not any(_dominates(other, point, i, axis, y) for other in points if other is not point)
         for i, axis in enumerate(axes)
     )
-    return Point(**{**point.__dict__, "front": front})
+    return replace(point, front=front)
 
 
 def _dominates(other: Point, point: Point, i: int, axis: Axis, y: Axis) -> bool:
@@ -314,7 +314,7 @@ def _overlap(one: Figure | None, other: Figure | None) -> bool:
 
 
 def _within(point: Point, chart: Frontier, i: int) -> bool:
-    """Whether a candidate keeps the limits of both axes; `frontier.js` does the same with those of the user."""
+    """Whether a candidate keeps the limits of both axes; `frontier.html` does the same with those of the user."""
     pairs = ((point.x[i], chart.x[i]), (point.y, chart.y))
     return all(
         figure is not None and (axis.limit is None or (figure.value >= axis.limit if axis.more else figure.value <= axis.limit))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from octobert.core import wording
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
-from octobert.report import times
 from octobert.report.plans import layers_text
 from octobert.report.tables import Column, FittedTable
 from octobert.report.terminal import table_of
@@ -31,7 +31,7 @@ def tables(inspection: Inspection, *, every: bool = False) -> tuple[FittedTable,
 def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
     title = (
         f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
-        f"{times.threads_text([inspection.threads])}: fastest of {inspection.profile.runs} profiled runs"
+        f"{wording.threads_text([inspection.threads])}: fastest of {inspection.profile.runs} profiled runs"
     )
     operators_column = ("operators",) if every else ()
     table = table_of(title, ("layers", "part", *operators_column, "products"), keys=2)

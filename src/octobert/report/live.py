@@ -13,7 +13,8 @@ from typing import Literal
 from rich.text import Text
 
 from octobert.core.plain import printable
-from octobert.report.progress import ProgressEvent, duration
+from octobert.core.wording import duration
+from octobert.report.events import ProgressEvent
 
 # A taller view would push away what is printed above it.
 _MOST_LINES = 14
@@ -180,13 +181,21 @@ class View:
             shown = [*now, *clock, *search][:most]
         return [_cut(line, width) for line in shown]
 
+    def reminders(self) -> list[str]:
+        """What is at work, for a log: `still working on capture (1:30): capturing 1/2`; during a search also how far it is."""
+        lines = []
+        running, more = self._running()
+        for name, step in running:
+            done = " ".join([step.detail, *([f"{step.done}/{step.total}"] if step.total else [])]).strip()
+            lines.append(f"still working on {name} ({duration(self._clock() - step.began)}){f': {done}' if done else ''}")
+        return [*([self._search] if self._search else []), *lines, *([f"and {more} more steps at work"] if more else [])]
+
     def summary(self, width: int) -> list[Text]:
         """What stays when the run has ended: the graph, and how long it took; nothing of a call that is one step."""
         if not self._steps:
             return []
         graph = self._graph(width)
-        done = sum(step.state in ("finished", "reused") for step in self._steps.values())
-        clock = Text(f"{done} of {len(self._steps)} steps in {duration(self._clock() - self._began)}")
+        clock = Text(f"{_done(self._steps.values())} of {len(self._steps)} steps in {duration(self._clock() - self._began)}")
         graph = graph if len(graph) < _MOST_LINES else self._graph(width, lanes=False)
         return [_cut(line, width) for line in (*graph, clock)]
 
@@ -194,17 +203,20 @@ class View:
         if not self._steps and not self._search:
             return []
         now = self._clock()
-        done = sum(step.state in ("finished", "reused") for step in self._steps.values())
-        parts = [f"{done}/{len(self._steps)} steps"] if self._steps else []
+        parts = [f"{_done(self._steps.values())}/{len(self._steps)} steps"] if self._steps else []
         parts.append(duration(now - self._began))
         parts += [f"about {duration(self._ends - now)} left"] if self._ends is not None and self._ends > now else []
         return [Text("  " + ", ".join(parts))]
 
+    def _running(self) -> tuple[list[tuple[str, _Step]], int]:
+        """The last steps at work, and how many more there are."""
+        running = [(name, step) for name, step in {**self._steps, **self._loose}.items() if step.state == "running"]
+        return running[-_AT_WORK:], max(0, len(running) - _AT_WORK)
+
     def _at_work(self, width: int) -> list[Text]:
         """A line for each step at work, the last ones where there are many."""
-        running = [(name, step) for name, step in {**self._steps, **self._loose}.items() if step.state == "running"]
-        lines = [self._work_line(name, step, width) for name, step in running[-_AT_WORK:]]
-        more = len(running) - len(lines)
+        running, more = self._running()
+        lines = [self._work_line(name, step, width) for name, step in running]
         return [*lines, *([Text(f"  and {more} more steps at work")] if more else [])]
 
     def _work_line(self, name: str, step: _Step, width: int) -> Text:
@@ -259,8 +271,13 @@ class View:
 
     def _counted(self, label: str, names: Sequence[str]) -> Text:
         """A target with how many of its steps are done: `ort-cpu 2/4`."""
-        done = sum(self._steps[name].state in ("finished", "reused") for name in names)
+        done = _done(self._steps[name] for name in names)
         return Text(f"{_one_line(label)} {done}/{len(names)}", style=_STYLES["finished" if done == len(names) else "waiting"])
+
+
+def _done(steps: Iterable[_Step]) -> int:
+    """How many steps are done."""
+    return sum(step.state in ("finished", "reused") for step in steps)
 
 
 def _parts(steps: dict[str, _Step]) -> tuple[list[str], dict[str, list[tuple[str, str]]], list[str]]:

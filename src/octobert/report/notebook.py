@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from jinja2 import Environment, select_autoescape
 
+from octobert.core import wording
+from octobert.core.measurements import shapes
 from octobert.core.results import Report
 from octobert.core.tabular import as_html
-from octobert.report import summary, times
+from octobert.report import summary
 from octobert.report.verdict import STATES, verdict
 
 _TEMPLATE = """<div style="max-width: 60rem">
@@ -41,12 +43,12 @@ def show_reports() -> None:
 def html_of(report: Report) -> str:
     """A report as HTML for a notebook."""
     environment = Environment(autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(score=summary.score_text, ms=times.ms, speedup=times.speedup_text)
+    environment.filters.update(score=wording.score_text, ms=wording.ms, speedup=wording.speedup_text)
     answer = verdict(report)
     return environment.from_string(_TEMPLATE).render(
         icon=STATES[answer.state][0],
         answer=answer,
         models=summary.model_results(report),
         metrics=summary.main_metrics(report),
-        shape=next(iter(times.shapes(report.latencies)), None),
+        shape=next(iter(shapes(report.latencies)), None),
     )

@@ -61,7 +61,8 @@ def print_page(page: Path, pdf: Path, program: str) -> None:
             "--disable-gpu",
             "--no-first-run",
             "--no-pdf-header-footer",
-            "--window-size=1100,1400",
+            # As wide as the paper between its margins, so that charts are drawn for it.
+            "--window-size=750,1000",
             f"--user-data-dir={profile}",
             f"--virtual-time-budget={_DRAWN_MS}",
             f"--print-to-pdf={partial.resolve()}",

@@ -6,64 +6,21 @@ import importlib.util
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from octobert.core.errors import RecipeError
+from octobert.core.plain import preview
+from octobert.report.events import ProgressCallback, ProgressEvent, ignore
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 # Pictures per second.
 _FRAMES = 8
-
-
-@dataclass(frozen=True)
-class ProgressEvent:
-    """One step of progress. A callback ignores states that it does not know; later versions may have more.
-
-    Args:
-        step: Name of the step, such as `export/ort-cpu`; of a note, what it is about.
-        state: What happened: the step has started, is running, has finished, or its stored result is reused. `note`: a sentence
-            that the user should know before the run. `searching`: how far a search for the best model is. `planned`: the steps
-            of the run, before the first of them; after a search, those of the final run.
-        detail: What the step does now; or the sentence.
-        done: Units of `detail` that are done; of a search, variants that were tried.
-        total: Units of `detail`; 0 where the number is unknown. Of a search, variants that are known.
-        seconds: Duration of a finished step; of a search, since it began.
-        number: Place of the step in the run, from 1; 0 where a call is one step, and for the steps of a search.
-        steps: Number of steps of the run.
-        left_seconds: How long the rest of the run takes, by the times of an earlier run in the same output directory; of a
-            search, until its time limit. None where that is not known.
-        best: Of a search: name of the best variant until now; empty before the first one.
-        plan: Of `planned`: name of each step → names of the steps whose results it reads, in the order in which they run.
-    """
-
-    step: str
-    state: Literal["started", "running", "finished", "reused", "note", "searching", "planned"]
-    detail: str = ""
-    done: int = 0
-    total: int = 0
-    seconds: float = 0.0
-    number: int = 0
-    steps: int = 0
-    left_seconds: float | None = None
-    best: str = ""
-    plan: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-
-    @property
-    def place(self) -> str:
-        """The place of the step in the run, `5/19`; empty where a call is one step."""
-        return f"{self.number:>{len(str(self.steps))}}/{self.steps}" if self.number else ""
-
-
-ProgressCallback = Callable[[ProgressEvent], None]
-
-
-def ignore(_: ProgressEvent) -> None:
-    """The callback that shows nothing."""
+# Seconds between lines on what is at work, where nothing can be drawn.
+_REMIND_S = 30.0
 
 
 @contextmanager
@@ -71,7 +28,7 @@ def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
     """The callback of a call: the one that was given, or a progress bar in a notebook, or one that shows nothing."""
     if progress is not None and not callable(progress):
         fix = "pass a function, or octobert.ProgressBar()"
-        raise RecipeError("the callback is not a function", where="progress", got=repr(progress)[:100], fix=fix)
+        raise RecipeError("the callback is not a function", where="progress", got=preview(progress), fix=fix)
     if progress is not None:
         yield progress
     elif _in_notebook():
@@ -110,7 +67,8 @@ class ProgressBar:
     rate and the time left, and of a search for the best model how far it is. The graph stays when the run has ended, also
     where it has failed. A call that is one step leaves one line.
 
-    Elsewhere, and without `with`, it only prints one line for each finished step, and for each new best variant of a search.
+    Elsewhere it prints one line for each finished step, for each new best variant of a search, and every half minute what is at
+    work. Without `with` it prints the first two only.
 
     Example:
         >>> with ProgressBar() as progress:                      # doctest: +SKIP
@@ -135,6 +93,7 @@ class ProgressBar:
         options: dict[str, Any] = {"transient": True, "refresh_per_second": _FRAMES, "vertical_overflow": "crop"}
         self._live = Live(console=self._console, get_renderable=self._drawn, **options)
         self._best = ""
+        self._ended = threading.Event()
 
     def __enter__(self) -> ProgressBar:
         from octobert.report.live import View
@@ -142,11 +101,23 @@ class ProgressBar:
         self._view = View(self._marks)
         if self._can_draw:
             self._live.start()
+        else:
+            self._ended.clear()
+            threading.Thread(target=self._remind, name="octobert-progress", daemon=True).start()
         return self
+
+    def _remind(self) -> None:
+        """Say what is at work, again and again until the end."""
+        while not self._ended.wait(_REMIND_S):
+            with self._lock:
+                lines = self._view.reminders()
+            for line in lines:
+                self._say(f"  {line}")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         drawn = self._live.is_started
         self._live.stop()
+        self._ended.set()
         if kind is not None:
             self._view.fail()
         if drawn:
@@ -181,15 +152,3 @@ class ProgressBar:
     def _say(self, text: str) -> None:
         """Print a text: one line in a file, wrapped in a terminal."""
         self._console.print(text, soft_wrap=not self._console.is_terminal)
-
-
-def duration(seconds: float) -> str:
-    """Format a time for people.
-
-    Example:
-        >>> duration(7.2), duration(83), duration(3700)
-        ('0:07', '1:23', '1:01:40')
-    """
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octobert.core.pruning import PrunedModel, PrunedSublayer, PruningFacts
+from octobert.core.pruning import PrunedSublayer, PruningFacts
 
 NOUNS = {"attention": "heads", "ffn": "neurons"}
 
@@ -57,27 +57,3 @@ def names(pruning: PruningFacts) -> str:
         more = f" and {len(modules) - 2} more" if len(modules) > 2 else ""
         texts.append(f"{', '.join(modules[:2])}{more} ({why})")
     return "; ".join(texts)
-
-
-def drop_text(model: PrunedModel) -> str:
-    """Return the drop of the metric with its interval.
-
-    Example:
-        >>> speeds = {"speedup": 1.31, "speedup_low": 1.28, "speedup_high": 1.34, "predicted": 1.38}
-        >>> figures = {**speeds, "loss": 0.01, "rows": 100, "metric": 0.85, "drop": 0.01, "low": -0.01, "high": 0.03}
-        >>> drop_text(PrunedModel(sublayers=(), **figures))
-        '0.0100 [-0.010, 0.030]'
-    """
-    return f"{model.drop:.4f} [{model.low:.3f}, {model.high:.3f}]"
-
-
-def speedup_text(model: PrunedModel) -> str:
-    """Return the measured speedup with its interval.
-
-    Example:
-        >>> speeds = {"speedup": 1.31, "speedup_low": 1.28, "speedup_high": 1.34, "predicted": 1.38}
-        >>> figures = {**speeds, "loss": 0.01, "rows": 100, "metric": 0.85, "drop": 0.01, "low": -0.01, "high": 0.03}
-        >>> speedup_text(PrunedModel(sublayers=(), **figures))
-        '1.31 [1.28, 1.34]'
-    """
-    return f"{model.speedup:.2f} [{model.speedup_low:.2f}, {model.speedup_high:.2f}]"

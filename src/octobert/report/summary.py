@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from octobert.core import wording
 from octobert.core.measurements import (
     RESAMPLES,
     Comparison,
@@ -22,6 +23,13 @@ from octobert.report import pruned, times
 
 # With more metrics than this, they get a table of their own.
 _METRICS_IN_MAIN_TABLE = 4
+# What commands say that compare a model with its float model, where there is none.
+NO_FLOAT = (
+    "There is no float model to compare with: package the model without --no-float (float_model: true), "
+    "or name one with --reference."
+)
+# Tuning rows of which one is less than a point.
+_FINE_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -86,36 +94,6 @@ def _timings(report: Report, latencies: Sequence[Latency | Throughput], speedups
     return times.timings(latencies, report.footprints, speedups, precisions)
 
 
-def score_text(score: Score) -> str:
-    """Format a score with its confidence interval.
-
-    Example:
-        >>> score_text(Score(metric="f1", value=0.8186, low=0.7791, high=0.8552, rows=408))
-        '0.8186 [0.779, 0.855]'
-    """
-    return f"{score.value:.4f} {interval(score.low, score.high, '.3f')}"
-
-
-def interval(low: float | None, high: float | None, form: str) -> str:
-    """Format a confidence interval, which a metric that is undefined on all resamples lacks.
-
-    Example:
-        >>> interval(0.25, 0.5, ".2f"), interval(None, None, ".2f")
-        ('[0.25, 0.50]', '[no interval]')
-    """
-    return "[no interval]" if low is None or high is None else f"[{low:{form}}, {high:{form}}]"
-
-
-def probability(p_value: float | None) -> str:
-    """Format a p-value.
-
-    Example:
-        >>> probability(0.151), probability(0.0004), probability(None)
-        ('p = 0.15', 'p < 0.01', '')
-    """
-    return "" if p_value is None else "p < 0.01" if p_value < 0.01 else f"p = {p_value:.2f}"
-
-
 def verdicts(report: Report) -> list[str]:
     """Return sentences on each target: speed and accuracy compared with float, goals, and how the model was changed."""
     return [*comparisons(report), *outcomes(report), *exports(report)]
@@ -125,7 +103,30 @@ def comparisons(report: Report) -> list[str]:
     """Return sentences on what changed answers have in common, and on the speed and the accuracy of each target."""
     directions = [f"{each.candidate}: {each.direction}" for each in report.comparisons if each.direction]
     compared = [sentence for model in model_results(report) if model.quantized for sentence in _compared(report, model)]
-    return [*directions, *compared, *(sentence for timing in throughputs(report) for sentence in times.speed(timing))]
+    return [
+        *directions,
+        *compared,
+        *(sentence for timing in throughputs(report) for sentence in times.speed(timing)),
+        *sizes(report),
+    ]
+
+
+def sizes(report: Report) -> list[str]:
+    """Return a sentence on the size of each target's files, compared with the weights as the user has them."""
+    own, sentences = report.model.source_bytes, []
+    for model in model_results(report):
+        size = model.footprint.size_bytes
+        if own and model.quantized:
+            ratio = own / size
+            change = (
+                f"{ratio:.1f} × smaller than"
+                if ratio > 1.05
+                else "as large as"
+                if ratio > 0.95
+                else f"{1 / ratio:.1f} × larger than"
+            )
+            sentences.append(f"{model.name}: {size / 1e6:.3g} MB, {change} the weights of your model ({own / 1e6:.3g} MB).")
+    return sentences
 
 
 def outcomes(report: Report) -> list[str]:
@@ -155,12 +156,10 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
         certain = "no confidence interval: the metric is undefined on all resamples"
         if comparison.low is not None:
             ends = f"{comparison.low:+.4f} to {comparison.high:+.4f}"
-            certain = f"95 % confidence interval {ends}, {probability(comparison.p_value)}"
+            certain = f"95 % confidence interval {ends}, {wording.probability(comparison.p_value)}"
         parts.append(f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})")
-    is_share = comparison.fidelity_name == "agreement"
-    fidelity = f"{comparison.fidelity:.2%}" if is_share else f"{comparison.fidelity:.5f}"
     against = "" if parts else f" with {comparison.reference}"
-    parts.append(f"{comparison.fidelity_name}{against} {fidelity}")
+    parts.append(f"{comparison.fidelity_name}{against} {wording.fidelity_text(comparison)}")
     if comparison.divergence is not None:
         parts.append(f"KL divergence {comparison.divergence:.5f} nats")
     return [*sentences, f"{model.name}: {'; '.join(parts)}."]
@@ -175,19 +174,23 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
     """
     sentences, name = [], comparison.reference
     score = score_named(comparison.metric, scores.get(name, ()))
-    if score is not None and score.chance is not None and (score.low is None or score.low <= score.chance):
-        better = "no better" if score.value <= score.chance else "not clearly better"
-        constant = "one that always gives the most frequent answer" if score.metric == "accuracy" else "one that reads no input"
-        sentences.append(
-            f"The float model {name} scores {better} than {constant} ({score.metric} {score_text(score)}, the other "
-            f"{score.chance:.4f}): that 8 bits score as much says nothing."
-        )
+    if score is not None and (better := than_chance(score)):
+        sentences.append(f"The float model {name} scores {better}: that 8 bits score as much says nothing.")
     if comparison.fidelity_chance is not None and comparison.fidelity_chance >= 1:
         sentences.append(
             f"The float model {name} gives the same answer to every row, so {comparison.fidelity_name} "
             f"{comparison.fidelity:.2%} says nothing."
         )
     return sentences
+
+
+def than_chance(score: Score) -> str:
+    """How a score is no better, or not clearly better, than that of a model that reads nothing; empty where it is."""
+    if score.chance is None or (score.low is not None and score.low > score.chance):
+        return ""
+    better = "no better" if score.value <= score.chance else "not clearly better"
+    constant = "one that always gives the most frequent answer" if score.metric == "accuracy" else "one that reads no input"
+    return f"{better} than {constant} ({score.metric} {wording.score_text(score)}, the other {score.chance:.4f})"
 
 
 def _exported(report: Report, target: str) -> list[str]:
@@ -276,7 +279,7 @@ def tuned_text(result: Tuned) -> str:
     setting = result.setting
     parts = [f"streams {setting.streams}", *([f"threads {setting.threads}"] if setting.threads else [])]
     parts += [f"{name} {value}" for name, value in setting.runtime_options.items()]
-    interval = f"{result.ratio:.3f} [{result.low:.3f}, {result.high:.3f}]"
+    interval = wording.estimate(result.ratio, result.low, result.high, ".3f")
     return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
 
 
@@ -285,8 +288,8 @@ def goal_text(goal: SpeedGoal) -> str:
     wanted = f"{goal.target}: the goal of a speedup in latency of at least {goal.min_speedup:g}"
     if goal.slowest is None:
         return f"{wanted} was not measured here."
-    over = f"{times.speedup_text(goal.slowest)} × {goal.slowest.reference}"
-    shape = times.TimedShape(goal.slowest.batch, goal.slowest.sequence)
+    over = f"{wording.speedup_text(goal.slowest)} × {goal.slowest.reference}"
+    shape = goal.slowest.shape
     state = {"met": "is met", "missed": "is MISSED"}.get(goal.state, "is not clearly met")
     return f"{wanted} {state}: the smallest is {over}, at {shape}."
 
@@ -332,11 +335,32 @@ def caveats(report: Report) -> list[str]:
     return [*sentences, *times.noise(report.latencies, report.load)]
 
 
+def _tuning_rows(report: Report) -> list[str]:
+    """Return sentences on the rows that a search was judged on: how few they are, and that the model may know them."""
+    data, wanted = report.data, report.recipe.get("data", {}).get("calibrate", {}).get("samples") or 0
+    if not data.tuning_rows:
+        return []
+    rows = f"{data.tuning_rows:,} tuning rows"
+    sentences = []
+    if data.calibration_rows < wanted:
+        shared = f"{data.calibration_rows:,} calibration rows and {rows}"
+        sentences.append(f"The rows are fewer than the {wanted:,} that calibration may take and the search needs: {shared}.")
+    if data.tuning_rows < _FINE_ROWS:
+        sentences.append(f"One of {rows} is {100 / data.tuning_rows:.3g} points: the search saw no smaller drop.")
+    if data.tuning_split.partition("[")[0] == "train":
+        sentences.append(
+            f"The {rows} are from the training split. If the model was trained on them, it is surer of them than of new rows, "
+            "and loses less; the scores are of evaluation rows. data.tune.from takes other rows."
+        )
+    return sentences
+
+
 def limitations(report: Report) -> list[str]:
     """Return sentences on what else limits the results: rows and models that are left out, slow metrics."""
     data, sentences = report.data, []
     if data.dropped_rows:
         sentences.append(f"{data.dropped_rows} calibration rows were dropped because they are also evaluation rows.")
+    sentences += _tuning_rows(report)
     if data.left_out_rows:
         sentences.append(f"preprocess left out {data.left_out_rows} rows.")
     evaluated = [stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")]

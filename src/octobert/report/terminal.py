@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from octobert.config.words import Words
+from octobert.core import wording
+from octobert.core.measurements import TimedShape, shapes
 from octobert.core.profile import Lint
 from octobert.core.results import Finetuned, Report, Search
 from octobert.core.selection import Selection
 from octobert.core.settings import Tuned
 from octobert.report import choices, summary, times
-from octobert.report.reasons import Words
 from octobert.report.tables import Column, FittedTable
 from octobert.report.verdict import STATES, Verdict, verdict
 
@@ -38,7 +40,7 @@ def render(report: Report) -> RenderableType:
         timings = [*(model.timing for model in summary.model_results(report)), *summary.throughputs(report)]
         parts.append(quality_table(report))
         parts += [score_table(report)] if summary.main_metrics(report) != summary.metrics(report) else []
-        parts.append(latency_table(timings, times.shapes(report.latencies)))
+        parts.append(latency_table(timings, shapes(report.latencies)))
     found = _notes(report, answer)
     more = len(found) - _NOTES
     rest = [Text(f"… and {more} more note{'' if more == 1 else 's'}: {PAGE}")] if more > 0 else []
@@ -85,7 +87,8 @@ def table_of(title: str, words: Sequence[str], numbers: Iterable[str] = (), *, k
 def quality_table(report: Report) -> FittedTable:
     """Return scores, agreement with float, size and memory of every model."""
     title = f"Quality on {report.data.evaluation_rows:,} evaluation rows, with 95 % confidence intervals"
-    table = table_of(title, ("model",))
+    own = report.model.source_bytes
+    table = table_of(f"{title}; the weights of your model have {own / 1e6:.1f} MB" if own else title, ("model",))
     table.elsewhere = PAGE
     metrics = summary.main_metrics(report)
     table.columns.append(Column("precision", optional=5))
@@ -93,7 +96,7 @@ def quality_table(report: Report) -> FittedTable:
     figures = (("agreement", 4), ("output error", 8), ("file MB", 0), ("peak MB", 6), ("load ms", 9))
     table.columns += [Column(name, number=True, optional=rank) for name, rank in figures]
     for model in summary.model_results(report):
-        scores = {s.metric: _breakable(summary.score_text(s)) for s in model.scores}
+        scores = {s.metric: _breakable(wording.score_text(s)) for s in model.scores}
         comparison, footprint = model.comparison, model.footprint
         table.add_row(
             model.name,
@@ -114,13 +117,13 @@ def score_table(report: Report) -> FittedTable:
     models = summary.model_results(report)
     table = table_of("Scores, with 95 % confidence intervals", ("metric",), [model.name for model in models])
     for metric in summary.metrics(report):
-        cells = [next((_breakable(summary.score_text(s)) for s in model.scores if s.metric == metric), "") for model in models]
+        cells = [next((_breakable(wording.score_text(s)) for s in model.scores if s.metric == metric), "") for model in models]
         table.add_row(metric, *cells)
     return table
 
 
 def latency_table(
-    timings: Sequence[times.Timing], shapes: Sequence[times.TimedShape], *, elsewhere: str = PAGE, every: bool = False
+    timings: Sequence[times.Timing], shapes: Sequence[TimedShape], *, elsewhere: str = PAGE, every: bool = False
 ) -> FittedTable:
     """Return statistics in ms, rows and tokens per second, and the speedup over float models, shape by shape.
 
@@ -130,7 +133,7 @@ def latency_table(
         elsewhere: what has the columns that are left out.
         every: leave out none.
     """
-    threads = times.threads_text([timing.threads for timing in timings])
+    threads = wording.threads_text([timing.threads for timing in timings])
     title = f"Latency in ms, {threads}; speedups with 95 % confidence intervals"
     if any(shape.sequence == "data" for shape in shapes):
         title += "\ndata: rows of the evaluation data"
@@ -152,10 +155,10 @@ def latency_table(
             table.add_row(
                 f"  {timing.name}",
                 timing.precision,
-                *(times.ms(measured.statistics_ms[name]) for name in times.SHOWN),
+                *(wording.ms(measured.statistics_ms[name]) for name in times.SHOWN),
                 f"{measured.rows_per_second:.0f}",
                 f"{measured.tokens_per_second:.0f}",
-                *(_breakable(times.speedup_text(each)) if each else "" for each in speedups),
+                *(_breakable(wording.speedup_text(each)) if each else "" for each in speedups),
                 style="bold" if timing.quantized else "",
             )
         table.add_section()
@@ -180,7 +183,7 @@ def choice_table(choice: Selection) -> FittedTable:
         speed = choices.speed_of(choice, found)
         table.add_row(
             f"{'→' if is_best else '•' if found.on_frontier else ' '} {found.variant.name}",
-            times.ms(speed.value) if speed else "",
+            wording.ms(speed.value) if speed else "",
             f"{1 / found.ratio.value:.2f}" if found.ratio else "",
             words.drop_cell(choice.metric or "", figure) if figure else "",
             choices.state_of(found),
@@ -204,13 +207,15 @@ def finetuned(result: Finetuned) -> FittedTable:
     )
     table = table_of(title, (), ("steps", "final loss", *(score.metric for score in result.scores)))
     loss = f"{trained['loss']:.4f}" if "loss" in trained else ""
-    table.add_row(str(trained.get("steps", "")), loss, *(summary.score_text(score) for score in result.scores))
+    table.add_row(str(trained.get("steps", "")), loss, *(wording.score_text(score) for score in result.scores))
+    if result.scores and (better := summary.than_chance(result.scores[0])):
+        table.caption = f"It scores {better}: train it longer, or with another learning rate, before it is quantized."
     return table
 
 
 def tuned_table(result: Tuned) -> FittedTable:
     """Return every setting that a search has timed, the fastest first."""
-    title = f"Tuned for {result.goal} on {result.rows} rows (default: {times.ms(result.default_ms)} ms)"
+    title = f"Tuned for {result.goal} on {result.rows} rows (default: {wording.ms(result.default_ms)} ms)"
     table = table_of(title, (), ("× default time", "streams", "threads", "tokens per batch"))
     table.columns.append(Column("runtime options", optional=1))
     table.elsewhere = "--json"

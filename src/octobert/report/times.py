@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from octobert.config.measuring import Benchmark
-from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
+from octobert.core import wording
+from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput, TimedShape
 
 # Share of the cores that other programs use, and of CPU time that the hypervisor takes, above which a machine is called busy.
 _BUSY, _STOLEN = 0.1, 0.02
@@ -15,26 +16,6 @@ _BUSY, _STOLEN = 0.1, 0.02
 _NOISY = 2.0
 # Statistics that tables show; the JSON has all.
 SHOWN = ("min", "avg", "p50", "p90", "p99", "max")
-
-
-@dataclass(frozen=True)
-class TimedShape:
-    """The shape of a timed batch.
-
-    Args:
-        batch: rows.
-        sequence: tokens of each row, or `data` for rows of the evaluation data.
-
-    Example:
-        >>> str(TimedShape(8, 128))
-        '8 × 128'
-    """
-
-    batch: int
-    sequence: int | str
-
-    def __str__(self) -> str:
-        return f"{self.batch} × {self.sequence}"
 
 
 @dataclass(frozen=True)
@@ -62,11 +43,6 @@ class Timing:
     elsewhere: str | None = None
 
 
-def shapes(latencies: Sequence[Latency | Throughput]) -> list[TimedShape]:
-    """Return the timed shapes, in order."""
-    return list(dict.fromkeys(TimedShape(latency.batch, latency.sequence) for latency in latencies))
-
-
 def timings(
     latencies: Sequence[Latency | Throughput],
     footprints: Sequence[Footprint],
@@ -83,7 +59,7 @@ def timings(
     """
     times: dict[str, dict[TimedShape, Latency | Throughput]] = {}
     for latency in latencies:
-        times.setdefault(latency.candidate, {})[TimedShape(latency.batch, latency.sequence)] = latency
+        times.setdefault(latency.candidate, {})[latency.shape] = latency
     devices = {footprint.candidate: footprint.device for footprint in footprints}
     result = []
     for footprint in footprints if latencies else ():
@@ -93,7 +69,7 @@ def timings(
         over: dict[str, dict[TimedShape, Speedup]] = {}
         for speedup in speedups:
             if speedup.candidate == name:
-                over.setdefault(speedup.reference, {})[TimedShape(speedup.batch, speedup.sequence)] = speedup
+                over.setdefault(speedup.reference, {})[speedup.shape] = speedup
         reference = next(iter(over), "")
         strongest = min(over, key=lambda rival: prod(each.ratio for each in over[rival].values()), default="")
         device = devices.get(reference, footprint.device)
@@ -141,27 +117,6 @@ def how(settings: Benchmark, throughputs: Sequence[Throughput]) -> list[str]:
     return [*sentences, "Tokens per second do not count padding."]
 
 
-def ms(value: float) -> str:
-    """Format milliseconds with three significant digits or so.
-
-    Example:
-        >>> ms(1.234), ms(12.34), ms(1234.5)
-        ('1.23', '12.3', '1234')
-    """
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def threads_text(threads: Sequence[int]) -> str:
-    """Format numbers of threads.
-
-    Example:
-        >>> threads_text([1]), threads_text([4, 4, 1])
-        ('1 thread', '4 or 1 threads')
-    """
-    numbers = list(dict.fromkeys(threads))
-    return f"{' or '.join(map(str, numbers))} thread{'' if numbers == [1] else 's'}"
-
-
 def strongest(timing: Timing) -> dict[TimedShape, Speedup]:
     """Return the speedups of a model over the fastest float form that was timed on its runtime."""
     return timing.fastest or timing.baseline
@@ -194,24 +149,14 @@ def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
     """The ratios of all shapes; the ratio with its interval where there is one shape."""
     ratios = [each.ratio for each in speedups.values()]
     if len(ratios) == 1:
-        return speedup_text(next(iter(speedups.values())))
+        return wording.speedup_text(next(iter(speedups.values())))
     low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
     return low if low == high else f"{low} to {high}"
 
 
 def _lost(speedup: Speedup) -> str:
     why = "slower" if speedup.high < 1 else "within noise"
-    return f"{speedup_text(speedup)}, {why}"
-
-
-def speedup_text(speedup: Speedup) -> str:
-    """Format a speedup with its confidence interval.
-
-    Example:
-        >>> speedup_text(Speedup(candidate="a", reference="b", batch=1, sequence=128, ratio=3.791, low=3.702, high=3.851))
-        '3.79 [3.70, 3.85]'
-    """
-    return f"{speedup.ratio:.2f} [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return f"{wording.speedup_text(speedup)}, {why}"
 
 
 def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
@@ -229,6 +174,6 @@ def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:
     if worst is not None and spread[worst] > _NOISY:
         sentences.append(
             f"The times vary: p99 is up to {spread[worst]:.1f} × p50 ({worst.candidate} at "
-            f"{TimedShape(worst.batch, worst.sequence)}). Speedups compare medians; their intervals include this."
+            f"{worst.shape}). Speedups compare medians; their intervals include this."
         )
     return sentences

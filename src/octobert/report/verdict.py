@@ -1,4 +1,9 @@
-"""The answer to "should I ship this?": one sentence on the figures of a run, and whether it holds beyond the noise."""
+"""The answer to "should I ship this?": one sentence on the figures of a run, and how certain it is.
+
+"Ship" and "no" are claims. Each bound behind them is wrong in at most 2.5 % of runs, at any number of rows and rounds
+(`benchmarks/verdicts.py`); of several targets each is a claim of its own. What no bound decides is "not clear yet", which says
+what would decide.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from octobert.config import checks
+from octobert.config.choosing import Limit
 from octobert.config.recipe import Accuracy
-from octobert.core.measurements import Comparison, Latency, Speedup, score_named
+from octobert.config.words import COSTS, Words, loss, words_of
+from octobert.core.measurements import Comparison, Speedup, at_first_shape, paired_speedup, score_named
 from octobert.core.results import Report
-from octobert.core.selection import Found, Variant
-from octobert.report import choices, summary, times
-from octobert.report.reasons import COSTS, Words, loss, rows_text, speed_text, times_text
+from octobert.core.selection import Check
+from octobert.core.wording import rows_text, speed_text, times_text
+from octobert.report import choices, summary
 
-State = Literal["ship", "likely", "no", "unmeasured"]
+State = Literal["ship", "unclear", "no", "unmeasured"]
 # What a reader is told who asks whether to ship the model, and a sign, so that nothing depends on the colour.
 STATES: dict[State, tuple[str, str]] = {
     "ship": ("✓", "yes"),
-    "likely": ("≈", "probably"),
+    "unclear": ("≈", "not clear yet"),
     "no": ("✕", "no"),
     "unmeasured": ("?", "not measured"),
 }
 # The drop of a metric that is accepted where the recipe does not say: one point.
 DEFAULT_DROP = 0.01
-# A smaller gain in speed that is within the noise is none.
-_GAIN = 1.1
+# A gain in speed that is certainly smaller is none.
+_GAIN = 1.05
 
 
 @dataclass(frozen=True)
@@ -91,12 +99,29 @@ class _Candidate:
         target: whose package it is.
         gain: its speed, compared with a float model; None where it was not measured.
         compared: with its float baseline.
+        checks: of the limits.
     """
 
     name: str
     target: str
     gain: Speedup | None
     compared: Comparison | None
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Of its checks, the worst."""
+        return next((state for state in ("missed", "unclear") if any(each.state == state for each in self.checks)), "kept")
+
+    @property
+    def lost(self) -> bool:
+        """Whether a limit is missed beyond the noise."""
+        return any(each.clear for each in self.checks)
+
+    @property
+    def reason(self) -> str:
+        """What speaks against it."""
+        return "; ".join(each.reason for each in self.checks if each.state == self.state)
 
 
 def verdict(report: Report) -> Verdict:
@@ -109,96 +134,41 @@ def verdict(report: Report) -> Verdict:
     return _of_targets(report)
 
 
-def words_of(report: Report) -> Words:
-    """The words of a report: those of its search, or of its task and the float model."""
-    if report.choice is not None:
-        return Words.of(report.choice)
-    name = next((each.reference for each in report.comparisons), "")
-    score = score_named(report.task.primary, report.scores.get(name, ()))
-    metric = next((each.metric for each in report.comparisons if each.metric is not None), report.task.primary)
-    values = {} if score is None or metric is None else {metric: score.value}
-    reference = Found(variant=Variant(name=name, target=name, precision="f32"), state="admissible", reason="", values=values)
-    return Words("latency", metric, reference)
+def limit_of(report: Report) -> Limit:
+    """The limit of a plain run: the recipe's, or one point (one percent of a metric that is not between 0 and 1)."""
+    words, given = words_of(report), report.recipe.get("accuracy")
+    if given is None:
+        return Limit(max_drop=DEFAULT_DROP, relative=not words.in_points(words.metric or ""))
+    return Accuracy.model_validate(given).limit
 
 
 def accepted_of(report: Report) -> Accepted:
-    """The limit of the recipe on the main metric, or one point (one percent of a metric that is not between 0 and 1)."""
+    """The accepted drop of the main metric."""
     words, choice = words_of(report), report.choice
-    metric = words.metric or ""
-    value = abs(words.reference.values.get(metric, 0.0))
     if choice is not None:
         drop = choice.accepted_drop
         return Accepted(drop, "" if drop is None else _amount(words, drop), stated=True)
-    given = report.recipe.get("accuracy")
-    criterion = Accuracy.model_validate(given) if given is not None else None
-    if criterion is not None and criterion.metric in (None, metric):
-        drops = [] if criterion.at_least is None else [value - criterion.at_least]
-        if criterion.max_drop is not None:
-            drops.append(criterion.max_drop * (value if criterion.relative else 1.0))
-        return Accepted(min(drops), _amount(words, min(drops)), stated=True)
-    drop = DEFAULT_DROP * (1.0 if words.in_points(metric) else value)
-    return Accepted(drop, _amount(words, drop), stated=False)
+    drop = words.lines([limit_of(report)]).get("accepted_drop")
+    return Accepted(drop, "" if drop is None else _amount(words, drop), stated=report.recipe.get("accuracy") is not None)
 
 
-def median(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The median of samples, and its 95 % confidence interval.
-
-    The interval reaches from one order statistic to another, by how many samples are below the median: a binomial distribution,
-    here by its normal approximation with correction for continuity (Conover, Practical Nonparametric Statistics, 3.2). It
-    assumes nothing of the distribution of the samples. Fewer than six give less than 95 %: from the smallest to the largest.
-    """
-    ordered = sorted(samples)
-    count = len(ordered)
-    value = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    out = max(math.floor((count + 1 - 1.96 * math.sqrt(count)) / 2) - 1, 0)
-    return value, ordered[out], ordered[-1 - out]
+def checks_of(report: Report, name: str) -> tuple[Check, ...]:
+    """Whether a model keeps the limits of the run on the evaluation rows."""
+    if report.choice is not None:
+        return report.choice.checks
+    return checks.check([limit_of(report)], words_of(report), report, name)
 
 
 def fastest_float(report: Report) -> str | None:
     """The fastest float form of the model that was timed; None where none was."""
-    times_of = {each.candidate: each for each in _first_shape(report) if each.candidate not in report.plans}
+    times_of = {each.candidate: each for each in at_first_shape(report.latencies) if each.candidate not in report.plans}
     return min(times_of, key=lambda name: times_of[name].percentile_ms(50), default=None)
 
 
-def speed_over(report: Report, name: str, reference: str) -> Speedup | None:
-    """How fast a model is compared with another one, on rows of the data or at the first shape.
-
-    Models of one runtime were compared when they were timed; for others see `paired`.
-    """
-    shape = next(iter(in_order(report)), None)
-    for known in report.speedups:
-        if (known.candidate, known.reference) == (name, reference) and times.TimedShape(known.batch, known.sequence) == shape:
-            return known
-    return paired(report, name, reference)
-
-
 def paired(report: Report, name: str, reference: str) -> Speedup | None:
-    """How fast a model is compared with any other one: the median of the ratios of the rounds, with the interval of `median`.
-
-    All models were timed on the same rows in a round, so that the ratios do not vary with the lengths of the rows.
-    """
-    shapes = _first_shape(report)
-    ours, theirs = (next((each for each in shapes if each.candidate == wanted), None) for wanted in (name, reference))
-    if ours is None or theirs is None:
-        return None
-    shape = (ours.batch, ours.sequence)
-    pairs = [b / a for a, b in zip(ours.samples_ms, theirs.samples_ms, strict=False) if a > 0]
-    if not pairs:
-        return None
-    value, low, high = median(pairs)
-    ends = {"ratio": value, "low": low, "high": high}
-    return Speedup(candidate=name, reference=reference, batch=shape[0], sequence=shape[1], **ends)
-
-
-def _first_shape(report: Report) -> list[Latency]:
-    """The times on rows of the data, one at a time where that was measured; else at the first shape."""
-    shape = next(iter(in_order(report)), None)
-    return [each for each in report.latencies if times.TimedShape(each.batch, each.sequence) == shape]
-
-
-def in_order(report: Report) -> list[times.TimedShape]:
-    """The timed shapes, rows of the data and small batches first."""
-    return sorted(times.shapes(report.latencies), key=lambda each: (each.sequence != "data", each.batch))
+    """How fast a model is compared with any other one at the first shape; None where one of them was not timed."""
+    timed = {each.candidate: each for each in reversed(at_first_shape(report.latencies))}
+    return paired_speedup(timed[name], timed[reference]) if {name, reference} <= timed.keys() else None
 
 
 def _of_targets(report: Report) -> Verdict:
@@ -207,22 +177,29 @@ def _of_targets(report: Report) -> Verdict:
     reference = fastest_float(report) or ""
     compared = {each.candidate: each for each in report.comparisons}
     targets = [each.name for each in summary.model_results(report) if each.name in report.plans]
-    found = [_Candidate(name, name, speed_over(report, name, reference), compared.get(name)) for name in targets]
-    fitting = [each for each in found if _keeps(each.compared, accepted)]
-    best = _fastest(report, fitting or found, reference)
-    figures = _figures(report, best, reference, words)
-    numbers = _numbers(report, best, reference, words)
-    if fitting and best.gain is not None and (best.gain.low > 1 or best.gain.ratio > _GAIN):
-        state, reason = _held(report, best, accepted)
-        start = "Ship" if state == "ship" else "Probably ship"
-        reason = f"{reason}{_as_fast(report, best, fitting)}"
-        return Verdict(state, f"{start} {best.name}: {', '.join(figures)}.", reason, best.name, numbers, accepted)
+    found = [
+        _Candidate(name, name, paired(report, name, reference), compared.get(name), checks_of(report, name)) for name in targets
+    ]
+    kept, fitting = (tuple(each for each in found if each.state in states) for states in (("kept",), ("kept", "unclear")))
+    best = _fastest(report, kept or fitting or found, reference)
+    figures, numbers = ", ".join(_figures(report, best, reference, words)), _numbers(report, best, reference, words)
     if not reference or best.gain is None:
         return Verdict("unmeasured", f"No float model was timed beside {best.name}.", numbers=numbers, accepted=accepted)
-    if fitting:
-        why = f"8 bits gain no speed on this machine: {best.name} is {', '.join(figures)}."
+    if _hopeless(report, best):
+        start = f"Do not ship {best.name}: the float model is no better than one that reads no input"
+        return Verdict("no", f"{start}. Fine-tune it first, or check the data.", f"It is {figures}.", "", numbers, accepted)
+    if best.state == "missed" and all(each.lost for each in found):
+        why = f"{best.name} {best.reason}: it is {figures}."
+    elif best.gain.high < _GAIN:
+        gain = "8 bits gain no speed" if best.gain.high <= 1 else f"8 bits gain less than {100 * (_GAIN - 1):.0f} % of speed"
+        why = f"{gain} on this machine: {best.name} is {figures}."
     else:
-        why = f"{best.name} loses more than {accepted.words}: it is {', '.join(figures)}."
+        state, reason = _held(report, best)
+        reason = f"{reason}{_as_fast(report, best, kept or fitting)}"
+        start = "Ship" if state == "ship" else "Not clear yet:"
+        return Verdict(
+            state, f"{start} {best.name}{':' if state == 'ship' else ' is'} {figures}.", reason, best.name, numbers, accepted
+        )
     return Verdict("no", f"Use {reference}, the fastest float form here. {why}", "", reference, numbers, accepted)
 
 
@@ -252,54 +229,61 @@ def _of_choice(report: Report) -> Verdict:
     over = choices.speeds(choice, report)
     own = over[:1] if best.variant.precision in ("bf16", "f16") else over[-1:]
     reference = own[0].reference if own else ""
-    candidate = _Candidate(best.variant.name, best.variant.target, own[0] if own else None, compared)
+    candidate = _Candidate(best.variant.name, best.variant.target, own[0] if own else None, compared, choice.checks)
     numbers = _numbers(report, candidate, reference, words)
-    if not choice.met or best.variant.precision == "f32" or not _keeps(compared, accepted):
+    if not choice.met or best.variant.precision == "f32" or candidate.state == "missed" or _hopeless(report, candidate):
         return Verdict("no", choice.sentence, "", best.variant.name, numbers, accepted)
     size = [] if choice.goal == "size" else _size(report, candidate, reference)
-    figures = [*choices.gains(choice, report), *size, *loss(words, compared, report.data.evaluation_rows)]
-    state, reason = _held(report, candidate, accepted, timed=choice.goal not in COSTS)
-    start = "Ship" if state == "ship" else "Probably ship"
-    return Verdict(state, f"{start} {best.variant.name}: {', '.join(figures)}.", reason, best.variant.name, numbers, accepted)
+    figures = ", ".join([*choices.gains(choice, report), *size, *loss(words, compared, report.data.evaluation_rows)])
+    state, reason = _held(report, candidate, timed=choice.goal not in COSTS)
+    start = f"Ship {best.variant.name}:" if state == "ship" else f"Not clear yet: {best.variant.name} is"
+    return Verdict(state, f"{start} {figures}.", reason, best.variant.name, numbers, accepted)
 
 
-def _keeps(compared: Comparison | None, accepted: Accepted) -> bool:
-    """Whether a model keeps the limit, noise aside; one whose metric is undefined is not known to miss it."""
-    if compared is None or compared.difference is None or accepted.drop is None:
-        return True
-    return not compared.difference < -accepted.drop
+def _hopeless(report: Report, found: _Candidate) -> bool:
+    """Whether the float model is no better than one that reads no input, so that nothing can be said of 8 bits."""
+    compared = found.compared
+    if compared is None:
+        return False
+    score = score_named(compared.metric, report.scores.get(compared.reference, ()))
+    learned = score is None or score.chance is None or score.value > score.chance
+    return not learned or (compared.fidelity_chance or 0.0) >= 1
 
 
-def _held(report: Report, found: _Candidate, accepted: Accepted, *, timed: bool = True) -> tuple[State, str]:
-    """Whether a model that keeps the limit is faster and as accurate beyond the noise, and what is in doubt.
+def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[State, str]:
+    """Whether a model is certainly faster and keeps the limits, and what is in doubt.
 
     Args:
         timed: it should be faster.
     """
     compared, gain = found.compared, found.gain
+    accepted = accepted_of(report)
     limit = f"the limit of {accepted.words}{'' if accepted.stated else ' that octobert assumes'}"
     if report.data.leaked_rows:
-        return "likely", "Calibration rows were evaluated too, so the scores are too good."
+        return "unclear", "Calibration rows were evaluated too, so the scores are too good."
     if timed and gain is not None and gain.low <= 1:
-        times_here = f"{times_text(gain.ratio)} × the speed of {gain.reference}"
-        return "likely", f"It was timed at {times_here}, but the noise includes 1 ×: repeat the run on an idle machine."
+        times_here = f"{times_text(gain.ratio)} × the speed of {gain.reference} ({gain.low:.2f} to {gain.high:.2f})"
+        return "unclear", f"It was timed at {times_here}: repeat the run on an idle machine, or with more benchmark.repeats."
     if compared is None:
-        return "likely", "Its answers were not compared with those of the float model."
+        return "unclear", "Its answers were not compared with those of the float model."
     if summary.chance(report.scores, compared):
-        return "likely", "The float model is not clearly better than one that reads no input, so equal scores say nothing."
+        return "unclear", "The float model is not clearly better than one that reads no input, so equal scores say nothing."
     if compared.difference is None:
         same = compared.fidelity_name == "agreement" and compared.fidelity >= 1 - DEFAULT_DROP
         why = f"The data has no labels: {compared.fidelity_name} says how closely it follows the float model, not who is right."
-        return ("ship", why) if same else ("likely", why)
+        return ("ship", why) if same else ("unclear", why)
     if math.isnan(compared.difference):
-        return "likely", f"{compared.metric} is undefined on these rows."
-    if accepted.drop is None:
-        return "ship", ""
+        return "unclear", f"{compared.metric} is undefined on these rows."
     if compared.low is None:
-        return "likely", "The metric has no confidence interval on these rows."
-    if compared.low < -accepted.drop:
-        return "likely", f"The interval of the loss reaches beyond {limit}; more evaluation rows would decide."
-    return "ship", f"It keeps {limit}, beyond the noise."
+        return "unclear", "The metric has no confidence interval on these rows."
+    if found.state != "kept":
+        doubtful = next(each for each in found.checks if each.state == found.state)
+        where = limit if report.choice is None else f"“{doubtful.limit}”"
+        return "unclear", f"It is not certain that it keeps {where}: {doubtful.reason}."
+    if not found.checks:
+        return "ship", ""
+    kept = limit if len(found.checks) == 1 and accepted.drop is not None else "the limits"
+    return "ship", f"It keeps {kept}, with 97.5 % confidence."
 
 
 def _figures(report: Report, found: _Candidate, reference: str, words: Words) -> list[str]:
@@ -310,16 +294,19 @@ def _figures(report: Report, found: _Candidate, reference: str, words: Words) ->
 
 
 def _size(report: Report, found: _Candidate, reference: str) -> list[str]:
-    ratio = _size_ratio(report, found.target, reference)
-    if ratio is None or 0.99 < ratio < 1.01:
+    ours, theirs, _ = _sizes(report, found.target, reference)
+    ratio = theirs / ours if ours and theirs else 1.0
+    if 0.99 < ratio < 1.01:
         return []
     return [f"{times_text(ratio)} × smaller" if ratio > 1 else f"{times_text(1 / ratio)} × larger"]
 
 
-def _size_ratio(report: Report, target: str, reference: str) -> float | None:
+def _sizes(report: Report, target: str, reference: str) -> tuple[int, int, str]:
+    """Bytes of a model's files, and of the weights that the user has, in their type; of float32 where these are not known."""
     sizes = {each.candidate: each.size_bytes for each in report.footprints}
-    ours, theirs = sizes.get(target), sizes.get(reference)
-    return theirs / ours if ours and theirs else None
+    if report.model.source_bytes:
+        return sizes.get(target, 0), report.model.source_bytes, "your model"
+    return sizes.get(target, 0), sizes.get(reference, 0), "float"
 
 
 def _numbers(report: Report, found: _Candidate, reference: str, words: Words) -> tuple[Number, ...]:
@@ -328,12 +315,9 @@ def _numbers(report: Report, found: _Candidate, reference: str, words: Words) ->
     if gain is not None:
         interval = f"{gain.low:.2f} to {gain.high:.2f}, over {gain.reference}"
         numbers.append(Number("speed", times_text(gain.ratio), "×", interval))
-    sizes = {each.candidate: each.size_bytes / 1e6 for each in report.footprints}
-    ratio = _size_ratio(report, found.target, reference)
-    if ratio is not None:
-        numbers.append(
-            Number("smaller", times_text(ratio), "×", f"{sizes[found.target]:.3g} MB, float {sizes[reference]:.3g} MB")
-        )
+    ours, theirs, whose = _sizes(report, found.target, reference)
+    if ours and theirs:
+        numbers.append(Number("smaller", times_text(theirs / ours), "×", f"{ours / 1e6:.3g} MB, {whose} {theirs / 1e6:.3g} MB"))
     if compared is None:
         return tuple(numbers)
     rows = f"on {rows_text(report.data.evaluation_rows)}"

@@ -9,14 +9,11 @@ converts it when it opens it.
 
 from pathlib import Path
 
-from octobert.core.capability import INTEGER_UNITS, Capabilities, Probe
+from octobert.core.capability import INTEGER_UNITS, Capabilities
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.core.session import ExportOptions
 from octobert.targets.runtimes import openvino
 from octobert.targets.shared import files
-from octobert.targets.shared.static_shape import static_if_fixed
-
-DEVICE = "CPU"
 
 CAPABILITIES = Capabilities(
     name="openvino-cpu",
@@ -28,8 +25,6 @@ CAPABILITIES = Capabilities(
     symmetric_int8=("scores.query", "scores.key"),
     simulated_activations=(("uint16", False), ("int16", True)),
     saturates_without=INTEGER_UNITS,
-    weights=("int8",),
-    weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated=(*RESIDUAL, *OUTPUTS),
     float_parts=("float32", "float16"),
@@ -44,20 +39,11 @@ CAPABILITIES = Capabilities(
     status="run here",
 )
 RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS
-# The file of a package that this target opens.
-model_file = openvino.model_file
 
-
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return openvino.probe(DEVICE)
+_DEVICE = openvino.Device("CPU")
+probe, open_session, model_file = _DEVICE.probe, _DEVICE.open_session, openvino.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph and its IR."""
     openvino.convert(files.write(quantized, folder, options), model_file(folder))
-
-
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Compile an IR or an ONNX file."""
-    return static_if_fixed(openvino.OpenvinoSession(path, options, DEVICE))

@@ -6,15 +6,12 @@ onnxruntime, which replaces the ordinary one: install it in a separate environme
 
 from pathlib import Path
 
-from octobert.core.capability import Capabilities, Probe
-from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
+from octobert.core.session import SessionOptions
 from octobert.targets import openvino_cpu
-from octobert.targets.runtimes import ort
+from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
 
-PROVIDER = "OpenVINOExecutionProvider"
-
-CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
+CAPABILITIES = openvino_cpu.CAPABILITIES.model_copy(
     update={
         "name": "openvino-ep",
         "runtime": "ort",
@@ -28,25 +25,22 @@ CAPABILITIES: Capabilities = openvino_cpu.CAPABILITIES.model_copy(
         "written_anywhere": True,
     }
 )
-RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
-# The file of a package that this target opens.
-model_file = files.model_file
+RUNTIME_OPTIONS = NO_OPTIONS
 
 
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return ort.probe(PROVIDER, "pip install onnxruntime-openvino, in an environment without onnxruntime")
-
-
-def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph as it is."""
-    files.write(quantized, folder, options)
-
-
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file."""
+def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
     settings = {"device_type": "CPU", "precision": "FP32"}
     settings |= {"cache_dir": options.cache} if options.cache else {}
-    settings |= {"num_of_threads": str(options.threads)} if options.threads else {}
+    return settings | ({"num_of_threads": str(options.threads)} if options.threads else {})
+
+
+_PROVIDER = ort.Provider(
+    "OpenVINOExecutionProvider",
+    "pip install onnxruntime-openvino, in an environment without onnxruntime",
+    _settings,
     # onnxruntime's own optimizer would round biases to int32 before OpenVINO gets the graph.
-    return ort.OrtSession(path, options, PROVIDER, settings, optimize=False, whole=True)
+    optimize=False,
+    whole=True,
+)
+probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
+export, model_file = files.write, files.model_file

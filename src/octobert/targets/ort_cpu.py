@@ -5,16 +5,10 @@ fused in float. This fusion exists for uint8 activations. On x86, an int8 activa
 run in float.
 """
 
-from pathlib import Path
-
-from octobert.core.capability import INTEGER_UNITS, Capabilities, Probe
+from octobert.core.capability import INTEGER_UNITS, Capabilities
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import ExportOptions, Session, SessionOptions
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
-from octobert.targets.shared.static_shape import static_if_fixed
-
-PROVIDER = ort.CPU
 
 CAPABILITIES = Capabilities(
     name="ort-cpu",
@@ -26,7 +20,6 @@ CAPABILITIES = Capabilities(
     dynamic=True,
     saturates_without=INTEGER_UNITS,
     weights=("int8", "uint8", "float8e4m3"),
-    weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *HEAD, *EMBEDDING),
     simulated=(*RESIDUAL, *OUTPUTS),
     float_parts=("float32", "float16"),
@@ -34,24 +27,11 @@ CAPABILITIES = Capabilities(
     domains=("com.microsoft",),
     qoperator=True,
     fast_norms=4,
-    formats=("onnx",),
     status="run here",
 )
 RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
-# The file of a package that this target opens.
-model_file = files.model_file
 
-
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return ort.probe(PROVIDER)
-
-
-def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph as it is, or its products as integer operators."""
-    files.write(quantized, folder, options)
-
-
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file."""
-    return static_if_fixed(ort.OrtSession(path, options, PROVIDER))
+_PROVIDER = ort.Provider(ort.CPU)
+probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
+# The Q/DQ graph as it is, or its products as integer operators.
+export, model_file = files.write, files.model_file

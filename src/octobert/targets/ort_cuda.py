@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.capability import Capabilities, Probe
+from octobert.core.capability import Capabilities
 from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
 from octobert.core.session import ExportOptions, Feeds, Session, SessionOptions
 from octobert.graph import operators
 from octobert.graph.passes import float16, fusion, opset, qordered
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
-
-PROVIDER = "CUDAExecutionProvider"
 
 CAPABILITIES = Capabilities(
     name="ort-cuda",
@@ -27,8 +25,6 @@ CAPABILITIES = Capabilities(
     device="NVIDIA GPU",
     placement="qordered",
     activations=(("int8", True),),
-    weights=("int8",),
-    weight_axis=1,
     roles=(*LINEAR, "residual.skip", *EMBEDDING, *OUTPUTS),
     float_parts=("float32", "float16", "bfloat16"),
     opset=(13, 25),
@@ -36,7 +32,6 @@ CAPABILITIES = Capabilities(
     first_token=False,
     pairs=False,
     file="onnx/model_fused.onnx",
-    formats=("onnx",),
     extra="gpu",
     build="onnxruntime-gpu",
     drivers=("nvidia", "cuda", "cudnn"),
@@ -49,10 +44,8 @@ RUNTIME_OPTIONS = {
     "use_tf32": ("1", "0"),
 }
 
-
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return ort.probe(PROVIDER, "pip install onnxruntime-gpu")
+_PROVIDER = ort.Provider("CUDAExecutionProvider", "pip install onnxruntime-gpu")
+probe = _PROVIDER.probe
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
@@ -82,7 +75,7 @@ def model_file(package: Path) -> Path:
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file. The fused attention needs padded sequences, a float graph does not."""
     opener = PaddedSession if path.name == Path(CAPABILITIES.file).name else ort.OrtSession
-    return opener(path, options, PROVIDER)
+    return opener(path, options, _PROVIDER.name)
 
 
 class PaddedSession(ort.OrtSession):

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from octobert.core.capability import Capabilities, Probe
 from octobert.core.plan import WHOLE
-from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
-from octobert.graph.passes import contrib, gemm
-from octobert.targets.runtimes import ort
+from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.graph.passes import contrib, gemm, static_shapes
+from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
 from octobert.targets.shared.static_shape import StaticShapeSession
 
@@ -57,13 +57,12 @@ CAPABILITIES = Capabilities(
     integer_operators=("MatMul", "Gemm", "Add", "Mul", "Softmax", "LayerNormalization", "Gelu", "Tanh"),
     whole_graph=True,
     lowest_constant=-3.0e30,
-    formats=("onnx",),
     extra="qnn",
     written_anywhere=True,
     status="run here",
 )
-RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
-# The file of a package that this target opens.
+PASSES = (static_shapes.STATIC, contrib.OWN_GELU, gemm.GEMM)
+RUNTIME_OPTIONS = NO_OPTIONS
 model_file = files.model_file
 
 
@@ -74,7 +73,7 @@ def probe() -> Probe:
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the graph with a static shape, linear layers as Gemm and GELU as one operator; and the provider options."""
-    path = files.write_static(quantized, folder, options, contrib.fuse_own_gelu_, gemm.matmul_add_to_gemm_)
+    path = files.write(quantized, folder, options, PASSES)
     (path.parent / SESSION).write_text(json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1))
 
 

@@ -9,13 +9,13 @@ the same profile as options of ONNX Runtime's provider.
 import json
 from pathlib import Path
 
-from octobert.core.capability import Capabilities, Probe
+from octobert.core.capability import Capabilities
+from octobert.core.files import content_of
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
-from octobert.core.session import ExportOptions, Session, SessionOptions, StaticShape
+from octobert.core.session import ExportOptions, SessionOptions
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
-PROVIDER = "TensorrtExecutionProvider"
 OPTIONS = "provider_options.json"
 BUILD = "build.sh"
 
@@ -28,7 +28,6 @@ CAPABILITIES = Capabilities(
     activations=(("int8", True), ("float8e4m3", True)),
     weights=("int8", "float8e4m3"),
     weight_form="pair",
-    weight_axis=1,
     roles=(*LINEAR, *ATTENTION, *RESIDUAL, *HEAD),
     float_parts=("float16", "bfloat16", "float32"),
     shapes="profiles",
@@ -37,7 +36,6 @@ CAPABILITIES = Capabilities(
     int32_bias=False,
     integer_operators=("MatMul", "Gemm", "Add"),
     lowest_constant=-65504.0,
-    formats=("onnx",),
     extra="gpu",
     build="onnxruntime-gpu",
     drivers=("nvidia", "cuda", "cudnn", "tensorrt"),
@@ -45,22 +43,20 @@ CAPABILITIES = Capabilities(
     status="structurally checked, not run",
 )
 RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "trt_builder_optimization_level": ("3", "5"), "trt_cuda_graph_enable": ("0", "1")}
-# The file of a package that this target opens.
-model_file = files.model_file
 
 
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return ort.probe(PROVIDER, "pip install onnxruntime-gpu tensorrt")
+def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
+    """The profile beside the file, if there is one. Engines are kept in `cache`."""
+    return {**read_profile(path), "trt_engine_cache_path": options.cache or str(path.parent)}
+
+
+_PROVIDER = ort.Provider("TensorrtExecutionProvider", "pip install onnxruntime-gpu tensorrt", _settings)
+probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph, a script that builds an engine with `trtexec`, and the options of ONNX Runtime's provider."""
-    assert options.shape is not None
-    path = files.write(quantized, folder, options)
-    shapes = profile_of(path, options.shape)
-    profile = {f"trt_profile_{end}_shapes": text for end, text in shapes.items()}
-    (path.parent / OPTIONS).write_text(json.dumps({**profile, "trt_engine_cache_enable": "1"}, indent=1))
+    path, shapes = write_profiled(quantized, folder, options, "trt_profile_{}_shapes", {"trt_engine_cache_enable": "1"})
     lines = [f"--{end}Shapes={text}" for end, text in shapes.items()]
     command = ["trtexec", f"--onnx={path.name}", "--stronglyTyped", *lines, "--saveEngine=model.plan"]
     script = (
@@ -69,15 +65,32 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     (path.parent / BUILD).write_text(script + 'cd "$(dirname "$0")" && exec ' + " \\\n  ".join(command) + "\n")
 
 
-def profile_of(path: Path, shape: StaticShape) -> dict[str, str]:
-    """Return the profile of shapes of a file: `min`, `opt` and `max` → the shape of every input, such as `input_ids:1x128`."""
+def write_profiled(
+    quantized: Path, folder: Path, options: ExportOptions, entry: str, others: dict[str, str]
+) -> tuple[Path, dict[str, str]]:
+    """Write the Q/DQ graph, and beside it the profile of its shapes as options of a provider.
+
+    Args:
+        quantized, folder, options: as for `export`.
+        entry: name of the option for one end of the profile, with {} for the end.
+        others: further options of the provider.
+
+    Returns:
+        The file; and the profile: `min`, `opt` and `max` → the shape of every input, such as `input_ids:1x128`.
+    """
+    assert options.shape is not None
+    path, largest = files.write(quantized, folder, options), (options.shape.batch, options.shape.sequence)
     inputs = files.inputs_of(path)
-    ends = {"min": (1, 1), "opt": (shape.batch, shape.sequence), "max": (shape.batch, shape.sequence)}
-    return {end: ",".join(f"{name}:{batch}x{length}" for name in inputs) for end, (batch, length) in ends.items()}
+    shapes = {
+        end: ",".join(f"{name}:{batch}x{length}" for name in inputs)
+        for end, (batch, length) in {"min": (1, 1), "opt": largest, "max": largest}.items()
+    }
+    profile = {entry.format(end): text for end, text in shapes.items()}
+    (path.parent / OPTIONS).write_text(json.dumps({**profile, **others}, indent=1))
+    return path, shapes
 
 
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file, with the profile beside it if there is one. Engines are kept in `cache`."""
-    profile = path.parent / OPTIONS
-    settings = json.loads(profile.read_text()) if profile.is_file() else {}
-    return ort.OrtSession(path, options, PROVIDER, {**settings, "trt_engine_cache_path": options.cache or str(path.parent)})
+def read_profile(path: Path) -> dict[str, str]:
+    """Return the options of a provider that lie beside a file; none if there are none."""
+    options = path.parent / OPTIONS
+    return json.loads(content_of(options)) if options.is_file() else {}

@@ -5,16 +5,10 @@ Without, that is 50 to 70 times slower than float32, so float32 units compute th
 the float model. Models run eagerly unless `SessionOptions.compile` is set.
 """
 
-from pathlib import Path
-
-from octobert.core.capability import Capabilities, Probe
+from octobert.core.capability import Capabilities
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
-from octobert.targets.runtimes import torch
+from octobert.targets.runtimes import NO_OPTIONS, torch
 from octobert.targets.shared import files
-
-DEVICE = "cpu"
-COMPILED = False
 
 CAPABILITIES = Capabilities(
     name="torch-cpu",
@@ -24,32 +18,15 @@ CAPABILITIES = Capabilities(
     placement="matmul",
     activations=(("int8", True), ("int8", False), ("uint8", False), ("uint8", True)),
     simulated_activations=(("uint16", False), ("int16", True)),
-    weights=("int8",),
-    weight_axis=1,
     roles=(*LINEAR, *HEAD, *EMBEDDING),
     simulated=(*ATTENTION, *RESIDUAL, *OUTPUTS),
     float_parts=("float32", "float16", "bfloat16"),
     opset=(13, 25),
-    formats=("onnx",),
     extra="torch",
     status="run here",
 )
-RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
-# The file of a package that this target opens.
-model_file = files.model_file
+RUNTIME_OPTIONS = NO_OPTIONS
 
-
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return torch.probe(DEVICE)
-
-
-def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph as it is."""
-    files.write(quantized, folder, options)
-
-
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file; `options.compile` says whether it is compiled, else `COMPILED` does."""
-    compiled = COMPILED if options.compile is None else options.compile
-    return torch.TorchGraphSession(path, options, DEVICE, compiled=compiled)
+_DEVICE = torch.Device("cpu", compiled=False)
+probe, open_session = _DEVICE.probe, _DEVICE.open_session
+export, model_file = files.write, files.model_file

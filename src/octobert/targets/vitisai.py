@@ -9,62 +9,47 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from octobert.core.capability import Capabilities, Probe
-from octobert.core.plan import WHOLE
-from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
-from octobert.graph.passes import contrib
-from octobert.targets.runtimes import ort
+from octobert.core.session import ExportOptions
+from octobert.graph.passes import Pass, contrib, static_shapes
+from octobert.targets import qnn
+from octobert.targets.runtimes import NO_OPTIONS, ort
 from octobert.targets.shared import files
-from octobert.targets.shared.static_shape import StaticShapeSession
 
-PROVIDER = "VitisAIExecutionProvider"
-
-CAPABILITIES = Capabilities(
-    name="vitisai",
-    runtime="ort",
-    description="AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
-    device="AMD NPU",
-    float_precisions=(),
-    placement="whole",
-    activations=(("uint16", False), ("uint8", False), ("int8", True)),
-    weights=("int8", "uint8"),
-    weight_axis=None,
-    roles=WHOLE,
-    shapes="fixed",
-    opset=(13, 20),
-    domains=("com.microsoft",),
-    refuses=("DynamicQuantizeLinear", "MatMulInteger"),
-    integer_operators=("MatMul", "Gemm", "Add", "Mul", "Softmax", "LayerNormalization", "Gelu", "Tanh"),
-    whole_graph=True,
-    lowest_constant=-3.0e30,
-    formats=("onnx",),
-    drivers=("ryzen-ai",),
-    written_anywhere=True,
-    status="structurally checked, not run",
+CAPABILITIES = qnn.CAPABILITIES.model_copy(
+    update={
+        "name": "vitisai",
+        "description": "AMD Ryzen AI NPUs, ONNX Runtime's Vitis AI provider",
+        "device": "AMD NPU",
+        "activations": (("uint16", False), ("uint8", False), ("int8", True)),
+        "weights": ("int8", "uint8"),
+        "smallest_range": 0.0,
+        "float_parts": ("float32",),
+        "opset": (13, 20),
+        "domains": ("com.microsoft",),
+        "extra": "",
+        "drivers": ("ryzen-ai",),
+        "status": "structurally checked, not run",
+    }
 )
-RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {}
-# The file of a package that this target opens.
-model_file = files.model_file
+RUNTIME_OPTIONS = NO_OPTIONS
 
-
-def probe() -> Probe:
-    """Return whether this target can run on this machine."""
-    return ort.probe(PROVIDER, "install AMD's Ryzen AI software")
+_PROVIDER = ort.Provider(
+    "VitisAIExecutionProvider",
+    "install AMD's Ryzen AI software",
+    lambda path, options: {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {},
+    whole=True,
+)
+probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata."""
-    files.write_static(quantized, folder, options, contrib.fuse_gelu_, contrib.pairs_, _describe_)
+    files.write(quantized, folder, options, (static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_)))
 
 
-def _describe_(model: ir.Model) -> None:
+def _describe_(model: ir.Model) -> int:
     """Add the metadata that the provider reads: types by the names of onnxruntime's quantizer. Capture wrote the model type."""
     types = contrib.pair_types(model)
     metadata = {"activation_dtype": types.activation, "weight_dtype": types.weight, "quant_type": "OnnxStaticQuantization"}
     model.metadata_props.update(metadata)
-
-
-def open_session(path: Path, options: SessionOptions) -> Session:
-    """Open an ONNX file."""
-    settings = {"cache_dir": options.cache, "cache_key": "octobert"} if options.cache else {}
-    return StaticShapeSession(ort.OrtSession(path, options, PROVIDER, settings, whole=True))
+    return len(metadata)

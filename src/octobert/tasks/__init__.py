@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from octobert.core import plugins
-from octobert.core.errors import DataError, ModelError, RecipeError
+from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.results import Stated, TaskFacts
+from octobert.data.rows import Row
 from octobert.tasks._measured import Computed, Measures, measured, measures_of, unmeasured, unpacked
-from octobert.tasks._task import NOTHING, Diverges, Fidelity, Metric, Outputs, Task
+from octobert.tasks._task import (
+    NOTHING,
+    Diverges,
+    Explains,
+    Explanation,
+    Extremes,
+    Fidelity,
+    Metric,
+    Outputs,
+    Pair,
+    Task,
+)
 
 __all__ = [
     "NOTHING",
     "Computed",
     "Diverges",
+    "Explains",
+    "Explanation",
+    "Extremes",
     "Fidelity",
     "Measures",
     "Metric",
     "Outputs",
+    "Pair",
     "Task",
     "TaskPlugin",
     "build",
+    "check_columns",
+    "column_options",
     "files_of",
     "load",
     "measured",
@@ -105,3 +123,54 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
 def files_of(name: str) -> tuple[str, ...]:
     """Words in the names of a task's files, to choose between several files for the same split."""
     return load(name).FILES
+
+
+def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The options of a task that name columns: of the texts, and of what is expected of them.
+
+    Example:
+        >>> column_options("text-classification"), column_options("question-answering"), column_options("sst2")
+        ((('text',), ('label',)), (('question', 'context'), ('answers',)), ((), ()))
+    """
+    options = load(name).Options.model_fields
+    texts, golds = (("text",), ("words",), ("question", "context")), (("label",), ("score",), ("tags",), ("answers",))
+    own, expected = (next((o for o in known if o[0] in options), ()) for known in (texts, golds))
+    return own, expected
+
+
+def check_columns(name: str, task: Task, rows: Sequence[Row], *, where: str, gold: bool = True) -> None:
+    """Check that rows have the columns that a task reads.
+
+    Args:
+        name: of the task's plugin.
+        gold: what is expected is read too.
+
+    Raises:
+        ColumnError: some are missing. One message has all of them, and says how they are named.
+    """
+    errors: list[ColumnError] = []
+    for read in (task.inputs, task.gold) if gold else (task.inputs,):
+        try:
+            read(rows[:1], where=where)
+        except ColumnError as error:
+            errors += [error] if error.what not in (each.what for each in errors) else []
+        except DataError:
+            # Of this row; reading all rows says which one.
+            continue
+    if not errors:
+        return
+    texts, golds = column_options(name)
+    misspelled = len(errors) == 1 and str(errors[0].fix).startswith("did you mean")
+    if misspelled or not texts or getattr(task, "form", "") == "retrieval":
+        raise errors[0]
+    pair = texts == ("text",) and 2 in (getattr(task, "texts", 0), len(getattr(task, "columns", ())))
+    flags = ["--text-column COLUMN"] * (2 if pair else len(texts)) + ["--label-column COLUMN"] * (gold and len(golds))
+    written = [f"{option}: {'[COLUMN, COLUMN]' if pair else 'COLUMN'}" for option in texts]
+    written += [f"{option}: COLUMN" for option in golds if gold]
+    raise ColumnError(
+        ", and ".join(error.what for error in errors),
+        where=where,
+        got=errors[0].got,
+        expected=", and ".join(error.expected for error in errors if error.expected) or None,
+        fix=f"name yours: {' '.join(flags)} (in a recipe, task: {{{name}: {{{', '.join(written)}}}}})",
+    )

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from octobert.core.errors import DataError
+from octobert.core.evidence import Answer, Mark
+from octobert.core.plain import preview
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Frame, Text, Tokenizer, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _spans, _squad
 from octobert.tasks._common import (
+    agreement,
     check_texts,
     need_columns,
     output_error,
     place_of,
     probabilities,
-    share_of_most_frequent,
     text_of,
 )
 from octobert.tasks._spans import Prediction
-from octobert.tasks._task import Fidelity, Judged, Metric, Outputs, objects
+from octobert.tasks._task import Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair, objects
 
 # Defaults of the reference implementations; each is smaller where the model's own length is.
 MAX_LENGTH, STEP, MAX_QUERY_LENGTH = 384, 128, 64
 _OTHERS = 4
+# Answers of one question in a file of n-best answers, as the official scripts have them.
+_OFFICIAL = 20
+_NO_ANSWER = "(no answer)"
 
 
 class WindowOptions(StepOptions):
@@ -108,7 +113,7 @@ class Answering:
             texts = tuple(given.get(key) for key in ("question", "context"))
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
             expected = "(question, context)"
-            got = repr(given)[:100]
+            got = preview(given)
             raise DataError("the input is not a question with its context", where=where, got=got, expected=expected)
         check_texts(texts, where=where)
         return texts
@@ -150,7 +155,8 @@ class Answering:
     def gold(self, rows: Sequence[Row], *, where: str) -> list[dict[str, Any]]:
         """{"texts": acceptable answers, "starts": their first characters if the data states them} for each question."""
         _, context, answers = self.columns
-        need_columns(rows, (context, answers), where=where)
+        for column in (answers, context):
+            need_columns(rows, (column,), where=where)
         gold = []
         for index, row in enumerate(rows):
             place = place_of(row, answers, index, where=where)
@@ -222,14 +228,15 @@ class Answering:
         return prediction.best_text
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> np.ndarray:
-        """[questions, 7]: the columns of `_squad`."""
+        """[questions, 10]: the columns of `_squad`."""
         items = []
-        for prediction, right in zip(self.predictions(outputs, encoded, 1), gold, strict=True):
+        for index, (prediction, right) in enumerate(zip(self.predictions(outputs, encoded, 1), gold, strict=True)):
             golds, best = right["texts"], prediction.best_text
+            chance = _squad.by_chance(encoded.texts[index][1], tuple(golds), unanswerable=self.unanswerable, seed=index)
             final = _squad.judge(self.final_answer(prediction), golds, unanswerable=self.unanswerable)
             best_scores = _squad.judge(best, golds, unanswerable=self.unanswerable)
             difference = min(prediction.null_minus_best, np.finfo(np.float32).max)
-            items.append((*final, float(bool(golds)), difference, *best_scores, float(bool(best))))
+            items.append((*final, float(bool(golds)), difference, *best_scores, float(bool(best)), *chance))
         return np.array(items, dtype=np.float64)
 
     def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[dict[str, Any]]) -> Judged:
@@ -238,20 +245,23 @@ class Answering:
         return Judged(objects(answers), objects([right["texts"] for right in gold]))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Where a question may have no answer, saying so every time is right for all that have none."""
-        without = float(np.mean(items[:, _squad.ANSWERABLE] == 0)) if len(items) else 0.0
-        return dict.fromkeys(("exact", "f1"), without)
+        """The best of a span anywhere in the context, the whole context, and, where a question may have no answer, none."""
+        if not len(items):
+            return {}
+        without = float(np.mean(items[:, _squad.ANSWERABLE] == 0)) if self.unanswerable else 0.0
+        exact, f1, whole = items[:, [_squad.CHANCE_EXACT, _squad.CHANCE_F1, _squad.ALL_F1]].mean(axis=0).tolist()
+        return {"exact": max(exact, without), "f1": max(f1, whole, without)}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        return _squad.extremes(items)
 
     def expected(self, gold: dict[str, Any]) -> str:
-        return " | ".join(dict.fromkeys(gold["texts"])) or "(no answer)"
+        return " | ".join(dict.fromkeys(gold["texts"])) or _NO_ANSWER
 
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         after, before = ([self.final_answer(p) for p in self.predictions(o, encoded, 1)] for o in (ours, reference))
-        changed = [
-            (i, b or "(no answer)", a or "(no answer)") for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b
-        ]
-        agreement = 1 - len(changed) / max(len(after), 1)
-        return Fidelity("agreement", agreement, output_error(ours, reference), tuple(changed), share_of_most_frequent(before))
+        fidelity = agreement(before, after, output_error(ours, reference))
+        return replace(fidelity, changed=tuple((i, b or _NO_ANSWER, a or _NO_ANSWER) for i, b, a in fidelity.changed))
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """The best answer and others; scores are probabilities among the best answers, with "no answer" if it is allowed."""
@@ -267,6 +277,60 @@ class Answering:
         if not self.final_answer(prediction):
             answers.insert(0, {"answer": "", "score": float(likely[-1]), "start": None, "end": None})
         return {**answers[0], "others": answers[1 : 1 + _OTHERS]}
+
+    def official(
+        self, outputs: Outputs, encoded: EncodedTexts
+    ) -> tuple[list[str], list[float] | None, list[list[dict[str, Any]]]]:
+        """What the official scripts write of each question.
+
+        Returns:
+            (final answer; score of "no answer" minus that of the best answer, None where each question has an answer; the best
+            answers with probability, score and place, most likely first).
+        """
+        predictions = self.predictions(outputs, encoded, _OFFICIAL)
+        most = float(np.finfo(np.float32).max)
+        odds = [min(prediction.null_minus_best, most) for prediction in predictions] if self.unanswerable else None
+        return list(map(self.final_answer, predictions)), odds, list(map(self._best, predictions))
+
+    def _best(self, prediction: Prediction) -> list[dict[str, Any]]:
+        """Answers to one question with their probabilities among each other, most likely first."""
+        entries: list[dict[str, Any]] = [
+            {"text": span.text, "score": span.score, "start": span.start, "end": span.end} for span in prediction.spans
+        ]
+        if self.unanswerable or not entries:
+            entries.append({"text": "", "score": prediction.null, "start": None, "end": None})
+        entries.sort(key=lambda entry: -entry["score"])
+        likely = probabilities(np.array([entry["score"] for entry in entries]))
+        return [{**entry, "probability": float(share)} for entry, share in zip(entries, likely, strict=True)]
+
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+        """With the places of the answers in the context."""
+        for i, *answers in changed:
+            texts, sides = pair.encoded.texts[i], pair.answers(self.answer, i)
+            spans = [(side["start"], side["end"]) if side["answer"] else None for side in sides]
+            explained = [
+                Answer(
+                    text=text, score=side["score"], marks=() if span is None else (Mark(text=1, start=span[0], end=span[1]),)
+                )
+                for text, side, span in zip(answers, sides, spans, strict=True)
+            ]
+            marks = tuple(Mark(text=1, start=start, end=end) for start, end in _spans.right_spans(texts[1], pair.expected(i)))
+            shift = sides[0]["score"] - sides[1]["score"]
+            yield Explanation(texts, explained, marks, (_move(*spans),), shift=shift, questions=(0,))
+
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        return np.asarray(items[:, _squad.F1])
+
+
+def _move(before: tuple[int, int] | None, after: tuple[int, int] | None) -> tuple[str, str]:
+    """How an answer changed. An answer that holds the other is the longer of the two."""
+    if before is None or after is None:
+        return (_NO_ANSWER, "an answer") if before is None else ("an answer", _NO_ANSWER)
+    if after[0] <= before[0] and before[1] <= after[1]:
+        return "shorter", "longer"
+    if before[0] <= after[0] and after[1] <= before[1]:
+        return "longer", "shorter"
+    return "an answer", "an answer"
 
 
 def _refuse_duplicates(rows: Sequence[Row], where: str) -> None:

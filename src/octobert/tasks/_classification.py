@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from octobert.core.errors import DataError
+from octobert.core.evidence import Answer
+from octobert.core.frozen import FrozenModel
+from octobert.core.lazy import lazy
+from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import (
+    best_scores,
     first_column,
+    is_number,
+    label_index,
     log_probabilities,
     output_error,
     place_of,
     probabilities,
     share_of_most_frequent,
 )
-from octobert.tasks._task import Fidelity, Judged, Metric, Outputs
+from octobert.tasks._task import Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
 from octobert.tasks._texts import RowTexts
+
+# Labels that a message spells out.
+_SHOWN = 8
+# Classes that are tried as the answer to everything.
+_FREQUENT = 100
 
 
 def accuracy(items: np.ndarray) -> float:
@@ -37,25 +50,26 @@ def f1(items: np.ndarray) -> float:
     return float(2 * true / either) if either else 0.0
 
 
-def confusion(items: np.ndarray) -> np.ndarray:
-    """[classes, classes] counts by right and predicted class. Fast, as resampling calls it a thousand times."""
+def counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(right answers, predictions, rows) of each class. Fast, as resampling calls it a thousand times."""
+    predicted, expected = items.astype(np.int64).T
     classes = int(items.max()) + 1
-    pairs = items[:, 1].astype(np.int64) * classes + items[:, 0].astype(np.int64)
-    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes).astype(np.float64)
+    counted = (np.bincount(each, minlength=classes) for each in (expected[predicted == expected], predicted, expected))
+    right, given, wanted = (each.astype(np.float64) for each in counted)
+    return right, given, wanted
 
 
 def macro_f1(items: np.ndarray) -> float:
     """Mean F1 over the classes that occur in gold or predictions."""
-    table = confusion(items)
-    total = table.sum(axis=0) + table.sum(axis=1)
-    return float(np.mean(2 * np.diag(table)[total > 0] / total[total > 0]))
+    right, predicted, expected = counts(items)
+    total = predicted + expected
+    return float(np.mean(2 * right[total > 0] / total[total > 0]))
 
 
 def matthews(items: np.ndarray) -> float:
     """Matthews correlation, as GLUE scores CoLA, for any number of classes (Gorodkin 2004); 0 where it is undefined."""
-    table = confusion(items)
-    count, right = table.sum(), np.trace(table)
-    predicted, expected = table.sum(axis=0), table.sum(axis=1)
+    each, predicted, expected = counts(items)
+    count, right = float(len(items)), each.sum()
     spread = (count**2 - predicted @ predicted) * (count**2 - expected @ expected)
     return float((right * count - predicted @ expected) / np.sqrt(spread)) if spread else 0.0
 
@@ -81,6 +95,11 @@ class Classification(RowTexts):
     head: str = "sequence-classification"
     spellings: Mapping[str, int] = field(default_factory=dict)
 
+    @lazy
+    def _numbers(self) -> dict[str, int]:
+        """Label → index of its logit; of equal ones the first."""
+        return {name: index for index, name in reversed(list(enumerate(self.labels)))}
+
     def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
         column = first_column(rows, self.label, where=where)
         return [self._class_of(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows)]
@@ -89,7 +108,7 @@ class Classification(RowTexts):
         """The classes that occur, in order; by their numbers where they are numbers."""
         column = first_column(rows, self.label, where=where)
         labels = {str(row[column]).strip().removesuffix(".0") for row in rows}
-        return tuple(sorted(labels, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
+        return tuple(sorted(labels, key=lambda name: (not is_number(name), int(name) if is_number(name) else 0, name)))
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
         return [{"labels": label} for label in gold]
@@ -105,8 +124,16 @@ class Classification(RowTexts):
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the best class, given to every text."""
         right = items[:, 1]
-        constant = [np.stack([np.full_like(right, each), right], axis=1) for each in np.unique(right)]
+        classes, rows = np.unique(right, return_counts=True)
+        # No metric is best for a rare class. Trying a hundred thousand of them would take hours.
+        frequent = classes[np.argsort(-rows, kind="stable")[:_FREQUENT]]
+        constant = [np.stack([np.full_like(right, each), right], axis=1) for each in frequent]
         return {name: max(metric(each) for each in constant) for name, metric in self.metrics.items()}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """One text of each class."""
+        classes = np.arange(max(2, len(self.labels), int(items.max()) + 1))
+        return np.stack([np.roll(classes, 1), classes], axis=1), np.stack([classes, classes], axis=1)
 
     def expected(self, gold: int) -> str:
         return self._name(gold)
@@ -126,6 +153,22 @@ class Classification(RowTexts):
         best = int(self._classes(outputs)[index])
         scores = probabilities(outputs["logits"][index])
         return {"label": self._name(best), "score": float(scores[best])}
+
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+        """With the most likely classes; `shift` is of the right class, or of the float model's."""
+        for i, *texts in changed:
+            sides = [probabilities(outputs["logits"][i]) for outputs in pair.sides]
+            names = [self._name(index) for index in range(len(sides[0]))]
+            answers = [
+                Answer(text=text, score=float(likely.max()), scores=best_scores(zip(names, likely.tolist(), strict=True)))
+                for text, likely in zip(texts, sides, strict=True)
+            ]
+            meant = names.index(texts[0]) if pair.expected(i) is None else pair.expected(i)
+            shift = float(sides[0][meant] - sides[1][meant])
+            yield Explanation(pair.encoded.texts[i], answers, transitions=((texts[0], texts[1]),), shift=shift)
+
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        return np.asarray(items[:, 0] == items[:, 1], dtype=np.float64)
 
     def _classes(self, outputs: Outputs) -> np.ndarray:
         """[items] the most likely class of each."""
@@ -150,20 +193,26 @@ class Classification(RowTexts):
         name = str(value).strip()
         number = name.removesuffix(".0")
         for spelling in (name, number):
-            if spelling in self.labels:
-                return self.labels.index(spelling)
+            if spelling in self._numbers:
+                return self._numbers[spelling]
             if spelling.lower() in self.spellings:
                 return self.spellings[spelling.lower()]
-        if number.isdigit() and (not self.labels or int(number) < len(self.labels)):
+        if (index := label_index(name, self.labels)) is not None:
+            return index
+        if is_number(number) and (not self.labels or int(number) < len(self.labels)):
             return int(number)
         names = f"{', '.join(self.labels)}, or an index below {len(self.labels)}"
         named = "correct the row, or name the labels in the task's options in the order of the logits"
         # What the hub writes where a row has no label, as in the test sets of GLUE.
         unlabelled = "take a split that has labels: -1 stands for none"
+        if number == str(len(self.labels)) and not self.spellings:
+            numbers = [f"'{index + 1}'" for index in range(len(self.labels))]
+            shown = numbers if len(numbers) < _SHOWN else [numbers[0], numbers[1], "…", numbers[-1]]
+            named = f"if yours start at 1, name them in the order of the logits: labels: [{', '.join(shown)}]"
         raise DataError(
             "the task has no such label",
             where=place,
-            got=repr(value),
+            got=preview(value),
             expected=names if self.labels else "the index of a class",
             fix=unlabelled if number == "-1" else "correct the row" if self.spellings else named,
         )
@@ -189,6 +238,47 @@ def refuse_prompt(stated: Stated) -> None:
             got=stated.default_prompt,
             fix="remove default_prompt_name from config_sentence_transformers.json, and write the prompt into the texts",
         )
+
+
+class LengthOptions(FrozenModel):
+    """Args:
+    max_length: tokens of a text; by default the model's limit.
+    """
+
+    max_length: int | None = Field(default=None, ge=2)
+
+
+def of_data_set(
+    classes: Sequence[Sequence[str]],
+    stated: Stated,
+    max_length: int | None,
+    *,
+    text: tuple[tuple[str, ...], ...],
+    label: tuple[str, ...] = ("label",),
+    metrics: Sequence[str] = ("accuracy",),
+) -> Classification:
+    """The task of a data set whose classes are fixed.
+
+    Args:
+        classes: see `pinned_labels`.
+        stated: what the model states.
+        max_length: tokens of a row; None for the model's limit.
+        text, label: see `Classification`.
+        metrics: names of its metrics, the main one first.
+
+    Raises:
+        DataError: the model has another number of classes, or gives a score, or several labels to a text.
+    """
+    return Classification(
+        text=text,
+        label=label,
+        labels=pinned_labels(classes, stated),
+        primary=metrics[0],
+        max_length=max_length,
+        metrics={name: METRICS[name] for name in metrics},
+        spellings=spellings_of(classes, stated.labels),
+        texts=stated.texts,
+    )
 
 
 def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str, ...]:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.core.errors import DataError, did_you_mean
+from octobert.core.errors import ColumnError, DataError, did_you_mean
+from octobert.core.evidence import Answer
+from octobert.core.plain import preview
 from octobert.data.rows import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._task import Outputs
+from octobert.tasks._task import Explanation, Extremes, Fidelity, Outputs
 
+T = TypeVar("T")
+
+# Of one input. Windows over a text of so many take about two seconds to make and 100 MB; a long novel is about as long.
+MOST_CHARACTERS = 1_000_000
 # Of the range of scores.
 _CLEAR = 0.05
+# Classes and neighbours that an explained answer has.
+TOP = 5
 
 
 def column_names(row: Row) -> list[str]:
@@ -32,26 +40,47 @@ def need_columns(rows: Sequence[Row], columns: Sequence[str], *, where: str) -> 
     """Check that rows have all of these columns.
 
     Raises:
-        DataError: there are no rows, or a column is missing; the message suggests the nearest name.
+        DataError: there are no rows.
+        ColumnError: columns are missing; the message names all of them, and the nearest name for one.
     """
     if not rows:
         raise DataError("there are no rows", where=where, fix="check the file")
     names = column_names(rows[0])
-    for column in columns:
-        if column not in rows[0]:
-            got = f"columns {', '.join(names)}"
-            raise DataError(f'there is no column "{column}"', where=where, got=got, fix=did_you_mean(column, names))
+    missing = [column for column in columns if column not in rows[0]]
+    if missing:
+        what = "there is no column " + " and no column ".join(f'"{column}"' for column in missing)
+        fix = did_you_mean(missing[0], names) if len(missing) == 1 else "rename the columns of the file"
+        raise ColumnError(what, where=where, got=f"columns {', '.join(names)}", fix=fix)
 
 
 def first_column(rows: Sequence[Row], candidates: Sequence[str], *, where: str) -> str:
     """The first of several usual columns that the rows have.
 
     Raises:
-        DataError: they have none of them.
+        DataError: there are no rows.
+        ColumnError: they have none of them.
     """
     column = next((name for name in candidates if rows and name in rows[0]), candidates[0])
+    if len(candidates) > 1 and rows and column not in rows[0]:
+        raise unrecognized(column, rows[0], " or ".join(candidates), where=where)
     need_columns(rows, [column], where=where)
     return column
+
+
+def unrecognized(kind: str, row: Row, expected: str, *, where: str) -> ColumnError:
+    """The error for rows without a usual column.
+
+    Args:
+        kind: what the column would hold.
+        expected: the usual names.
+    """
+    what, fix = f"no column is recognized as {kind}", "rename a column of the file"
+    return ColumnError(what, where=where, got=f"columns {', '.join(column_names(row))}", expected=expected, fix=fix)
+
+
+def is_number(name: str) -> bool:
+    """Whether a label in the data is the number of a class."""
+    return name.isascii() and name.isdigit() and len(name) < 10
 
 
 def place_of(row: Row, column: str, index: int, *, where: str) -> str:
@@ -64,57 +93,71 @@ def place_of(row: Row, column: str, index: int, *, where: str) -> str:
     return f'{where}, row {row.get(ROW_NUMBER, index + 1)}, column "{column}"'
 
 
+def label_index(name: str, labels: Sequence[str]) -> int | None:
+    """The index of a label, which may be written in another case where that means one label only.
+
+    Example:
+        >>> label_index("Positive", ["negative", "positive"]), label_index("us", ["US", "Us"])
+        (1, None)
+    """
+    if name in labels:
+        return labels.index(name)
+    alike = [index for index, label in enumerate(labels) if label.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
 def text_of(row: Row, column: str, index: int, *, where: str) -> str:
     """A cell as text.
 
     Raises:
         DataError: the cell is empty, or is not a text.
     """
-    value = row[column]
+    value, place = row[column], place_of(row, column, index, where=where)
     # Parquet files from pandas have NaN where a text is missing.
     value = None if isinstance(value, float) and math.isnan(value) else value
     if isinstance(value, (list, tuple, dict)):
-        raise DataError("the cell is not a text", where=place_of(row, column, index, where=where), got=repr(value)[:100])
-    text = "" if value is None else str(value)
-    if not text.strip():
-        raise DataError(
-            "the text is empty", where=place_of(row, column, index, where=where), fix="remove the row or fill it in"
-        )
-    if not _is_unicode(text):
-        fix = "decode it from its own encoding first"
-        raise DataError(
-            "the text is not Unicode", where=place_of(row, column, index, where=where), got=ascii(text)[:100], fix=fix
-        )
+        raise DataError("the cell is not a text", where=place, got=preview(value))
+    try:
+        text = "" if value is None else str(value)
+    except ValueError:  # a number of thousands of digits
+        raise DataError("the cell is not a text", where=place, got=preview(value)) from None
+    check_texts([text], where=place, fix="remove the row or fill it in")
     return text
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates, which JSON can write and no encoding can."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least one word") -> None:
+    """Refuse an input with a text that is empty or not Unicode, or with more characters than are read at once.
 
-
-def check_texts(texts: Sequence[str], *, where: str) -> None:
-    """Refuse texts that are empty or not Unicode.
+    Args:
+        texts: of one input.
+        fix: of an empty text.
 
     Raises:
-        DataError: with the texts.
+        DataError: with what is wrong.
     """
-    for text in texts:
+    if (count := sum(map(len, texts))) > MOST_CHARACTERS:
+        got, expected = f"{count:,} characters", f"at most {MOST_CHARACTERS:,}"
+        raise DataError("the text is too long", where=where, got=got, expected=expected, fix="give it in parts")
+    for number, text in enumerate(texts, start=1):
         if not text.strip():
-            raise DataError("the text is empty", where=where, got=repr(tuple(texts))[:100])
-        if not _is_unicode(text):
-            got = ascii(tuple(texts))[:100]
-            raise DataError("the text is not Unicode", where=where, got=got, fix="decode it from its own encoding first")
+            place = where if len(texts) == 1 else f"{where}, text {number} of {len(texts)}"
+            raise DataError("the text is empty", where=place, fix=fix)
+        try:
+            # JSON can write lone surrogates, and no encoding can.
+            text.encode()
+        except UnicodeEncodeError:
+            got, fix = ascii(text)[:100], "decode it from its own encoding first"
+            raise DataError("the text is not Unicode", where=where, got=got, fix=fix) from None
 
 
 class WholeTexts:
     """The part of tasks that read each text, or pair of texts, as one token row and have one output vector for it."""
 
     per_token = False
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """Empty: a head without classes."""
+        return ()
 
     def parse(self, given: Any, *, where: str) -> Text:
         """A text or a pair of texts.
@@ -124,7 +167,7 @@ class WholeTexts:
         """
         texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (tuple, list)) else ()
         if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
-            raise DataError("the input is not a text or a pair of texts", where=where, got=repr(given)[:100])
+            raise DataError("the input is not a text or a pair of texts", where=where, got=preview(given))
         check_texts(texts, where=where)
         return texts
 
@@ -175,6 +218,26 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return result
 
 
+def changed_answers(before: Sequence[T], after: Sequence[T]) -> tuple[tuple[int, T, T], ...]:
+    """(index, answer before, answer after) of the items with another answer.
+
+    Example:
+        >>> changed_answers(["a", "b"], ["a", "c"])
+        ((1, 'b', 'c'),)
+    """
+    return tuple((i, b, a) for i, (b, a) in enumerate(zip(before, after, strict=True)) if b != a)
+
+
+def agreement(before: Sequence[str], after: Sequence[str], error: float) -> Fidelity:
+    """Fidelity of answers in words: the share of items with the same one.
+
+    Args:
+        error: of the outputs.
+    """
+    changed = changed_answers(before, after)
+    return Fidelity("agreement", 1 - len(changed) / max(len(after), 1), error, changed, share_of_most_frequent(before))
+
+
 def share_of_most_frequent(answers: Sequence[Hashable]) -> float | None:
     """The share of the most frequent of several answers; None where there are none.
 
@@ -196,7 +259,7 @@ def number_of(value: Any, place: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError("the score is not a number", where=place, got=repr(value)[:60], fix="remove the row or correct it")
+        raise DataError("the score is not a number", where=place, got=preview(value, 60), fix="remove the row or correct it")
     return number
 
 
@@ -228,6 +291,20 @@ def spearman(items: np.ndarray) -> float:
     return pearson(rankdata(items, axis=0))
 
 
+def extreme_scores(items: np.ndarray) -> Extremes:
+    """Scores and gold scores: each with the score of quite another row, and all scores in the order of the gold scores.
+
+    Example:
+        >>> [each[:, 0].tolist() for each in extreme_scores(np.array([[0.2, 1.0], [0.1, 2.0], [0.9, 3.0], [0.8, 4.0]]))]
+        [[0.8, 0.9, 0.1, 0.2], [0.1, 0.2, 0.8, 0.9]]
+    """
+    wrong, right = items.copy(), items.copy()
+    by_gold = np.argsort(items[:, 1], kind="stable")
+    right[by_gold, 0] = np.sort(items[:, 0])
+    wrong[by_gold, 0] = np.roll(np.sort(items[:, 0]), len(items) // 2)
+    return wrong, right
+
+
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Vectors divided by their L2 norms, in float64."""
     wide = vectors.astype(np.float64)
@@ -239,3 +316,25 @@ def output_error(ours: Outputs, reference: Outputs) -> float:
     """Root mean square difference of all outputs."""
     squares = [np.square(ours[name].astype(np.float64) - reference[name]).reshape(-1) for name in ours]
     return float(np.sqrt(np.mean(np.concatenate(squares))))
+
+
+def best_scores(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The highest of scores with their names.
+
+    Example:
+        >>> best_scores([("a", 0.1), ("b", 0.9)])
+        {'b': 0.9, 'a': 0.1}
+    """
+    return dict(sorted(scores, key=lambda entry: -entry[1])[:TOP])
+
+
+def f1_of_rows(right: np.ndarray, predicted: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """F1 of each row from its counts; 1 where there is nothing on either side."""
+    return np.where(predicted + expected > 0, 2 * right / np.maximum(predicted + expected, 1), 1.0)
+
+
+def explained_scores(texts: Sequence[str], answers: Sequence[str], scores: Sequence[float]) -> Explanation:
+    """A row with another score. It went from lower to higher, or the other way."""
+    shown = [Answer(text=text, score=score) for text, score in zip(answers, scores, strict=True)]
+    move = ("lower", "higher") if scores[0] < scores[1] else ("higher", "lower")
+    return Explanation(tuple(texts), shown, transitions=(move,), shift=abs(scores[0] - scores[1]))

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from octobert.tasks._task import Extremes
+
 Entity = tuple[str, int, int]
 # Columns of the counts of a sentence.
-RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS = range(5)
+RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED = range(7)
 _LETTERS = ("B", "I", "E", "S")
 
 
@@ -86,6 +88,19 @@ def f1(items: np.ndarray) -> float:
     """Micro-averaged F1 of entities; 0 where there are none on either side, as seqeval has it."""
     total = items[:, PREDICTED].sum() + items[:, EXPECTED].sum()
     return float(2 * items[:, RIGHT].sum() / total) if total else 0.0
+
+
+def by_chance(items: np.ndarray) -> np.ndarray:
+    """The counts of tags that say nothing of the words."""
+    return items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, RIGHT_TAGS, TAGS]]
+
+
+def extremes(items: np.ndarray) -> Extremes:
+    """As many entities as there are, or one, in the wrong places with no tag right; or all right."""
+    wrong, right = items.copy(), items.copy()
+    wrong[:, [RIGHT, RIGHT_TAGS]], wrong[:, PREDICTED] = 0, np.maximum(items[:, EXPECTED], 1)
+    right[:, [RIGHT, PREDICTED]], right[:, RIGHT_TAGS] = items[:, [EXPECTED]], items[:, TAGS]
+    return wrong, right
 
 
 METRICS: Mapping[str, Callable[[np.ndarray], float]] = {

@@ -23,7 +23,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._metrics import ALIASES, AUROC, auroc, built_in
-from octobert.tasks._task import Judged, Judges, Metric, Outputs, Task
+from octobert.tasks._task import Extremes, Judged, Judges, Metric, Outputs, Task
 
 # Of packed items.
 _ITEMS, _PREDICTIONS, _REFERENCES, _SCORES = "items", "predictions", "references", "scores"
@@ -244,6 +244,23 @@ class Measured:
         if judged.scores is not None:
             columns[_SCORES] = judged.scores
         return _packed(columns)
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """Of the task; for metrics that read texts or probabilities, a row has the answer of another one, or its own."""
+        if not self.packs:
+            return self.task.extremes(items)
+        wrong, right = np.roll(items, len(items) // 2), items
+        wrong[_REFERENCES] = items[_REFERENCES]
+        if _ITEMS in (items.dtype.names or ()) and items.dtype[_PREDICTIONS].base.kind in "biuf":
+            ends = self.task.extremes(items[_ITEMS])
+            wrong, right = (np.resize(own, len(end)) for own, end in zip((wrong, right), ends, strict=True))
+            for own, end in zip((wrong, right), ends, strict=True):
+                own[_ITEMS] = end
+                own[_PREDICTIONS], own[_REFERENCES] = (half.reshape(own[_PREDICTIONS].shape) for half in np.hsplit(end, 2))
+        elif isinstance(items[_PREDICTIONS][0], list):
+            # Tags of one sentence do not fit another.
+            wrong = items
+        return wrong, right
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         """Of the task's metrics, and one half of AUROC."""

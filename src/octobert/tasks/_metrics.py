@@ -12,12 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from octobert.tasks import _classification, _multilabel, _scores
+from octobert.tasks import _classification, text_classification
 from octobert.tasks._classification import Classification
-from octobert.tasks._embedding import Embedding
-from octobert.tasks._multilabel import MultiLabel
-from octobert.tasks._scores import Scores
 from octobert.tasks._task import Metric, Task
+from octobert.tasks.embedding import Embedding
+from octobert.tasks.text_classification import MultiLabel, Scores
 
 AUROC = "auroc"
 # Other names of metrics.
@@ -34,12 +33,11 @@ def _of_classes(of: Literal["precision", "recall"], average: Literal["class 1", 
     """Precision or recall of class 1, or its mean over the classes that occur in gold or predictions."""
 
     def metric(items: np.ndarray) -> float:
-        table = _classification.confusion(items)
-        total = table.sum(axis=0 if of == "precision" else 1)
-        values = _ratio(np.diag(table), total)
+        right, predicted, expected = _classification.counts(items)
+        values = _ratio(right, predicted if of == "precision" else expected)
         if average == "class 1":
             return float(values[1]) if len(values) > 1 else 0.0
-        return float(np.mean(values[table.sum(axis=0) + table.sum(axis=1) > 0]))
+        return float(np.mean(values[predicted + expected > 0]))
 
     return metric
 
@@ -78,14 +76,14 @@ _CLASSES: Mapping[str, Metric] = {
     "macro_recall": _of_classes("recall", "macro"),
 }
 _LABELS: Mapping[str, Metric] = {
-    **_multilabel.METRICS,
+    **text_classification.LABEL_METRICS,
     "accuracy": _all_labels,
     "micro_precision": _of_labels("precision", "micro"),
     "micro_recall": _of_labels("recall", "micro"),
     "macro_precision": _of_labels("precision", "macro"),
     "macro_recall": _of_labels("recall", "macro"),
 }
-_NUMBERS: Mapping[str, Metric] = {**_scores.METRICS, "mse": _error(2), "mae": _error(1)}
+_NUMBERS: Mapping[str, Metric] = {**text_classification.SCORE_METRICS, "mse": _error(2), "mae": _error(1)}
 
 
 def built_in(task: Task) -> Mapping[str, Metric | None]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import DataError
+from octobert.core.plain import preview
 from octobert.data.tokenization import TokenOffsets
 from octobert.data.windows import NOWHERE
 
@@ -97,7 +98,7 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
         ):
             return [str(t) for t in texts], [int(s) for s in starts]
     expected = '[{"text": …, "answer_start": …}], a list of texts, or a text'
-    raise DataError("the answers cannot be read", where=place, got=repr(cell)[:100], expected=expected)
+    raise DataError("the answers cannot be read", where=place, got=preview(cell), expected=expected)
 
 
 def visible(context: str, offsets: TokenOffsets) -> TokenOffsets:
@@ -182,6 +183,15 @@ def characters_of(context: str, gold: Mapping[str, Any]) -> tuple[int, int]:
             "the answer is not in the context, so a model cannot be trained on it", got=f'"{text}"', fix="correct the row"
         )
     return start, start + len(text)
+
+
+def right_spans(context: str, gold: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+    """Places of the acceptable answers; of those that state none, the first occurrence."""
+    if gold is None:
+        return []
+    starts = gold["starts"] or [context.find(text) for text in gold["texts"]]
+    places = zip(starts, gold["texts"], strict=False)
+    return sorted({(start, start + len(text)) for start, text in places if start >= 0 and text})
 
 
 def tokens_in(row: Any, start: int, end: int) -> np.ndarray:

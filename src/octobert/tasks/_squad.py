@@ -7,6 +7,7 @@ the best counts. Exact match is equality; F1 is that of the two bags of words. A
 from __future__ import annotations
 
 import functools
+import random
 import re
 import string
 from collections import Counter
@@ -14,10 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from octobert.tasks._task import Extremes
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # Columns of the numbers of a question.
-EXACT, F1, ANSWERABLE, NULL_MINUS_BEST, BEST_EXACT, BEST_F1, SAYS = range(7)
+EXACT, F1, ANSWERABLE, NULL_MINUS_BEST, BEST_EXACT, BEST_F1, SAYS, CHANCE_EXACT, CHANCE_F1, ALL_F1 = range(10)
+# A span that is chosen by chance: words of the longest one.
+_CHANCE_WORDS = 10
 
 
 # The same gold answers are compared again for every model.
@@ -59,6 +64,31 @@ def judge(answer: str, golds: Sequence[str], *, unanswerable: bool) -> tuple[flo
         golds = [gold for gold in golds if normalized(gold)] or [""]
     empty = float(unanswerable)
     return max(exact(answer, gold) for gold in golds), max(f1(answer, gold, empty=empty) for gold in golds)
+
+
+# The same for every model, too.
+@functools.lru_cache(maxsize=1 << 17)
+def by_chance(context: str, golds: tuple[str, ...], *, unanswerable: bool, seed: int) -> tuple[float, float, float]:
+    """Scores of answers that do not read the question: (exact match, F1) of a few words anywhere, F1 of the whole context."""
+    words, generator = context.split(), random.Random(seed)
+    first = generator.randrange(len(words))
+    span = " ".join(words[first : first + generator.randint(1, _CHANCE_WORDS)])
+    right, shared = judge(span, golds, unanswerable=unanswerable)
+    return right, shared, judge(context, golds, unanswerable=unanswerable)[1]
+
+
+def extremes(items: np.ndarray) -> Extremes:
+    """A question that can be answered, and one that cannot, both answered wrong, or right."""
+    kinds = np.unique(items[:, ANSWERABLE])
+    wrong, right = np.zeros((2, len(kinds), items.shape[1]))
+    for own in (wrong, right):
+        own[:, ANSWERABLE], own[:, SAYS] = kinds, 1.0
+    # Wrong: "no answer" where there is one, and an answer where there is none.
+    wrong[:, NULL_MINUS_BEST] = np.where(kinds == 1, items[:, NULL_MINUS_BEST].max(), items[:, NULL_MINUS_BEST].min())
+    right[:, NULL_MINUS_BEST] = np.where(kinds == 1, items[:, NULL_MINUS_BEST].min(), items[:, NULL_MINUS_BEST].max())
+    right[:, [EXACT, F1]] = 1.0
+    right[:, [BEST_EXACT, BEST_F1]] = kinds[:, None]
+    return wrong, right
 
 
 def _mean(column: int, where: bool | None = None) -> Callable[[np.ndarray], float]:

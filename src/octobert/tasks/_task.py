@@ -8,20 +8,25 @@ functions of items alone, so that every metric has a confidence interval and a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from octobert.core.evidence import Answer, Mark
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 
 Outputs = Mapping[str, np.ndarray]
 Metric = Callable[[np.ndarray], float]
+# Items whose answers are as wrong as can be, and the same items with right answers.
+Extremes = tuple[np.ndarray, np.ndarray]
 # For a model that is not known.
 NOTHING = Stated()
+# (index of an item, answer before, answer after), as `Fidelity` has them.
+Change = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Fidelity:
     name: str
     agreement: float
     error: float
-    changed: tuple[tuple[int, str, str], ...]
+    changed: tuple[Change, ...]
     chance: float | None = None
     divergence: float | None = None
 
@@ -76,6 +81,69 @@ class Diverges(Protocol):
 
     def divergence(self, ours: Outputs, reference: Outputs) -> float:
         """The mean Kullback-Leibler divergence of the reference's distributions from ours, in nats per row."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Outputs of two models for the same rows.
+
+    Args:
+        before: of the float model.
+        after: of the quantized model.
+        encoded: the rows.
+        gold: expected value of each item; empty without labels.
+    """
+
+    before: Outputs
+    after: Outputs
+    encoded: EncodedTexts
+    gold: Sequence[Any]
+
+    @property
+    def sides(self) -> tuple[Outputs, Outputs]:
+        """The outputs of both."""
+        return self.before, self.after
+
+    def answers(self, answer: Callable[[Outputs, EncodedTexts, int, Any], dict[str, Any]], index: int) -> list[dict[str, Any]]:
+        """What `answer` of a task decodes from both outputs for an item."""
+        return [answer(outputs, self.encoded, index, self.encoded.texts[index]) for outputs in self.sides]
+
+    def expected(self, index: int) -> Any:
+        """Gold of an item; None without labels."""
+        return self.gold[index] if len(self.gold) else None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A row that two models answer otherwise, as people read it; see `ChangedRow`.
+
+    Args:
+        answers: of the float model, and of the quantized one.
+        expected: None for what `Task.expected` says.
+        shift: by how much a probability or a score fell.
+        questions: texts that are shown whole.
+    """
+
+    texts: tuple[str, ...]
+    answers: Sequence[Answer]
+    marks: tuple[Mark, ...] = ()
+    transitions: tuple[tuple[str, str], ...] = ()
+    expected: str | None = None
+    shift: float = 0.0
+    questions: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A task that says more of an answer than its text: scores, and places in the texts."""
+
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterable[Explanation]:
+        """What is said of each changed item, in order."""
+        ...
+
+    def quality(self, items: np.ndarray) -> np.ndarray | None:
+        """The task's own measure on each item alone, from 0 to 1; None where it has none, as scores that are correlated."""
         ...
 
 
@@ -158,6 +226,17 @@ class Task(Protocol):
 
         Args:
             items: of any model; only what they say of the gold counts.
+        """
+        ...
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """Items as a row that was not evaluated could give: as wrong as can be, and the same ones right.
+
+        Args:
+            items: of any model.
+
+        Returns:
+            Two arrays [kinds, numbers]; intervals count one kind of item more than was seen.
         """
         ...
 

@@ -6,13 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octobert.core.errors import DataError
+from pydantic import Field, field_validator
+
+from octobert.core.errors import ColumnError, DataError
+from octobert.core.frozen import FrozenModel
+from octobert.core.plain import preview
 from octobert.data.rows import Row
 from octobert.data.tokenization import Text
-from octobert.tasks._common import WholeTexts, column_names, need_columns, text_of
+from octobert.tasks._common import WholeTexts, need_columns, text_of, unrecognized
 
 # Names of text columns, in groups; the first group that the data has is used.
 USUAL = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence"), ("text",), ("sentence",))
+
+
+class TextOptions(FrozenModel):
+    """Args:
+    text: the text column, or two for pairs; by default, the first of the usual names that the data has.
+    """
+
+    text: tuple[str, ...] = Field(default=(), max_length=2)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _one_column(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +48,10 @@ class RowTexts(WholeTexts):
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         columns = self._text_columns(rows, where)
-        self._check_count(len(columns), columns, where)
+        if wrong := self._wrong_count(columns):
+            two, one = "give two text columns, such as sentence1 and sentence2", "give one text column, such as text"
+            got = f"columns {', '.join(columns)}"
+            raise ColumnError(wrong, where=where, got=got, fix=two if self.texts == 2 else one)
         return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
 
     def parse(self, given: Any, *, where: str) -> Text:
@@ -41,25 +61,22 @@ class RowTexts(WholeTexts):
             DataError: it is neither, is empty, or is not Unicode.
         """
         text = super().parse(given, where=where)
-        self._check_count(len(text), text, where)
+        if wrong := self._wrong_count(text):
+            two = 'give two texts for each input: --pair on the command line, ("first", "second") in Python'
+            fix = two if self.texts == 2 else "give one text for each input"
+            raise DataError(wrong, where=where, got=preview(text), fix=fix)
         return text
 
-    def _check_count(self, count: int, got: Sequence[str], where: str) -> None:
-        if self.texts and count != self.texts:
-            what = "the model reads pairs of texts" if self.texts == 2 else "the model reads single texts, not pairs"
-            fix = "give two texts for each input (--pair)" if self.texts == 2 else "give one text for each input"
-            raise DataError(what, where=where, got=repr(tuple(got))[:100], fix=fix)
+    def _wrong_count(self, given: Sequence[str]) -> str | None:
+        """What is wrong with the number of texts of an input; None where the model reads as many."""
+        if self.texts in (0, len(given)):
+            return None
+        return "the model reads pairs of texts" if self.texts == 2 else "the model reads single texts, not pairs"
 
     def _text_columns(self, rows: Sequence[Row], where: str) -> tuple[str, ...]:
         group = next((g for g in self.text if rows and all(c in rows[0] for c in g)), None)
         if group is None and rows and len(self.text) > 1:
-            raise DataError(
-                "no column is recognized as text",
-                where=where,
-                got=f"columns {', '.join(column_names(rows[0]))}",
-                expected=" or ".join(" + ".join(group) for group in self.text),
-                fix="name yours with the task's option text, or data.columns for a file without a header",
-            )
+            raise unrecognized("text", rows[0], " or ".join(" + ".join(group) for group in self.text), where=where)
         group = group or self.text[0]
         need_columns(rows, group, where=where)
         return group

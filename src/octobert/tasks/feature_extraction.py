@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from octobert.core.errors import DataError
-from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
 from octobert.core.session import STATES
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._common import unit
-from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs
-from octobert.tasks._texts import USUAL, RowTexts
+from octobert.tasks._task import NOTHING, Extremes, Fidelity, Metric, Outputs
+from octobert.tasks._texts import USUAL, RowTexts, TextOptions
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
 FILES: tuple[str, ...] = ()
@@ -29,19 +28,12 @@ FILES: tuple[str, ...] = ()
 _CHUNK = 4096
 
 
-class Options(FrozenModel):
+class Options(TextOptions):
     """Args:
-    text: the text column, or two for pairs; by default, the first of the usual names that the data has.
     max_length: tokens of a row; by default the model's limit.
     """
 
-    text: tuple[str, ...] = Field(default=(), max_length=2)
     max_length: int | None = Field(default=None, ge=2)
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_column(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
 
 
 def build(options: Options, stated: Stated = NOTHING) -> FeatureExtraction:
@@ -66,9 +58,6 @@ class FeatureExtraction(RowTexts):
     def gold(self, rows: Sequence[Row], *, where: str) -> list[Any]:
         return []
 
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
-        return ()
-
     def targets(self, encoded: EncodedTexts, gold: Sequence[Any]) -> list[dict[str, Any]]:
         raise DataError("token states have no labels to train on", where="finetune", fix="train the model for its task first")
 
@@ -77,6 +66,9 @@ class FeatureExtraction(RowTexts):
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
         return {}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        return items, items
 
     def expected(self, gold: Any) -> str:
         return ""

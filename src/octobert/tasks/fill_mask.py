@@ -8,7 +8,7 @@ Salazar et al. (2020) and takes as many rows as there are tokens. Masked tokens 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,14 +16,14 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
+from octobert.core.evidence import Answer, Mark
 from octobert.core.frozen import FrozenModel
+from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.rows import Row
-from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
-from octobert.tasks import _masking
-from octobert.tasks._common import check_texts, first_column, text_of
-from octobert.tasks._masking import MaskedRow
-from octobert.tasks._task import NOTHING, Fidelity, Metric, Outputs
+from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
+from octobert.tasks._common import WholeTexts, changed_answers, check_texts, first_column, text_of
+from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Metric, Outputs, Pair
 
 DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
 FILES: tuple[str, ...] = ()
@@ -31,6 +31,15 @@ _TEXTS = ("text", "sentence", "sentence1", "premise")
 # Fillers that are given where the input does not say how many.
 FILLERS = 5
 _IGNORED = -100
+# Of the logits over a vocabulary a few numbers are kept for each masked token, never all, computed batch by batch: the `TOP`
+# most likely tokens and their log-probabilities, the log-probability of the masked token itself, and how many tokens are more
+# likely or as likely.
+TOP = 100
+IDS, LOGS, RIGHT, RANK = KEPT = ("top_ids", "top_log_probabilities", "log_probability", "rank")
+# Instead of a token's id, where it is not known what was masked.
+UNKNOWN = -1
+# Of the choice of masked tokens: a text is always masked at the same places.
+_SEED = 15
 
 
 class Options(FrozenModel):
@@ -64,7 +73,7 @@ def build(options: Options, stated: Stated = NOTHING) -> FillMask:
 
 
 @dataclass(frozen=True)
-class FillMask:
+class FillMask(WholeTexts):
     """One text column.
 
     Args:
@@ -82,7 +91,7 @@ class FillMask:
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
-        return _masking.METRICS
+        return METRICS
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         column = first_column(rows, self.text, where=where)
@@ -97,31 +106,24 @@ class FillMask:
         text = given
         if isinstance(given, Mapping) and set(given) == {"text", "top"}:
             text, top = given["text"], given["top"]
-            if not isinstance(top, int) or not 1 <= top <= _masking.TOP:
-                raise DataError("not a number of fillers", where=where, got=repr(top)[:60], expected=f"1 to {_masking.TOP}")
+            if not isinstance(top, int) or not 1 <= top <= TOP:
+                raise DataError("not a number of fillers", where=where, got=preview(top, 60), expected=f"1 to {TOP}")
         if not isinstance(text, str):
-            raise DataError("the input is not a text", where=where, got=repr(given)[:100], expected="one text with masks")
+            raise DataError("the input is not a text", where=where, got=preview(given), expected="one text with masks")
         check_texts([text], where=where)
         return (text,)
-
-    def identity(self, text: Text) -> Text:
-        """The whole text."""
-        return text
 
     def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
         """Rows with masks: those of the text, else by the option `mask`. Texts are cut to the largest number of tokens."""
         _, mask = tokenizer.mask
         special = tokenizer.frame(1).special
         inside = (len(special[0]), len(special[-1]))
-        rows = [_masking.masked(row, mask, tokenizer.vocabulary, inside, self.share) for row in tokenizer.encode(texts)]
+        rows = [masked(row, mask, tokenizer.vocabulary, inside, self.share) for row in tokenizer.encode(texts)]
         return EncodedTexts(texts, rows, tokenizer)
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[str]:
         """The texts themselves: what was masked is right."""
         return [text[0] for text in self.inputs(rows, where=where)]
-
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
-        return ()
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[str]) -> list[dict[str, Any]]:
         """The masked tokens, `_IGNORED` elsewhere."""
@@ -129,17 +131,45 @@ class FillMask:
         for row in encoded.flat:
             assert isinstance(row, MaskedRow)
             labels = np.full(len(row), _IGNORED)
-            labels[row.places] = np.where(row.wanted == _masking.UNKNOWN, _IGNORED, row.wanted)
+            labels[row.places] = np.where(row.wanted == UNKNOWN, _IGNORED, row.wanted)
             targets.append({"labels": labels})
         return targets
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[str]) -> np.ndarray:
-        """[texts, 6], see `_masking.items`. Texts with masks of their own count nothing."""
-        return _masking.items(outputs, encoded)
+        """[texts, 6]: of the masked tokens whose id is known: their number, the sum of their log-probabilities, how many were
+        the first guess, how many were among the first five, and how many are the token, and one of the five tokens, that were
+        masked most often in all texts. Texts with masks of their own count nothing.
+        """
+        every = Counter(token for row in encoded.flat for token in row.wanted.tolist() if token != UNKNOWN)  # type: ignore[attr-defined]
+        frequent = [token for token, _ in sorted(every.items(), key=lambda item: (-item[1], item[0]))[:5]]
+        numbers, at = [], 0
+        for rows in encoded.rows:
+            count = sum(row.entries for row in rows)
+            part, at = slice(at, at + count), at + count
+            wanted = np.concatenate([row.wanted for row in rows])  # type: ignore[attr-defined]
+            known = wanted != UNKNOWN
+            rank, logs, wanted = outputs[RANK][part][known], outputs[RIGHT][part][known], wanted[known]
+            hits = [
+                np.sum(rank <= 1),
+                np.sum(rank <= 5),
+                np.sum(np.isin(wanted, frequent[:1])),
+                np.sum(np.isin(wanted, frequent)),
+            ]
+            numbers.append([len(rank), logs.sum(dtype=np.float64), *hits])
+        return np.array(numbers, dtype=np.float64)
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Of the tokens that were masked most often, given for every mask."""
-        return _masking.chance(items)
+        """Accuracies of a model that always gives the tokens that were masked most often."""
+        if not items[:, 0].sum():
+            return {}
+        return {"accuracy": _per_token(items, 4), "top5_accuracy": _per_token(items, 5)}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """No masked token of a text is among the first guesses, or all are the first guess."""
+        tokens = items[:, :1]
+        worst, best = (end(items[:, 1:2] / np.maximum(tokens, 1)) * tokens for end in (np.min, np.max))
+        wrong = np.concatenate([tokens, worst, 0 * tokens, 0 * tokens, items[:, 4:]], axis=1)
+        return wrong, np.concatenate([tokens, best, tokens, tokens, items[:, 4:]], axis=1)
 
     def expected(self, gold: str) -> str:
         return gold
@@ -147,22 +177,46 @@ class FillMask:
     def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
         """Agreement is the share of masks with the same most likely token."""
         assert encoded.tokenizer is not None
-        after, before = (_masking.firsts(outputs, encoded.rows) for outputs in (ours, reference))
+        after, before = (firsts(outputs, encoded.rows) for outputs in (ours, reference))
         words = encoded.tokenizer.words
-        changed = [
-            (i, " ".join(words(b)), " ".join(words(a))) for i, (a, b) in enumerate(zip(after, before, strict=True)) if a != b
-        ]
+        changed = tuple((i, " ".join(words(b)), " ".join(words(a))) for i, b, a in changed_answers(before, after))
         pairs = [pair for both in zip(after, before, strict=True) for pair in zip(*both, strict=True)]
         same, total = sum(a == b for a, b in pairs), max(len(pairs), 1)
         frequent = Counter(b for _, b in pairs).most_common(1)
         return Fidelity(
             "agreement",
             same / total,
-            _masking.log_error(ours, reference),
-            tuple(changed),
+            log_error(ours, reference),
+            changed,
             frequent[0][1] / total if frequent else None,
-            float(_masking.divergence(ours, reference).mean()) if pairs else None,
+            float(divergence(ours, reference).mean()) if pairs else None,
         )
+
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+        """With the masks that are filled otherwise."""
+        tokenizer = pair.encoded.tokenizer
+        assert tokenizer is not None
+        offset = len(tokenizer.frame(1).special[0])
+        for i, _, _ in changed:
+            rows, (text,) = pair.encoded.rows[i], pair.encoded.texts[i]
+            places = [int(place) - offset for row in rows for place in row.places]  # type: ignore[attr-defined]
+            sides = [pair.encoded.single(i, outputs)[1] for outputs in pair.sides]
+            ids = [side[IDS][:, 0] for side in sides]
+            differ = np.flatnonzero(ids[0] != ids[1]).tolist()
+            spans = tokenizer.offsets([text])[0].spans[[places[k] for k in differ]].tolist()
+            answers = []
+            for side, filled in zip(sides, ids, strict=True):
+                fillers = [tokenizer.decoded([int(filled[k])]) for k in differ]
+                marks = [Mark(text=0, start=s, end=e, label=name) for (s, e), name in zip(spans, fillers, strict=True)]
+                score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
+                answers.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
+            expected = ", ".join(text[start:end] for start, end in spans)
+            right = tuple(Mark(text=0, start=start, end=end) for start, end in spans)
+            yield Explanation((text,), answers, right, expected=expected, shift=float(len(differ)))
+
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        # Texts with masks of their own have nothing to judge.
+        return np.asarray(items[:, 2] / np.maximum(items[:, 0], 1))
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """For each mask of a text the most likely tokens with their probabilities, and the text with the first of each.
@@ -179,16 +233,165 @@ class FillMask:
             late = mask in text
             raise DataError(
                 f"the mask stands after the {len(row)} tokens that the model reads" if late else "the text has no mask",
-                got=repr(text)[:100],
+                got=preview(text),
                 fix="shorten the text before it" if late else f"write {mask} in place of the word that is to be filled in",
             )
         count = given["top"] if isinstance(given, Mapping) else FILLERS
         masks = []
-        for ids, logs in zip(own[_masking.IDS][:, :count].tolist(), own[_masking.LOGS][:, :count].tolist(), strict=True):
+        for ids, logs in zip(own[IDS][:, :count].tolist(), own[LOGS][:, :count].tolist(), strict=True):
             fillers = zip(ids, tokenizer.words(ids), logs, strict=True)
             masks.append(
                 [{"token": word, "text": tokenizer.decoded([i]), "score": float(np.exp(log))} for i, word, log in fillers]
             )
         filled, special = row.ids.copy(), tokenizer.frame(1).special
-        filled[row.places] = own[_masking.IDS][:, 0]
+        filled[row.places] = own[IDS][:, 0]
         return {"masks": masks, "text": tokenizer.decoded(filled[len(special[0]) : len(filled) - len(special[-1])].tolist())}
+
+
+@dataclass(frozen=True)
+class MaskedRow(Encoded):
+    """A row with masked tokens.
+
+    Args:
+        places: [masked] their positions.
+        wanted: [masked] ids of the tokens that were masked; `UNKNOWN` where the text itself has the mask.
+        vocabulary: number of tokens.
+        stated: whether the text itself has the masks.
+    """
+
+    places: np.ndarray
+    wanted: np.ndarray
+    vocabulary: int
+    stated: bool
+
+    @property
+    def entries(self) -> int:
+        """One for each masked token."""
+        return len(self.places)
+
+    @property
+    def numbers(self) -> int:
+        """A logit for each token of the vocabulary."""
+        return self.vocabulary
+
+    def kept(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """The numbers of `KEPT`; from logits [tokens, vocabulary]."""
+        logits = outputs["logits"][self.places].astype(np.float64)
+        logs = logits - _log_sum(logits)
+        top = min(TOP, logs.shape[-1])
+        ids = np.sort(np.argpartition(-logits, top - 1, axis=-1)[:, :top], axis=-1)
+        # By falling logit, equal ones by id.
+        order = np.argsort(-np.take_along_axis(logits, ids, axis=-1), axis=-1, kind="stable")
+        ids = np.take_along_axis(ids, order, axis=-1)
+        known = np.maximum(self.wanted, 0)[:, None]
+        right = np.take_along_axis(logs, known, axis=-1)
+        # Undefined logits are no first guesses.
+        rank = np.sum(~(logs < right), axis=-1)
+        return {
+            IDS: ids.astype(np.int32),
+            LOGS: np.take_along_axis(logs, ids, axis=-1).astype(np.float32),
+            RIGHT: right[:, 0].astype(np.float32),
+            RANK: rank.astype(np.int32),
+        }
+
+
+def _log_sum(logits: np.ndarray) -> np.ndarray:
+    highest = logits.max(axis=-1, keepdims=True)
+    total: np.ndarray = highest + np.log(np.sum(np.exp(logits - highest), axis=-1, keepdims=True))
+    return total
+
+
+def masked(row: Encoded, mask: int, vocabulary: int, inside: tuple[int, int], share: float | None) -> list[MaskedRow]:
+    """The rows in which tokens of a text are masked.
+
+    Args:
+        row: of the text.
+        mask: id of the mask token. Where the row has it already, it stays as it is.
+        vocabulary: number of tokens.
+        inside: position of the first token of the text, and number of special tokens after the last.
+        share: of the tokens that are masked together, chosen by the text; None masks each token in a row of its own.
+    """
+    own = np.flatnonzero(row.ids == mask)
+    if len(own):
+        return [MaskedRow(row.ids, row.types, row.truncated, own, np.full(len(own), UNKNOWN), vocabulary, stated=True)]
+    tokens = np.arange(inside[0], len(row) - inside[1])
+    if share is None:
+        groups = [tokens[i : i + 1] for i in range(len(tokens))] or [tokens]
+    else:
+        count = min(len(tokens), max(1, round(share * len(tokens))))
+        generator = np.random.default_rng([_SEED, *row.ids.tolist()])
+        groups = [np.sort(generator.choice(tokens, count, replace=False))]
+    rows = []
+    for places in groups:
+        ids = row.ids.copy()
+        ids[places] = mask
+        rows.append(MaskedRow(ids, row.types, row.truncated, places, row.ids[places], vocabulary, stated=False))
+    return rows
+
+
+def _per_token(items: np.ndarray, column: int) -> float:
+    tokens = items[:, 0].sum()
+    return float(items[:, column].sum() / tokens) if tokens else float("nan")
+
+
+def accuracy(items: np.ndarray) -> float:
+    """Share of the masked tokens that are the most likely one."""
+    return _per_token(items, 2)
+
+
+def top5_accuracy(items: np.ndarray) -> float:
+    """Share of the masked tokens that are among the five most likely ones."""
+    return _per_token(items, 3)
+
+
+def log_likelihood(items: np.ndarray) -> float:
+    """Mean log-probability of the masked tokens in nats."""
+    return _per_token(items, 1)
+
+
+def pseudo_perplexity(items: np.ndarray) -> float:
+    """Exponential of the negative mean log-probability; lower is better (Salazar et al. 2020, with `mask: each`)."""
+    return float(np.exp(-_per_token(items, 1)))
+
+
+METRICS: Mapping[str, Metric] = {
+    "accuracy": accuracy,
+    "top5_accuracy": top5_accuracy,
+    "log_likelihood": log_likelihood,
+    "pseudo_perplexity": pseudo_perplexity,
+}
+
+
+def divergence(ours: Outputs, reference: Outputs) -> np.ndarray:
+    """[masked] Kullback-Leibler divergence of the reference's distribution from ours, in nats.
+
+    Taken over the tokens that both keep, with all others as one event. Merging events never raises a divergence, so this is a
+    lower bound; the 100 most likely tokens of both hold nearly all of the probability of a trained model.
+    """
+    divergences = []
+    for q, p in _kept_by_both(ours, reference):
+        rest = [max(1 - float(np.exp(logs).sum()), 1e-12) for logs in (p, q)]
+        divergences.append(np.sum(np.exp(p) * (p - q)) + rest[0] * np.log(rest[0] / rest[1]))
+    return np.maximum(np.array(divergences, dtype=np.float64), 0.0)
+
+
+def log_error(ours: Outputs, reference: Outputs) -> float:
+    """Root mean square difference of the log-probabilities of the tokens that both keep."""
+    squares, count = 0.0, 0
+    for after, before in _kept_by_both(ours, reference):
+        squares += float(np.sum(np.square(before - after)))
+        count += len(before)
+    return float(np.sqrt(squares / max(count, 1)))
+
+
+def _kept_by_both(ours: Outputs, reference: Outputs) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each masked token, the log-probabilities of the tokens that both keep: (ours, those of the reference)."""
+    for i in range(len(reference[IDS])):
+        _, before, after = np.intersect1d(reference[IDS][i], ours[IDS][i], assume_unique=True, return_indices=True)
+        yield ours[LOGS][i][after].astype(np.float64), reference[LOGS][i][before].astype(np.float64)
+
+
+def firsts(outputs: Outputs, rows: Sequence[Sequence[Encoded]]) -> list[list[int]]:
+    """Of each text, the most likely token of each mask."""
+    ids = iter(outputs[IDS][:, 0].tolist())
+    return [[next(ids) for row in own for _ in range(row.entries)] for own in rows]

@@ -6,11 +6,8 @@ of calibration and training with `drop_evaluated`.
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
-from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
+from octobert.tasks._classification import Classification, LengthOptions, of_data_set
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
@@ -19,12 +16,10 @@ FILES: tuple[str, ...] = ()
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
-class Options(FrozenModel):
+class Options(LengthOptions):
     """Args:
     max_length: tokens of a review; by default the model's limit.
     """
-
-    max_length: int | None = Field(default=None, ge=2)
 
 
 def build(options: Options, stated: Stated = NOTHING) -> Classification:
@@ -33,13 +28,4 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification:
     Raises:
         DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
-    return Classification(
-        text=(("text",), ("review",)),
-        label=("label", "sentiment"),
-        labels=pinned_labels(CLASSES, stated),
-        primary="accuracy",
-        max_length=options.max_length,
-        metrics={"accuracy": METRICS["accuracy"]},
-        spellings=spellings_of(CLASSES, stated.labels),
-        texts=stated.texts,
-    )
+    return of_data_set(CLASSES, stated, options.max_length, text=(("text",), ("review",)), label=("label", "sentiment"))

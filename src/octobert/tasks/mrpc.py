@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
-from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
+from octobert.tasks._classification import Classification, LengthOptions, of_data_set
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
@@ -15,12 +12,10 @@ FILES: tuple[str, ...] = ()
 CLASSES = (("not_equivalent",), ("equivalent",))
 
 
-class Options(FrozenModel):
+class Options(LengthOptions):
     """Args:
     max_length: tokens of a pair; by default the model's limit.
     """
-
-    max_length: int | None = Field(default=None, ge=2)
 
 
 def build(options: Options, stated: Stated = NOTHING) -> Classification:
@@ -29,13 +24,11 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification:
     Raises:
         DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
-    return Classification(
+    return of_data_set(
+        CLASSES,
+        stated,
+        options.max_length,
         text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
         label=("Quality", "label"),
-        labels=pinned_labels(CLASSES, stated),
-        primary="accuracy",
-        max_length=options.max_length,
-        metrics={name: METRICS[name] for name in ("accuracy", "f1")},
-        spellings=spellings_of(CLASSES, stated.labels),
-        texts=stated.texts,
+        metrics=("accuracy", "f1"),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import Field, field_validator
 
 from octobert.core.frozen import FrozenModel
 from octobert.core.results import Stated
-from octobert.tasks._classification import METRICS, Classification, pinned_labels, spellings_of
+from octobert.tasks._classification import Classification, of_data_set
 from octobert.tasks._task import NOTHING
 from octobert.tasks._texts import USUAL
 
@@ -42,14 +44,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification:
     Raises:
         DataError: the model has another number of classes, or gives a score, or several labels to a text.
     """
-    return Classification(
-        text=(options.text,) if options.text else tuple(group for group in USUAL if len(group) == 2),
-        label=(options.label,),
-        labels=pinned_labels(CLASSES, stated),
-        primary="accuracy",
-        max_length=options.max_length,
-        metrics={name: METRICS[name] for name in ("accuracy", "f1")},
-        head="next-sentence",
-        spellings=spellings_of(CLASSES, stated.labels),
-        texts=2,
-    )
+    text = (options.text,) if options.text else tuple(group for group in USUAL if len(group) == 2)
+    metrics = ("accuracy", "f1")
+    task = of_data_set(CLASSES, stated, options.max_length, text=text, label=(options.label,), metrics=metrics)
+    return replace(task, head="next-sentence", texts=2)

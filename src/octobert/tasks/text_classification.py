@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
-from octobert.core.frozen import FrozenModel
+from octobert.core.evidence import Answer
+from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
-from octobert.tasks import _multilabel, _scores
+from octobert.data.rows import Row
+from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._classification import METRICS, Classification, check_labels, problem_of, refuse_prompt
-from octobert.tasks._multilabel import MultiLabel
-from octobert.tasks._scores import Scores
-from octobert.tasks._task import NOTHING, Metric
-from octobert.tasks._texts import USUAL
+from octobert.tasks._common import (
+    agreement,
+    best_scores,
+    explained_scores,
+    extreme_scores,
+    f1_of_rows,
+    first_column,
+    is_number,
+    label_index,
+    log_probabilities,
+    moved,
+    number_of,
+    output_error,
+    pearson,
+    place_of,
+    sigmoid,
+    spearman,
+)
+from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
+from octobert.tasks._texts import USUAL, RowTexts, TextOptions
 
 DESCRIPTION = (
     "classify or score one text or a pair; accuracy, F1, Matthews; micro-F1 of several labels; Spearman, Pearson of scores"
@@ -23,9 +43,8 @@ DESCRIPTION = (
 FILES: tuple[str, ...] = ()
 
 
-class Options(FrozenModel):
+class Options(TextOptions):
     """Args:
-    text: the text column, or two for pairs; by default, the first of the usual names that the data has.
     label: the column of labels or scores; by default, the first of the usual names that the data has.
     labels: class names in the order of the logits; by default those of the model's config.
     problem: what the logits mean: one label for each text (`single-label`), any number of labels (`multi-label`), or a score
@@ -34,7 +53,6 @@ class Options(FrozenModel):
     max_length: tokens of a row; by default the model's limit.
     """
 
-    text: tuple[str, ...] = Field(default=(), max_length=2)
     label: str | None = None
     labels: tuple[str, ...] = ()
     problem: Problem | None = None
@@ -47,11 +65,6 @@ class Options(FrozenModel):
         if len(set(value)) < len(value):
             raise ValueError("labels must differ")
         return value
-
-    @field_validator("text", mode="before")
-    @classmethod
-    def _one_column(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
 
 
 def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiLabel | Scores:
@@ -76,8 +89,8 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
             max_length=options.max_length,
             score=(options.label,) if options.label else ("score", *label),
             labels=names or ("score",),
-            activation=_scores.activation_of(stated),
-            primary=_primary(options, _scores.METRICS, problem),
+            activation=activation_of(stated),
+            primary=_primary(options, SCORE_METRICS, problem),
         )
     if problem == "multi-label":
         return MultiLabel(
@@ -86,7 +99,7 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
             max_length=options.max_length,
             label=(options.label,) if options.label else ("labels", *label),
             labels=names,
-            primary=_primary(options, _multilabel.METRICS, problem),
+            primary=_primary(options, LABEL_METRICS, problem),
         )
     if options.metric == "f1" and len(names) > 2:
         raise DataError(
@@ -118,3 +131,288 @@ def _primary(options: Options, metrics: Mapping[str, Metric], problem: Problem) 
             expected=", ".join(metrics),
         )
     return options.metric
+
+
+# A label is given where its probability is at least this.
+THRESHOLD = 0.5
+
+
+def _label_counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(right decisions for each label, twice; predicted and expected ones together)."""
+    predicted, right = np.split(items, 2, axis=1)
+    return 2 * (predicted * right).sum(axis=0), predicted.sum(axis=0) + right.sum(axis=0)
+
+
+def micro_f1(items: np.ndarray) -> float:
+    """F1 over all decisions; 0 where there is no label on either side."""
+    same, total = _label_counts(items)
+    return float(same.sum() / total.sum()) if total.sum() else 0.0
+
+
+def macro_f1(items: np.ndarray) -> float:
+    """Mean F1 over the labels that occur in gold or predictions."""
+    same, total = _label_counts(items)
+    return float(np.mean(same[total > 0] / total[total > 0])) if total.any() else 0.0
+
+
+LABEL_METRICS: Mapping[str, Metric] = {"micro_f1": micro_f1, "macro_f1": macro_f1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabel(RowTexts):
+    """Any number of labels for each text: every logit is a decision of its own.
+
+    The labels are in a column that lists them, or in one column of 0 and 1 for each label.
+
+    Args:
+        label: candidate columns of lists; the first that the data has is used.
+        labels: class names in the order of the logits.
+        primary: the main metric.
+    """
+
+    label: tuple[str, ...]
+    labels: tuple[str, ...]
+    primary: str = "micro_f1"
+    head: str = "sequence-classification"
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: LABEL_METRICS)
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[list[int]]:
+        """Indices of the labels of each row, in order."""
+        if self.labels and rows and all(name in rows[0] for name in self.labels):
+            return [
+                [index for index, name in enumerate(self.labels) if self._flag(row, name, place_of(row, name, i, where=where))]
+                for i, row in enumerate(rows)
+            ]
+        column = first_column(rows, self.label, where=where)
+        gold = []
+        for i, row in enumerate(rows):
+            place = place_of(row, column, i, where=where)
+            gold.append(sorted({self._index(name, place) for name in self._names(row[column], place)}))
+        return gold
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """The labels that occur, in order."""
+        column = first_column(rows, self.label, where=where)
+        names = (self._names(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows))
+        return tuple(sorted({str(name) for own in names for name in own}))
+
+    def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+        return [{"labels": [float(index in own) for index in range(len(self.labels))]} for own in gold]
+
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> np.ndarray:
+        """[items, 2 · labels]: 1 for each predicted label, then for each right label."""
+        judged = self.judged(outputs, encoded, gold)
+        return np.concatenate([judged.predictions, judged.references], axis=1)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> Judged:
+        """[items, labels] 1 for each predicted label, and for each right label."""
+        predicted = self._decided(outputs)
+        right = np.zeros_like(predicted)
+        for row, own in enumerate(gold):
+            right[row, list(own)] = 1
+        return Judged(predicted, right, sigmoid(outputs["logits"]))
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        """Of no label for any text, and of all labels for every text."""
+        right = np.split(items, 2, axis=1)[1]
+        constant = [np.concatenate([np.full_like(right, value), right], axis=1) for value in (0, 1)]
+        return {name: max(metric(each) for each in constant) for name, metric in self.metrics.items()}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        """All decisions on a text are wrong, or right."""
+        right = np.split(items, 2, axis=1)[1]
+        return np.concatenate([1 - right, right], axis=1), np.concatenate([right, right], axis=1)
+
+    def expected(self, gold: Sequence[int]) -> str:
+        return ", ".join(self.labels[index] for index in gold) or "(no label)"
+
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+        """Agreement is the share of texts with the same labels."""
+        after, before = ([self.expected(np.flatnonzero(row).tolist()) for row in self._decided(o)] for o in (ours, reference))
+        return agreement(before, after, output_error(ours, reference))
+
+    def divergence(self, ours: Outputs, reference: Outputs) -> float:
+        """Of one binary distribution for each label, which are independent."""
+        # A binary distribution is a softmax over the logit and 0.
+        both = (np.stack([outputs["logits"], np.zeros_like(outputs["logits"])], axis=-1) for outputs in (ours, reference))
+        after, before = map(log_probabilities, both)
+        return float((np.exp(before) * (before - after)).sum(axis=(-1, -2)).mean())
+
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+        """The labels that are given, and the probability of every label."""
+        likely = dict(zip(self.labels, self._likely(outputs)[index].tolist(), strict=True))
+        return {"labels": [name for name, share in likely.items() if share >= THRESHOLD], "scores": likely}
+
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+        """With the most likely labels; a transition for each label that differs."""
+        for i, *texts in changed:
+            sides = pair.answers(self.answer, i)
+            answers = [
+                Answer(text=text, scores=best_scores(side["scores"].items())) for text, side in zip(texts, sides, strict=True)
+            ]
+            old, new = (set(side["labels"]) for side in sides)
+            differ = [name for name in self.labels if name in old ^ new]
+            moves = [(name, f"(not {name})") if name in old else (f"(not {name})", name) for name in differ]
+            shift = max(abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels)
+            yield Explanation(pair.encoded.texts[i], answers, transitions=tuple(moves), shift=shift)
+
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        predicted, right = np.split(items, 2, axis=1)
+        return f1_of_rows((predicted * right).sum(axis=1), predicted.sum(axis=1), right.sum(axis=1))
+
+    def _likely(self, outputs: Outputs) -> np.ndarray:
+        logits = outputs["logits"]
+        if logits.shape[-1] != len(self.labels):
+            raise DataError(
+                "the model has another number of logits than labels",
+                where="task.labels",
+                got=f"{logits.shape[-1]} logits",
+                expected=f"{len(self.labels)} ({', '.join(self.labels)})",
+                fix="name one label for each logit, in their order",
+            )
+        return sigmoid(logits)
+
+    def _decided(self, outputs: Outputs) -> np.ndarray:
+        return (self._likely(outputs) >= THRESHOLD).astype(np.float64)
+
+    def _names(self, value: Any, place: str) -> list[Any]:
+        """What a cell lists: names or indices; or from a text, the names between commas."""
+        if isinstance(value, str):
+            return [name.strip() for name in value.split(",") if name.strip()]
+        if not isinstance(value, (list, tuple, np.ndarray)):
+            raise DataError("the cell is not a list of labels", where=place, got=preview(value))
+        cells = list(value)
+        flags = len(cells) == len(self.labels) and set(cells) <= {0, 1}
+        if not flags:
+            return cells
+        if all(isinstance(cell, (int, np.integer)) and not isinstance(cell, bool) for cell in cells) and len(set(cells)) == len(
+            cells
+        ):
+            what = "the cell can be read as indices of labels and as one 0 or 1 for each label"
+            raise DataError(what, where=place, got=preview(cells), fix="write names")
+        return [index for index, cell in enumerate(cells) if cell]
+
+    def _index(self, name: Any, place: str) -> int:
+        index = label_index(str(name), self.labels)
+        if index is not None:
+            return index
+        if is_number(str(name)) and int(name) < len(self.labels):
+            return int(name)
+        raise DataError("the task has no such label", where=place, got=preview(name), expected=", ".join(self.labels))
+
+    def _flag(self, row: Row, name: str, place: str) -> bool:
+        value = str(row[name]).strip().lower()
+        if value not in ("0", "1", "0.0", "1.0", "true", "false"):
+            raise DataError("the cell is not 0 or 1", where=place, got=preview(row[name]))
+        return value in ("1", "1.0", "true")
+
+
+SCORE_METRICS: Mapping[str, Metric] = {"spearman": spearman, "pearson": pearson}
+
+
+def _unchanged(logits: np.ndarray) -> np.ndarray:
+    return logits.astype(np.float64)
+
+
+_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"Identity": _unchanged, "Sigmoid": sigmoid, "Tanh": np.tanh}
+
+
+def activation_of(stated: Stated) -> str:
+    """What makes a score from the logit, as torch.nn names it.
+
+    The model's own statement comes first. Otherwise it is the sigmoid, as CrossEncoder and the pipelines of transformers have
+    it, or nothing for a model that was trained as a regression.
+
+    Raises:
+        DataError: the model states a function that is not supported.
+    """
+    if stated.activation is None:
+        return "Identity" if stated.problem == "regression" else "Sigmoid"
+    module, _, name = stated.activation.rpartition(".")
+    if not f"{module}.".startswith("torch.") or name not in _ACTIVATIONS:
+        expected = ", ".join(f"torch.nn.{known}" for known in _ACTIVATIONS)
+        raise DataError(
+            "the model makes its score in a way that is not supported",
+            where="config.json, activation_fn",
+            got=stated.activation,
+            expected=expected,
+        )
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores(RowTexts):
+    """One logit is a score: similarity of pairs, relevance of a document to a query, or any number that a text has.
+
+    Args:
+        score: candidate gold columns; the first that the data has is used.
+        activation: `Identity`, `Sigmoid` or `Tanh`.
+        primary: the main metric.
+    """
+
+    score: tuple[str, ...]
+    activation: str
+    primary: str = "spearman"
+    head: str = "sequence-classification"
+    labels: tuple[str, ...] = ("score",)
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: SCORE_METRICS)
+
+    def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
+        column = first_column(rows, self.score, where=where)
+        return [number_of(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows)]
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """One: a head with one logit."""
+        return ("score",)
+
+    def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
+        return [{"labels": float(score)} for score in gold]
+
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
+        """[items, 2]: score, right score."""
+        judged = self.judged(outputs, encoded, gold)
+        return np.stack([judged.predictions, judged.references], axis=1)
+
+    def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
+        """Scores."""
+        return Judged(self._scores(outputs), np.asarray(gold, dtype=np.float64))
+
+    def chance(self, items: np.ndarray) -> Mapping[str, float]:
+        return dict.fromkeys(self.metrics, 0.0)
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        return extreme_scores(items)
+
+    def expected(self, gold: float) -> str:
+        return f"{gold:g}"
+
+    def fidelity(self, ours: Outputs, reference: Outputs, encoded: EncodedTexts) -> Fidelity:
+        """Scores that changed clearly count as changed, see `moved`."""
+        after, before = self._scores(ours), self._scores(reference)
+        correlation = pearson(np.stack([after, before], axis=1))
+        agreement = correlation if np.isfinite(correlation) else float(np.array_equal(after, before))
+        changed = tuple((i, f"{before[i]:.4g}", f"{after[i]:.4g}") for i in moved(after, before))
+        return Fidelity("correlation of scores", agreement, output_error(ours, reference), changed)
+
+    def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
+        return {"score": float(self._scores({"logits": outputs["logits"][index : index + 1]})[0])}
+
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+        """With the scores themselves."""
+        for i, *texts in changed:
+            yield explained_scores(pair.encoded.texts[i], texts, [side["score"] for side in pair.answers(self.answer, i)])
+
+    def quality(self, items: np.ndarray) -> None:
+        """A score says nothing alone."""
+
+    def _scores(self, outputs: Outputs) -> np.ndarray:
+        """[items] scores of outputs [items, 1]."""
+        logits = outputs["logits"]
+        if logits.shape[-1] != 1:
+            raise DataError(
+                "a score is made from one logit",
+                where="task",
+                got=f"a model with {logits.shape[-1]} logits",
+                fix="leave out problem: regression",
+            )
+        return _ACTIVATIONS[self.activation](logits[..., 0])

@@ -12,20 +12,32 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError, did_you_mean
+from octobert.core.evidence import Answer, Mark
+from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TokenOffsets, split
 from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
-from octobert.tasks._common import check_texts, first_column, output_error, place_of, probabilities
-from octobert.tasks._task import NOTHING, Fidelity, Judged, Metric, Outputs, objects
+from octobert.tasks._common import (
+    changed_answers,
+    check_texts,
+    f1_of_rows,
+    first_column,
+    label_index,
+    output_error,
+    place_of,
+    probabilities,
+)
+from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair, objects
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 FILES: tuple[str, ...] = ()
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 # The tag of a word for which the model predicts nothing.
 OUTSIDE = "O"
+_NO_ENTITY = "(nothing)"
 IGNORED = -100
 
 
@@ -97,9 +109,10 @@ class Tagging:
         texts = []
         for index, row in enumerate(rows):
             words = _list(row, column, index, where)
+            place = place_of(row, column, index, where=where)
             if not all(isinstance(word, str) for word in words):
-                place = place_of(row, column, index, where=where)
-                raise DataError("a word is not a text", where=place, got=repr(words)[:100], fix="write every word as text")
+                raise DataError("a word is not a text", where=place, got=preview(words), fix="write every word as text")
+            check_texts([" ".join(words)], where=place, fix="remove the row or fill it in")
             texts.append(tuple(words))
         return texts
 
@@ -113,7 +126,7 @@ class Tagging:
             check_texts([given], where=where)
             return tuple(_words(given))
         if not isinstance(given, (list, tuple)) or not given or not all(isinstance(word, str) for word in given):
-            raise DataError("the input is not a text or a list of words", where=where, got=repr(given)[:100])
+            raise DataError("the input is not a text or a list of words", where=where, got=preview(given))
         check_texts([" ".join(given)], where=where)
         return tuple(given)
 
@@ -131,7 +144,7 @@ class Tagging:
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[str]]:
         """The tags of each sentence, in IOB2 where they are a form of it."""
-        words, tags = (first_column(rows, names, where=where) for names in (self.words, self.tags))
+        tags, words = (first_column(rows, names, where=where) for names in (self.tags, self.words))
         gold = []
         for index, row in enumerate(rows):
             own = [self._name(tag, place_of(row, tags, index, where=where)) for tag in _list(row, tags, index, where)]
@@ -177,9 +190,16 @@ class Tagging:
         return predictions
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> np.ndarray:
-        """[sentences, 5]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
+        """[sentences, 7]: the counts of `_entities`, both in IOB2: a model trained on IOB1 means the same by other tags."""
         predicted = self.judged(outputs, encoded, gold).predictions
-        return np.array([_entities.counts(*both) for both in zip(predicted, gold, strict=True)], dtype=np.float64)
+        # Tags that know how often each occurs, and nothing of the words: those of other words.
+        every = [tag for tags in gold for tag in tags]
+        others = iter(every[len(every) // 2 :] + every[: len(every) // 2])
+        counts = []
+        for own, tags in zip(predicted, gold, strict=True):
+            right, said, *_ = _entities.counts([next(others) for _ in tags], tags)
+            counts.append((*_entities.counts(own, tags), right, said))
+        return np.array(counts, dtype=np.float64)
 
     def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[str]]) -> Judged:
         """The tags of each sentence in IOB2, as seqeval reads them."""
@@ -187,8 +207,11 @@ class Tagging:
         return Judged(objects(predicted), objects(gold))
 
     def chance(self, items: np.ndarray) -> Mapping[str, float]:
-        """Entities are not found by chance."""
-        return dict.fromkeys(("f1", "precision", "recall"), 0.0)
+        """Of the right tags of other words."""
+        return {name: _entities.METRICS[name](_entities.by_chance(items)) for name in ("f1", "precision", "recall")}
+
+    def extremes(self, items: np.ndarray) -> Extremes:
+        return _entities.extremes(items)
 
     def expected(self, gold: Sequence[str]) -> str:
         return _shown(gold)
@@ -202,11 +225,10 @@ class Tagging:
             for a, b in zip(ours_tags, reference_tags, strict=True)
         )
         total = sum(map(len, after))
-        said = zip(map(_shown, before), map(_shown, after), strict=True)
-        changed = [(i, b, a) for i, (b, a) in enumerate(said) if a != b]
+        changed = changed_answers([_shown(tags) for tags in before], [_shown(tags) for tags in after])
         frequent = Counter(tag for tags in before for tag in tags).most_common(1)
         chance = frequent[0][1] / total if frequent else None
-        return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), tuple(changed), chance)
+        return Fidelity("agreement", same / max(total, 1), output_error(ours, reference), changed, chance)
 
     def answer(self, outputs: Outputs, encoded: EncodedTexts, index: int, given: Any) -> dict[str, Any]:
         """Tags of the words, and entities with their characters in the given text, or in the given words joined by spaces."""
@@ -220,16 +242,33 @@ class Tagging:
             entities.append({"type": kind, "text": text[start:end], "start": start, "end": end, "score": score})
         return {"words": list(words), "tags": tags, "entities": entities}
 
+    def explain(self, pair: Pair, changed: Sequence[Change]) -> Iterator[Explanation]:
+        """With the entities in the words joined by spaces."""
+        for i, *answers in changed:
+            words, gold = pair.encoded.texts[i], pair.expected(i) or ()
+            text = " ".join(words)
+            found = [[(e["type"], e["start"], e["end"]) for e in side["entities"]] for side in pair.answers(self.answer, i)]
+            kinds = [kind for kind, _, _ in _entities.entities(gold)]
+            right = [(kind, *place) for kind, place in zip(kinds, places_of(words, text, gold), strict=True)]
+            marked = [Answer(text=answer, marks=_marks(own)) for answer, own in zip(answers, found, strict=True)]
+            moves = tuple(_moves(*found))
+            yield Explanation((text,), marked, _marks(right), moves, shift=float(len(moves)))
+
+    def quality(self, items: np.ndarray) -> np.ndarray:
+        return f1_of_rows(items[:, _entities.RIGHT], items[:, _entities.PREDICTED], items[:, _entities.EXPECTED])
+
     def _label(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
 
     def _name(self, tag: Any, place: str) -> str:
         """A tag by its name, or by its index in the model's labels."""
         if isinstance(tag, str):
-            return tag.strip()
+            index = label_index(tag.strip(), self.labels)
+            return tag.strip() if index is None else self.labels[index]
         if isinstance(tag, (int, np.integer)) and 0 <= tag < len(self.labels):
             return self.labels[int(tag)]
-        raise DataError("a tag is not a name or the index of a name", where=place, got=repr(tag), fix="name the tags as text")
+        what, fix = "a tag is not a name or the index of a name", "name the tags as text"
+        raise DataError(what, where=place, got=preview(tag), fix=fix)
 
     def _check_types(self, gold: Sequence[Sequence[str]], where: str) -> None:
         """Refuse gold of types that the model does not have, such as labels of another data set or other names."""
@@ -255,6 +294,21 @@ def places_of(words: Sequence[str], text: str, tags: Sequence[str]) -> list[tupl
         places.append((at, at + len(word)))
         at += len(word)
     return [(places[first][0], places[last][1]) for _, first, last in _entities.entities(tags)]
+
+
+def _marks(found: Sequence[tuple[str, int, int]]) -> tuple[Mark, ...]:
+    return tuple(Mark(text=0, start=start, end=end, label=kind) for kind, start, end in found)
+
+
+def _moves(before: Sequence[tuple[str, int, int]], after: Sequence[tuple[str, int, int]]) -> Iterator[tuple[str, str]]:
+    """(type before, type after) of entities that changed; those that overlap belong together."""
+    new = [entity for entity in after if entity not in before]
+    for kind, start, end in (entity for entity in before if entity not in after):
+        partner = next((entity for entity in new if entity[1] < end and start < entity[2]), None)
+        if partner is not None:
+            new.remove(partner)
+        yield kind, _NO_ENTITY if partner is None else partner[0]
+    yield from ((_NO_ENTITY, kind) for kind, _, _ in new)
 
 
 def _words(text: str) -> Iterator[str]:
@@ -290,7 +344,7 @@ def _aligned(words: Sequence[str], offsets: TokenOffsets) -> TokenOffsets:
 
 def _shown(tags: Sequence[str]) -> str:
     """`PER 0-1, LOC 4-4`."""
-    return ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)) or "(nothing)"
+    return ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)) or _NO_ENTITY
 
 
 def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
@@ -298,6 +352,6 @@ def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
     if not isinstance(value, (list, tuple)) or not len(value):
         place = place_of(row, column, index, where=where)
         raise DataError(
-            "the cell is not a list of words or tags", where=place, got=repr(value)[:100], fix="give one entry for each word"
+            "the cell is not a list of words or tags", where=place, got=preview(value), fix="give one entry for each word"
         )
     return list(value)

@@ -14,7 +14,7 @@ import numpy as np
 
 from octobert.core.errors import ModelError, PlanError, RecipeError, StorageError, did_you_mean
 from octobert.core.family import families, family_of
-from octobert.core.files import atomic_write, storage_errors
+from octobert.core.files import atomic_write, content_of, storage_errors
 from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
@@ -169,7 +169,7 @@ def read(folder: Path) -> Quantization:
         fix = "give the folder that finish() of octobert.attach wrote"
         raise ModelError("the folder holds no finished training", where=str(folder), got=f"no {QUANTIZATION}", fix=fix)
     try:
-        return Quantization.model_validate_json(path.read_text(encoding="utf-8"))
+        return Quantization.model_validate_json(content_of(path))
     except ValueError as error:
         what = first_problem(error) if hasattr(error, "errors") else str(error)
         raise ModelError("the finished training cannot be read", where=str(path), got=what, fix="train again") from error

@@ -12,41 +12,41 @@ import torch.nn.functional as F
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
 from octobert.core.files import canonical_digest
+from octobert.core.session import STATES, read_outputs
 from octobert.data.tokenizer_files import open_tokenizer, tokenizer_file
 from octobert.models.checkpoint import inputs_of, load_torch
 from octobert.models.heads import head_of
-from octobert.models.pooling import pool, pooler_of
+from octobert.models.pooling import Pooler, pool, pooler_of
 from octobert.models.source import ModelSource
 
 # Logit of padding; its softmax is 0.
 _MASKED = -1e4
 
 
-class CheckpointTeacher:
-    """A float model with fixed weights and without dropout.
+class Teacher:
+    """A float model with fixed weights and without dropout, which a model in training follows.
 
     Args:
-        folder: checkpoint of the teacher.
-        head: head of both models.
-        settings: how the losses are computed.
-        kept: layers that the model in training has, as indices of the teacher's; None for all.
-        allow_pickle: accept weights in pickle files.
-
-    Raises:
-        ModelError: the checkpoint cannot be loaded.
+        model: takes inputs by name and `output_hidden_states`, and returns outputs by name.
+        head: a key of `heads.HEADS`.
+        settings: share of its loss, and how the losses are computed.
+        inputs: names of the model's inputs.
+        pooler: how token states become the vectors to compare; None where the model does not return states alone.
+        compared: indices of the hidden states that those in training are compared with; None for all.
     """
 
     def __init__(
-        self, folder: Path, head: str, settings: Distill, *, kept: Sequence[int] | None = None, allow_pickle: bool = False
+        self,
+        model: Any,
+        head: str,
+        settings: Distill,
+        inputs: Sequence[str],
+        *,
+        pooler: Pooler | None = None,
+        compared: Sequence[int] | None = None,
     ) -> None:
-        self.model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle)
-        self.model.requires_grad_(False)
-        self.settings, self.head = settings, head_of(head)
-        self.pooler = pooler_of(folder, allow_pickle=allow_pickle) if self.head.pooled else None
-        self._accepted = inputs_of(self.model)
-        # Hidden states to compare with: those of the embeddings and behind each layer that is kept. The last layer in training
-        # does the work of all layers behind it.
-        self._compared = None if kept is None else (0, *(index + 1 for index in kept[:-1]), -1)
+        self.model, self.settings = model, settings
+        self._head, self._inputs, self._pooler, self._compared = head_of(head), inputs, pooler, compared
 
     def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the distance of a model's outputs from the teacher's, as a scalar.
@@ -55,24 +55,46 @@ class CheckpointTeacher:
             outputs: of the model in training, with hidden states if `settings.hidden` is positive.
             inputs: of the model in training, [B, S] each.
         """
-        device = inputs["input_ids"].device
-        if next(self.model.parameters()).device != device:
-            self.model.to(device)
-        own_inputs = {name: inputs[name] for name in self._accepted if name in inputs}
+        self.model.to(inputs["input_ids"].device)
+        accepted = {name: inputs[name] for name in self._inputs if name in inputs}
         with torch.no_grad():
-            expected = self.model(**own_inputs, output_hidden_states=self.settings.hidden > 0)
+            expected = self.model(**accepted, output_hidden_states=self.settings.hidden > 0)
         mask = inputs["attention_mask"].bool()
-        total = outputs_loss(self.head.shape, self._pairs(outputs, expected, mask), mask, self.settings.temperature)
+        pairs = list(zip(self._compared_outputs(outputs, mask), self._compared_outputs(expected, mask), strict=True))
+        total = outputs_loss(self._head.shape, pairs, mask, self.settings.temperature)
         if self.settings.hidden:
-            states = expected.hidden_states
+            states = expected["hidden_states"]
             states = states if self._compared is None else [states[index] for index in self._compared]
-            total = total + self.settings.hidden * hidden_loss(outputs.hidden_states, states, mask)
+            total = total + self.settings.hidden * hidden_loss(outputs["hidden_states"], states, mask)
         return total
 
-    def _pairs(self, outputs: Any, expected: Any, mask: Any) -> list[tuple[Any, Any]]:
-        if self.pooler is not None:
-            return [(pool(outputs.last_hidden_state, mask, self.pooler), pool(expected.last_hidden_state, mask, self.pooler))]
-        return [(outputs[name], expected[name]) for name in self.head.outputs]
+    def _compared_outputs(self, outputs: Any, mask: Any) -> list[Any]:
+        if self._pooler is not None:
+            return [pool(outputs[STATES], mask, self._pooler)]
+        return [outputs[name] for name in read_outputs(self._head.outputs)]
+
+
+def checkpoint_teacher(
+    folder: Path, head: str, settings: Distill, *, kept: Sequence[int] | None = None, allow_pickle: bool = False
+) -> Teacher:
+    """Load a teacher.
+
+    Args:
+        folder: its checkpoint.
+        head: head of both models.
+        settings: how the losses are computed.
+        kept: layers that the model in training has, as indices of the teacher's; None for all.
+        allow_pickle: accept weights in pickle files.
+
+    Raises:
+        ModelError: the checkpoint cannot be loaded.
+    """
+    model = load_torch(folder, head, attention=None, allow_pickle=allow_pickle).requires_grad_(False)
+    pooler = pooler_of(folder, allow_pickle=allow_pickle) if head_of(head).pooled else None
+    # Hidden states of the embeddings and behind each layer that is kept. The last layer in training does the work of all layers
+    # behind it.
+    compared = None if kept is None else (0, *(index + 1 for index in kept[:-1]), -1)
+    return Teacher(model, head, settings, inputs_of(model), pooler=pooler, compared=compared)
 
 
 def outputs_loss(shape: str, pairs: Sequence[tuple[Any, Any]], mask: Any, temperature: float) -> Any:

@@ -8,7 +8,7 @@ those of the whole graph, and the hidden states behind the last layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,10 @@ from octobert.core.errors import DataError, ModelError
 from octobert.core.evidence import Curve
 from octobert.core.family import EncoderFamily
 from octobert.core.pruning import Recovery
-from octobert.core.session import read_outputs
 from octobert.data.tokenization import Encoded, batches
 from octobert.graph import operators, parts, sites, torch_graph
-from octobert.models.heads import head_of
 from octobert.training import trainer
-from octobert.training.distillation import hidden_loss, outputs_loss
+from octobert.training.distillation import Teacher
 from octobert.training.job import Job, TrainingRows, collate
 
 # Rows that are not trained on; the loss on them says whether the training is kept.
@@ -75,7 +73,7 @@ def train_(
     follower, guide = Graph(pruned, states), Graph(whole, states)
     follower.make_parameters_()
     distill = Distill(share=1.0, temperature=settings.temperature, hidden=settings.hidden)
-    teacher = GraphTeacher(guide, head, distill)
+    teacher = Teacher(guide, head, distill, guide.input_names)
     parts_held = [[held_out[i] for i in indices] for indices in batches(held_out, max_tokens=_BATCH_TOKENS)]
     before = _loss(follower, teacher, parts_held, rows.pad_id)
     job = Job(
@@ -184,38 +182,7 @@ def _trainable(graph: ir.Graph) -> set[str]:
     return {str(value.name) for value in values if value is not None and value.name in graph.initializers}
 
 
-class GraphTeacher:
-    """The whole graph, as a teacher.
-
-    Args:
-        graph: the graph in PyTorch.
-        head: a key of `heads.HEADS`.
-        settings: how the losses are computed.
-    """
-
-    def __init__(self, graph: Graph, head: str, settings: Distill) -> None:
-        self._graph, self.settings, self._shape = graph, settings, head_of(head).shape
-        self._names = read_outputs(head_of(head).outputs)
-
-    def loss(self, outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-        """Return the distance of outputs from those of the whole graph, as a scalar.
-
-        Args:
-            outputs: of the graph in training, with hidden states if `settings.hidden` is positive.
-            inputs: of both graphs, [B, S] each.
-        """
-        self._graph.to(inputs["input_ids"].device)
-        with torch.no_grad():
-            expected = self._graph(output_hidden_states=self.settings.hidden > 0, **inputs)
-        mask = inputs["attention_mask"].bool()
-        pairs = [(outputs[name], expected[name]) for name in self._names]
-        total = outputs_loss(self._shape, pairs, mask, self.settings.temperature)
-        if self.settings.hidden:
-            total = total + self.settings.hidden * hidden_loss(outputs["hidden_states"], expected["hidden_states"], mask)
-        return total
-
-
-def _loss(follower: Graph, teacher: GraphTeacher, parts_held: Sequence[Sequence[Encoded]], pad_id: int) -> float:
+def _loss(follower: Graph, teacher: Teacher, parts_held: Sequence[Sequence[Encoded]], pad_id: int) -> float:
     """The mean loss over rows.
 
     Raises:

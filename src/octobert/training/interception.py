@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ from torch.overrides import TorchFunctionMode
 
 from octobert.core.family import NORM_PARTS, EncoderFamily, part_of
 from octobert.core.plan import QuantPlan
-from octobert.training.fake_quantization import ActivationRanges, FakeQuantize, FakeQuantizeLearned
+from octobert.training.fake_quantization import FakeQuantize, FakeQuantizeLearned
+
+if TYPE_CHECKING:
+    from octobert.training.simulation import Simulation
 
 # Percentage of a batch's values inside an observed range: all of them.
 ALL_VALUES = 100.0
@@ -84,54 +87,32 @@ class ModuleNames:
         return names[call] if call < len(names) else None
 
 
-class Quantization(Protocol):
-    """What an interceptor needs to know: the ranges, and what is done with them. `simulation.Simulation` has all of it."""
-
-    model: Any
-    names: ModuleNames
-    ranges: ActivationRanges
-    quantizing: bool
-    observing: bool
-    keep: float
-    visited: set[int]
-
-    def range_index(self, role: str, module: str) -> int | None:
-        """Return the index of the range of a site; None if the plan does not quantize the site."""
-        ...
-
-    def quantized_weight(self, path: str, weight: Any) -> Any:
-        """Return the fake-quantized weight [out, in] of a linear layer."""
-        ...
-
-    def quantized_rows(self, path: str, rows: Any) -> Any:
-        """Return fake-quantized rows [..., D] of an embedding."""
-        ...
-
-
 class Interceptor(TorchFunctionMode):
     """A torch function mode that quantizes and observes the operators of one forward pass.
 
     Args:
-        quantization: says what is quantized, and how.
+        simulation: says what is quantized, and how.
     """
 
-    def __init__(self, quantization: Quantization) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__()
-        self._quantization, self._names = quantization, quantization.names
-        self._handlers: dict[Any, Callable[..., Any]] = {
+        self._simulation, self._names = simulation, simulation.names
+        # Operators whose inputs are quantized.
+        self._around: dict[Any, Callable[..., Any]] = {
             F.linear: self._linear,
+            **dict.fromkeys((torch.Tensor.add, torch.add), self._add),
+            **dict.fromkeys((torch.matmul, torch.bmm, torch.Tensor.matmul), self._product),
+        }
+        # Operators whose outputs are quantized, or marked for the operators that read them.
+        moves = (torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.contiguous, torch.Tensor.transpose, torch.Tensor.permute)
+        self._after: dict[Any, Callable[..., Any]] = {
             F.layer_norm: self._norm,
             F.embedding: self._embedding,
             F.softmax: self._softmax,
-            F.dropout: self._same,
-            torch.Tensor.to: self._same,
             torch.Tensor.mul: self._scale,
             torch.Tensor.div: self._divide,
+            **dict.fromkeys((F.dropout, torch.Tensor.to, *moves), self._same),
         }
-        self._handlers |= dict.fromkeys((torch.Tensor.add, torch.add), self._add)
-        self._handlers |= dict.fromkeys((torch.matmul, torch.bmm, torch.Tensor.matmul), self._product)
-        self._handlers |= dict.fromkeys((torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.contiguous), self._same)
-        self._handlers |= dict.fromkeys((torch.Tensor.transpose, torch.Tensor.permute), self._same)
 
     def start(self, mask: Any) -> None:
         """Reset the state for a new forward pass.
@@ -139,7 +120,7 @@ class Interceptor(TorchFunctionMode):
         Args:
             mask: [B, S], true at tokens that are not padding; None without padding.
         """
-        ranges = self._quantization.ranges
+        ranges = self._simulation.ranges
         self._mask = mask
         self._calls: dict[Any, int] = {}
         self._weights: dict[str, Any] = {}
@@ -154,8 +135,11 @@ class Interceptor(TorchFunctionMode):
         return [s[0] for s in self._observations], [s[1] for s in self._observations], [s[2] for s in self._observations]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler = self._handlers.get(func)
-        return func(*args, **(kwargs or {})) if handler is None else handler(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if func in self._around:
+            return self._around[func](func, args, kwargs)
+        output = func(*args, **kwargs)
+        return self._after[func](output, args, kwargs) if func in self._after else output
 
     def _count(self, key: Any) -> int:
         self._calls[key] = self._calls.get(key, -1) + 1
@@ -169,7 +153,7 @@ class Interceptor(TorchFunctionMode):
             # Not a layer of the graph, or a use that the graph lacks, such as DeBERTa's projections of positions.
             return func(*args, **kwargs)
         if own not in self._weights:
-            self._weights[own] = self._quantization.quantized_weight(own, weight)
+            self._weights[own] = self._simulation.quantized_weight(own, weight)
         output = func(self._quantized("linear.input", path, x), self._weights[own], *rest, **kwargs)
         output = self._quantized("linear.output", path, output)
         if path in self._names.attention:
@@ -177,46 +161,40 @@ class Interceptor(TorchFunctionMode):
         output.octobert_path = path
         return output
 
-    def _norm(self, func: Any, args: Any, kwargs: Any) -> Any:
-        weight = args[2] if len(args) > 2 else kwargs.get("weight")
-        return self._normed(weight, func(*args, **kwargs))
+    def _norm(self, output: Any, args: Any, kwargs: Any) -> Any:
+        return self._normed(args[2] if len(args) > 2 else kwargs.get("weight"), output)
 
     def _normed(self, weight: Any, output: Any) -> Any:
         path = self._names.at_call(self._names.norms.get(id(weight)), self._count(id(weight)))
         return output if path is None else self._quantized("norm.output", path, output)
 
-    def _scale(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _scale(self, output: Any, args: Any, _: Any) -> Any:
         """The first half of a norm that only scales and shifts."""
-        output = func(*args, **kwargs)
         if id(args[1]) in self._names.norms:
             output.octobert_scaled = args[1]
         return output
 
-    def _embedding(self, func: Any, args: Any, kwargs: Any) -> Any:
-        rows = func(*args, **kwargs)
+    def _embedding(self, rows: Any, args: Any, _: Any) -> Any:
         path = self._names.tables.get(id(args[1]))
-        return rows if path is None else self._quantization.quantized_rows(path, rows)
+        return rows if path is None else self._simulation.quantized_rows(path, rows)
 
-    def _softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
-        output = func(*args, **kwargs)
+    def _softmax(self, output: Any, *_: Any) -> Any:
         if self._attention is None or not self._scored:
             return output
         output = self._quantized("probs.output", self._attention, output)
         output.octobert_probs = True
         return output
 
-    def _same(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _same(self, output: Any, args: Any, _: Any) -> Any:
         """Operators that pass a value on, so that its output is still the same part of the graph."""
-        output = func(*args, **kwargs)
         if isinstance(output, torch.Tensor):
             for name in ("octobert_path", "octobert_probs"):
                 if hasattr(args[0], name):
                     setattr(output, name, getattr(args[0], name))
         return output
 
-    def _divide(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _divide(self, output: Any, args: Any, _: Any) -> Any:
         """DeBERTa divides K before the product with Q; the graph divides after it."""
-        output = func(*args, **kwargs)
         if self._attention is not None and not self._scored and args[0].dim() >= 3:
             output.octobert_divided = (args[0], args[1])
         return output
@@ -263,16 +241,16 @@ class Interceptor(TorchFunctionMode):
             transposed: x is [..., D, S]: tokens are columns.
             token_columns: x is [..., S, S]: rows and columns are tokens.
         """
-        index, quantization = self._quantization.range_index(role, module), self._quantization
+        index, simulation = self._simulation.indices.get((role, module)), self._simulation
         if index is None:
             return x
-        quantization.visited.add(index)
+        simulation.visited.add(index)
         quantized_before = x.__dict__.setdefault("octobert_quantized", {}) if hasattr(x, "__dict__") else {}
         if index in quantized_before:
             return quantized_before[index]
-        if quantization.observing and quantization.model.training:
+        if simulation.observing and simulation.model.training:
             self._observe(index, x.detach(), transposed=transposed, token_columns=token_columns)
-        output = self._fake_quantized(index, x) if quantization.quantizing else x
+        output = self._fake_quantized(index, x) if simulation.quantizing else x
         if output is not x:
             quantized_before[index] = output
         return output
@@ -284,7 +262,7 @@ class Interceptor(TorchFunctionMode):
         if self._bounds is None:
             return FakeQuantize.apply(x, scale, lowest, highest)  # type: ignore[no-untyped-call]
         low, high = self._bounds[0][index], self._bounds[1][index]
-        symmetric = self._quantization.ranges.quantizers[index].symmetric
+        symmetric = self._simulation.ranges.quantizers[index].symmetric
         return FakeQuantizeLearned.apply(x, low, high, scale, lowest, highest, symmetric)  # type: ignore[no-untyped-call]
 
     def _observe(self, index: int, x: Any, *, transposed: bool, token_columns: bool) -> None:
@@ -293,7 +271,7 @@ class Interceptor(TorchFunctionMode):
             x = _without_padding(x.transpose(-1, -2) if transposed else x, self._mask, token_columns=token_columns)
         if x.numel() == 0:
             return
-        keep = self._quantization.keep
+        keep = self._simulation.keep
         if keep >= ALL_VALUES:
             low, high = x.aminmax()
         else:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octobert.config.training import Distill, Training, TrainingSettings
+from octobert.config.training import Training, TrainingSettings
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.models.checkpoint import inputs_of
 from octobert.training.distributed import rank, world_size
 
 if TYPE_CHECKING:
+    from octobert.training.distillation import Teacher
     from octobert.training.simulation import Simulation
 
 # Torch's cross entropy ignores targets of this value.
@@ -36,26 +37,6 @@ class TrainingRows:
     encoded: Sequence[Encoded]
     targets: Sequence[dict[str, Any]]
     pad_id: int
-
-
-class Teacher(Protocol):
-    """What a model in training follows.
-
-    Attributes:
-        settings: share of its loss, and how that is computed.
-    """
-
-    @property
-    def settings(self) -> Distill: ...
-
-    def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Any:
-        """Return the distance of a model's outputs from its own, as a scalar.
-
-        Args:
-            outputs: of the model in training, with hidden states if `settings.hidden` is positive.
-            inputs: of the model in training, [B, S] each.
-        """
-        ...
 
 
 @dataclass(frozen=True)

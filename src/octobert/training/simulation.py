@@ -42,6 +42,7 @@ class Simulation:
         quantizing: values are fake-quantized.
         observing: in training mode, ranges follow the values of each batch.
         visited: indices of the ranges whose values were computed.
+        indices: (role of a site, name of its module in the graph) → index of its range.
 
     Raises:
         PlanError: the plan does not fit the model, or quantizes dynamically.
@@ -65,8 +66,8 @@ class Simulation:
         self.keep, self._rate = keep, rate
         self.visited: set[int] = set()
         self.names = ModuleNames(model, plan, family)
-        # (role, module) → index of its range; module → quantizer of its weight; index of a range → values that have it.
-        self._indices: dict[tuple[str, str], int] = {}
+        # Module → quantizer of its weight; index of a range → values that have it.
+        self.indices: dict[tuple[str, str], int] = {}
         self._weights: dict[str, Quantizer] = {}
         self._values: dict[int, list[str]] = {}
         self.ranges = ActivationRanges(self._read(plan), learned=learned)
@@ -93,7 +94,7 @@ class Simulation:
                 role = "linear.input"
             elif role.startswith("residual."):
                 place = self.names.branch[place]
-            self._indices[role, place] = index
+            self.indices[role, place] = index
             self._values.setdefault(index, []).append(site.value)
         return [quantizer for _, quantizer in quantizers.values()]
 
@@ -234,12 +235,3 @@ class Simulation:
         if quantizer is None or not self.quantizing:
             return rows
         return fake_quantize_weight(rows, quantizer, rows.detach().abs().amax(dim=-1, keepdim=True), clips=False)
-
-    def range_index(self, role: str, module: str) -> int | None:
-        """Return the index of the range of a site; None if the plan does not quantize the site.
-
-        Args:
-            role: of the site.
-            module: name of the module in the graph.
-        """
-        return self._indices.get((role, module))

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from octobert.core.errors import DataError, OctobertError
 from octobert.core.frozen import FrozenModel, first_problem
@@ -25,14 +26,41 @@ from octobert.web.models import Models
 
 Event = dict[str, Any]
 Work = Generator[Event, None, None]
-# Bytes of a question, and of a file of rows.
-MOST_ASKED, MOST_ROWS = 4 << 20, 256 << 20
+# Bytes of a question, of a file of rows, and of all files that are read or answered at the same time. Rows take several times
+# the memory of their file.
+MOST_ASKED, MOST_ROWS, MOST_HELD = 4 << 20, 64 << 20, 128 << 20
+# Seconds for a body to come whole, from a browser on the same machine.
+BODY_S = 60.0
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _LOG = logging.getLogger("octobert.web")
 
 
-class _TooLarge(Exception):
-    """A body has more bytes than its limit."""
+class _RefusedError(Exception):
+    """A body is not taken.
+
+    Args:
+        status: of the answer.
+        what: a sentence.
+    """
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+class _Held(StreamingResponse):
+    """An answer that ends with a call, also where the browser has gone before it began."""
+
+    def __init__(self, lines: AsyncIterator[bytes], end: Callable[[], None]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
 
 
 def app(models: Models, *, token: str, port: int) -> Guard:
@@ -53,11 +81,14 @@ class _Routes:
         self._models = models
         # Waiting work takes turns, step by step.
         self._alone = anyio.Lock()
+        # Bytes of files.
+        self._held = 0
         self._static = _static()
 
     def routes(self) -> Starlette:
         """The routes, below the token."""
         posts = (
+            ("/open", asking.Open, asking.open_pair),
             ("/ask", asking.Ask, asking.ask),
             ("/lengths", asking.Lengths, asking.lengths),
             ("/search", search.Search, search.search),
@@ -70,7 +101,7 @@ class _Routes:
                 *(Route(path, self._posted(form, work), methods=["POST"]) for path, form, work in posts),
                 Route("/{name}", self._file),
             ],
-            exception_handlers={_TooLarge: _too_large, 404: _nothing, 405: _nothing},
+            exception_handlers={_RefusedError: _refused, 404: _nothing, 405: _nothing},
         )
 
     async def _file(self, request: Request) -> Response:
@@ -98,13 +129,30 @@ class _Routes:
         return answer
 
     async def _rows(self, request: Request) -> Response:
-        content, asked = await _body(request, MOST_ROWS), request.query_params
-        return self._streamed(
-            lambda: jobs.compare_rows(self._models, asked.get("model", ""), asked.get("name", "rows.csv"), content)
-        )
+        asked, size = request.query_params, min(int(request.headers.get("content-length", MOST_ROWS)), MOST_ROWS)
+        if self._held + size > MOST_HELD:
+            what, fix = "other files are being compared", "wait until they are done, or cancel them"
+            full = DataError(what, expected=f"at most {MOST_HELD >> 20} MiB at the same time", fix=fix)
+            await _body(request, MOST_ROWS, _RefusedError(503, str(full)))
+        self._held += size
 
-    def _streamed(self, work: Callable[[], Work]) -> Response:
-        return StreamingResponse(self._lines(work), media_type="application/x-ndjson")
+        def release() -> None:
+            self._held -= size
+
+        try:
+            content = [await _body(request, MOST_ROWS)]
+        except BaseException:
+            release()
+            raise
+
+        def work() -> Work:
+            # It takes the content, so that nothing else holds it.
+            return jobs.compare_rows(self._models, asked.get("model", ""), asked.get("name", "rows.csv"), content.pop())
+
+        return self._streamed(work, release)
+
+    def _streamed(self, work: Callable[[], Work], end: Callable[[], None] = lambda: None) -> Response:
+        return _Held(self._lines(work), end)
 
     async def _lines(self, work: Callable[[], Work]) -> AsyncIterator[bytes]:
         """The events of work as lines. It ends where the browser goes away, which cancels this function."""
@@ -132,25 +180,37 @@ class _Routes:
                 steps.close()
 
 
-async def _body(request: Request, most: int) -> bytes:
+async def _body(request: Request, most: int, refusal: _RefusedError | None = None) -> bytearray:
     """The body of a request.
 
+    One that is refused is read to its end all the same, and not kept: a browser reads the answer after it has sent everything.
+
+    Args:
+        most: bytes that it may have.
+        refusal: why it is refused, whatever it has.
+
     Raises:
-        _TooLarge: it has more bytes than the limit. The rest is not read.
+        _RefusedError: it is refused, has more bytes than the limit, or does not come in time.
     """
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise _TooLarge(most)
-        parts.append(part)
-    return b"".join(parts)
+    what, fix = "the text or file is too large", "use octobert evaluate for large files"
+    large = _RefusedError(413, str(DataError(what, expected=f"at most {most >> 20} MiB", fix=fix)))
+    content = bytearray()
+    try:
+        with anyio.fail_after(BODY_S):
+            async for part in request.stream():
+                if refusal is None:
+                    content += part
+                if len(content) > most:
+                    refusal, content = large, bytearray()
+    except TimeoutError as error:
+        raise _RefusedError(408, f"The text or file did not come within {BODY_S:.0f} s.") from error
+    if refusal is not None:
+        raise refusal
+    return content
 
 
-async def _too_large(request: Request, error: Exception) -> Response:
-    expected, fix = f"at most {error.args[0] >> 20} MiB", "use octobert evaluate for large files"
-    what = DataError("the text or file is too large", expected=expected, fix=fix)
-    return JSONResponse({"error": str(what)}, 413, headers={"Connection": "close"})
+async def _refused(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, getattr(error, "status", 400), headers={"Connection": "close"})
 
 
 async def _nothing(request: Request, error: Exception) -> Response:

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from octobert.core import wording
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
+from octobert.core.plain import preview
 from octobert.data.tokenization import Encoded, EncodedTexts, Frame
-from octobert.report import times
 from octobert.tasks import Fidelity, Outputs
 from octobert.tasks._common import output_error, probabilities, unit
-from octobert.tasks._embedding import OUTPUT
+from octobert.tasks.embedding import OUTPUT
 from octobert.web.models import FLOAT, INT8, Models, Pair
 
 Event = dict[str, Any]
 Work = Generator[Event, None, None]
-# Characters of a text or of all texts of a question. A question about a book would hold up everything else.
-MOST_CHARACTERS = 200_000
 # Tokens of a text that the page lists.
 _LISTED = 512
 # Parts of answers that are decisions; scores and vectors always differ a little.
@@ -32,6 +31,16 @@ _ROUNDS = 7
 _SHORTEST, _LONGEST = 16, 512
 # Numbers of each token state that the page shows; the states of one text are megabytes.
 _NUMBERS = 6
+
+
+class Open(FrozenModel):
+    """A package to open, so that the first question need not wait for it.
+
+    Args:
+        model: name of the package.
+    """
+
+    model: str
 
 
 class Ask(FrozenModel):
@@ -55,6 +64,18 @@ class Lengths(FrozenModel):
     input: str | tuple[str, ...] | dict[str, Any]
 
 
+def open_pair(models: Models, asked: Open) -> Work:
+    """Open both models of a package.
+
+    Yields:
+        {"sides", "opened"}: what is open.
+
+    Raises:
+        OctobertError: a model cannot be opened.
+    """
+    yield models.pair(asked.model).said()
+
+
 def ask(models: Models, asked: Ask) -> Work:
     """Ask both models.
 
@@ -67,8 +88,8 @@ def ask(models: Models, asked: Ask) -> Work:
         OctobertError: the model cannot be opened, or the input is not one of its task.
     """
     pair = models.pair(asked.model)
-    given = _given(asked.input)
-    text = pair.task.parse(given, where="the text")
+    given = asked.input
+    text = pair.task.parse(given, where="the input")
     encoded = pair.task.encode(pair.tokenizer, [text])
     yield {**pair.said(), **_tokens(pair, encoded)}
     results = pair.timed(0, lambda predictor: predictor([given])[0])
@@ -98,10 +119,10 @@ def lengths(models: Models, asked: Lengths) -> Work:
         OctobertError: the model cannot be opened, or the input is not one of its task.
     """
     pair = models.pair(asked.model)
-    text = pair.task.parse(_given(asked.input), where="the text")
+    text = pair.task.parse(asked.input, where="the input")
     content = np.concatenate([each.ids for each in pair.tokenizer.offsets(list(text))])
     if not len(content):
-        raise DataError("the text has no tokens", where="the text", got=repr(text)[:60], fix="write words")
+        raise DataError("the text has no tokens", where="the input", got=preview(text, 60), fix="write words")
     frame, most = pair.tokenizer.frame(1), min(pair.tokenizer.max_length, _LONGEST)
     wanted = [n for n in (2**k for k in range(4, 10)) if frame.size < n <= most] or [most]
     wanted += [most] if wanted[-1] < most else []
@@ -131,14 +152,14 @@ def sentence(answers: Mapping[str, dict[str, Any]], rounds: Sequence[Mapping[str
         'Both answer the same. Median of 1 round: 3.00 ms in 8 bits, 9.00 ms in float: 3 × as fast.'
     """
     ours = statistics.median(each[INT8] for each in rounds)
-    counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {times.ms(ours)} ms"
+    counted = f"Median of {len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}: {wording.ms(ours)} ms"
     if FLOAT not in answers:
-        return f"The package has no float model to compare with. {counted}."
+        return f"The package has no float model to compare with (--no-float left it out). {counted}."
     said = {True: "Both answer the same. ", False: "The answers differ. ", None: ""}[same(answers)]
     theirs = statistics.median(each[FLOAT] for each in rounds)
     speed = theirs / ours
     how = f"{speed:.2g} × as fast" if speed >= 1 else f"{1 / speed:.2g} × slower"
-    return f"{said}{counted} in 8 bits, {times.ms(theirs)} ms in float: {how}."
+    return f"{said}{counted} in 8 bits, {wording.ms(theirs)} ms in float: {how}."
 
 
 def _row(frame: Frame, content: np.ndarray) -> Encoded:
@@ -182,21 +203,6 @@ def fidelity_of(pair: Pair, outputs: Mapping[str, Outputs], encoded: EncodedText
         return pair.task.fidelity(ours, theirs, encoded)
     cosines = np.sum(unit(ours[OUTPUT]) * unit(theirs[OUTPUT]), axis=-1)
     return Fidelity("mean cosine", float(cosines.mean()), output_error(ours, theirs), ())
-
-
-def _given(given: Any) -> Any:
-    """An input as a predictor takes it.
-
-    Raises:
-        DataError: it is longer than a page should ask.
-    """
-    texts = given.values() if isinstance(given, Mapping) else [given] if isinstance(given, str) else given
-    count = sum(len(text) for text in texts if isinstance(text, str))
-    if count > MOST_CHARACTERS:
-        got, expected = f"{count:,} characters", f"at most {MOST_CHARACTERS:,}"
-        fix = "shorten it, or use octobert predict"
-        raise DataError("the text is too long", where="the text", got=got, expected=expected, fix=fix)
-    return given
 
 
 def _tokens(pair: Pair, encoded: EncodedTexts) -> Event:

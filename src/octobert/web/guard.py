@@ -40,7 +40,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app, self._token = app, token.encode()
-        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        # Browsers leave out the port of the scheme.
+        ports = (f":{port}", "") if port == 80 else (f":{port}",)
+        self._hosts = {f"{name}{end}" for name in ("127.0.0.1", "localhost") for end in ports}
         self._origins = {f"http://{host}" for host in self._hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ Work = Generator[Event, None, None]
 _FIRST, _MOST, _SHORT_MS, _LONG_MS = 8, 64, 250.0, 800.0
 
 
-def compare_rows(models: Models, name: str, file: str, content: bytes) -> Work:
+def compare_rows(models: Models, name: str, file: str, content: bytes | bytearray) -> Work:
     """Answer the rows of a file with both models.
 
     Args:
@@ -43,7 +42,8 @@ def compare_rows(models: Models, name: str, file: str, content: bytes) -> Work:
         DataError: the rows cannot be read, or do not fit the task.
     """
     pair = models.pair(name)
-    rows = _read(file, content)
+    rows = readers.numbered(readers.rows_in(Path(file), content))
+    del content
     gold = _gold(pair, rows, file)
     # All rows are looked at before the first is answered, so that a wrong one is named now.
     per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
@@ -187,22 +187,6 @@ class _Job:
 def _changed(number: int, text: Text, expected: str | None, before: str, after: str, scores: dict[str, Any]) -> Event:
     event = {"row": number, "texts": list(text), "expected": expected, "float": before, "int8": after}
     return {**event, "float_score": scores.get(FLOAT), "int8_score": scores.get(INT8)}
-
-
-def _read(file: str, content: bytes) -> list[Row]:
-    """The rows of a file, which is on the disk only while it is read: the readers of octobert open files."""
-    suffix = Path(file).suffix.lower()
-    if suffix not in readers.FORMATS:
-        expected = ", ".join(readers.FORMATS)
-        raise DataError("the format is not known", where=file, got=suffix or "no suffix", expected=expected)
-    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        path = Path(folder) / f"rows{suffix}"
-        path.write_bytes(content)
-        try:
-            return readers.numbered(readers.read_file(path))
-        except DataError as error:
-            error.where = error.where and error.where.replace(str(path), file)
-            raise
 
 
 def _gold(pair: Pair, rows: Sequence[Row], file: str) -> list[Any]:

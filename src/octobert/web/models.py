@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.api.models import manifest, packages
+from octobert.api.packages import manifest, packages
 from octobert.core.errors import ModelError, OctobertError, TargetError, did_you_mean
 from octobert.core.files import file_stamp
 from octobert.core.results import PACKAGE_FILE, TaskFacts
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation.candidates import floating_of
-from octobert.inference import machines, package_zip
+from octobert.inference import machines, package_files
 from octobert.inference.opened import Opened, opened
 from octobert.inference.predictor import Predictor
+from octobert.report.page.runs import title_of
 from octobert.tasks import Task
 
 T = TypeVar("T")
@@ -170,7 +171,7 @@ class Models:
 
     def _found(self) -> dict[str, Path]:
         """Packages by name. A folder that is one package has it under its own name, also when it was deleted."""
-        folder = package_zip.folder_of(self._folder)
+        folder = package_files.folder_of(self._folder)
         paths = packages(folder)
         found = {path.resolve().name if path == folder else path.name: path for path in paths}
         self._started = {**self._started, **found}
@@ -189,7 +190,8 @@ def _entry(name: str, path: Path) -> dict[str, Any]:
     except OctobertError as error:
         problem = str(error)
     stated = {"task": task.name, "head": task.head, "texts": task.texts, "prompts": list(task.prompts)}
-    return {"name": name, "target": own.target, **stated, "problem": problem}
+    model = title_of(str(own.recipe["model"]))
+    return {"name": name, "model": model, "target": own.target, **stated, "problem": problem}
 
 
 def paired(name: str, model: Opened, stamp: str) -> Pair:

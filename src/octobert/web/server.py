@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ class Server:
         import uvicorn
 
         from octobert.web.app import app
+        from octobert.web.connections import Connection
 
         # No log: addresses have the token, and tracebacks may quote texts.
         config = uvicorn.Config(
@@ -55,6 +60,7 @@ class Server:
             log_level="critical",
             access_log=False,
             lifespan="off",
+            http=Connection,
             ws="none",
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
@@ -73,12 +79,29 @@ class Server:
         self._server.should_exit = True
 
 
+@contextlib.contextmanager
+def leading_to(address: str) -> Iterator[str]:
+    """The address of a file that leads to an address, and that only this user can read, as long as the context lasts.
+
+    The arguments of a program can be read by all users of a machine, so a browser is not started with the token.
+    """
+    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+        file = Path(folder) / "compare.html"
+        file.touch(0o600)
+        file.write_text(
+            f'<!doctype html>\n<title>octobert compare</title>\n<meta http-equiv="refresh" content="0; url={address}">\n'
+            f'<p><a href="{address}">octobert compare</a></p>\n',
+            encoding="utf-8",
+        )
+        yield file.as_uri()
+
+
 def _models(folder: Path, targets: tuple[str, ...]) -> Models:
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        fix = 'pip install "octobert[web]"'
+        fix = environment.install("web")
         raise TargetError("the page needs packages that are not installed", got=f"no {error.name}", fix=fix) from error
     from octobert.web.models import Models
 

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -191,11 +192,19 @@ def test_the_modules_of_an_embedding_are_in_the_graph(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, reference(folder, states, batch_feeds["attention_mask"]), rtol=0, atol=RTOL)
 
 
-def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool) -> Path:
-    """A user's export: SDPA attention from the current exporter, or the old exporter with decomposed norms."""
+def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool, external: bool = False, equal: bool = False) -> Path:
+    """A user's export: SDPA attention from the current exporter, or the old exporter with decomposed norms.
+
+    Args:
+        external: the weights are in a file beside the graph, as the current exporter writes them without being asked.
+        equal: all biases are zero and all norms one, as in a new model.
+    """
     import torch
 
     model = checkpoint.load_torch(folder, "sequence-classification", attention=attention)
+    for name, parameter in model.named_parameters() if equal else ():
+        if parameter.ndim == 1:
+            torch.nn.init.constant_(parameter, float(name.endswith("Norm.weight")))
     names = ["input_ids", "attention_mask", "token_type_ids"]
     target.parent.mkdir(exist_ok=True)
     example = tuple(torch.ones(2, 7, dtype=torch.int64) for _ in names)
@@ -213,10 +222,32 @@ def onnx_of(folder: Path, target: Path, *, attention: str, legacy: bool) -> Path
             program = torch.onnx.export(
                 model, (), kwargs=kwargs, dynamo=True, opset_version=20, dynamic_shapes=dynamic, verbose=False
             )
-            program.save(target)
+            program.save(target, external_data=external)
     for name in ("tokenizer.json", "config.json"):
         (target.parent / name).write_bytes((folder / name).read_bytes())
     return target
+
+
+def test_weights_may_be_in_a_file_beside_the_graph(checkpoint, tmp_path) -> None:
+    folder = checkpoint("bert", "sequence-classification")
+    path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention="sdpa", legacy=False, external=True)
+    assert (tmp_path / "user" / "model.onnx.data").exists()
+    result = capture.capture(resolve(path), "sequence-classification", batches())
+    assert result.parity.largest_difference <= RTOL
+    (tmp_path / "elsewhere").mkdir()
+    operators.save(capture.load_onnx(path), tmp_path / "elsewhere" / "model.onnx")
+    onnx.checker.check_model(str(tmp_path / "elsewhere" / "model.onnx"))
+
+
+def test_equal_parameters_that_the_exporter_shares_are_parameters_of_their_own(checkpoint, captured, tmp_path) -> None:
+    folder = checkpoint("bert", "sequence-classification")
+    path = onnx_of(folder, tmp_path / "user" / "model.onnx", attention="eager", legacy=True, equal=True)
+    assert any(node.op_type == "Identity" for node in onnx.load(path).graph.node)
+    result = capture.capture(resolve(path), "sequence-classification", batches())
+    assert result.parity.largest_difference <= RTOL
+    reference = captured("bert", "sequence-classification").model.graph
+    parameters = {name for name in reference.initializers if name.endswith((".weight", ".bias"))}
+    assert parameters <= set(result.model.graph.initializers)
 
 
 @pytest.mark.parametrize(("attention", "legacy"), [("sdpa", False), ("eager", False), ("eager", True), ("sdpa", True)])

@@ -16,6 +16,7 @@ from octobert.core.errors import ModelError
 from octobert.graph import operators
 from octobert.graph.passes import epcontext, static_shapes
 from tests.support.checkpoints import batch
+from tests.support.epcontext import check
 
 openvino = pytest.importorskip("openvino")
 
@@ -95,14 +96,14 @@ def test_the_file_is_what_the_provider_expects(written) -> None:
 def test_the_ir_lies_beside_the_file_under_its_name(written, xml) -> None:
     for suffix in (".xml", ".bin"):
         assert written.with_suffix(suffix).read_bytes() == xml.with_suffix(suffix).read_bytes()
-    epcontext.check(written)
+    check(written)
 
 
 def test_an_ir_that_is_beside_the_file_already_is_not_copied(written) -> None:
     before = written.with_suffix(".bin").stat().st_mtime_ns
     epcontext.write(written.with_suffix(".xml"), written, device="CPU")
     assert written.with_suffix(".bin").stat().st_mtime_ns == before
-    epcontext.check(written)
+    check(written)
 
 
 def test_the_version_is_that_of_the_ir(xml, tmp_path) -> None:
@@ -113,7 +114,7 @@ def test_the_version_is_that_of_the_ir(xml, tmp_path) -> None:
 
 def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
     epcontext.write(xml.with_name("dynamic.xml"), tmp_path / "model.onnx", device="CPU")
-    epcontext.check(tmp_path / "model.onnx")
+    check(tmp_path / "model.onnx")
     (value, *_) = onnx.load(tmp_path / "model.onnx").graph.input
     assert [d.HasField("dim_value") for d in value.type.tensor_type.shape.dim] == [False, False]
 
@@ -121,7 +122,7 @@ def test_dynamic_axes_stay_dynamic(xml, tmp_path) -> None:
 def test_a_missing_side_file_is_an_error(written) -> None:
     written.with_suffix(".bin").unlink()
     with pytest.raises(ModelError, match=r"model\.bin: a file of the IR is missing; keep \.xml and \.bin together\.$"):
-        epcontext.check(written)
+        check(written)
     with pytest.raises(ModelError, match=r"absent\.xml: a file of the IR is missing"):
         epcontext.write(written.with_name("absent.xml"), written, device="CPU")
 
@@ -132,14 +133,14 @@ def test_a_file_that_was_renamed_is_an_error(written) -> None:
         ModelError,
         match=r"other\.onnx: the provider would reject the EPContext file \(got ep_cache_context = model\.xml, expected other\.xml\); export the model again instead of renaming files\.$",
     ):
-        epcontext.check(moved)
+        check(moved)
 
 
 def test_an_ordinary_model_is_not_an_epcontext_file(xml) -> None:
     with pytest.raises(
         ModelError, match=r"the file is not an EPContext file \(got \d+ nodes: .*, expected one EPContext node\)"
     ):
-        epcontext.check(xml.with_suffix(".onnx"))
+        check(xml.with_suffix(".onnx"))
 
 
 def changed(path: Path, name: str, value: object) -> None:
@@ -159,7 +160,7 @@ def changed(path: Path, name: str, value: object) -> None:
 def test_a_changed_attribute_is_an_error(written, name, value, message) -> None:
     changed(written, name, value)
     with pytest.raises(ModelError, match=message):
-        epcontext.check(written)
+        check(written)
 
 
 def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
@@ -168,7 +169,7 @@ def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
         ModelError,
         match=r"have different inputs or outputs \(got input_ids int64 \[2, 16\], .*, expected input_ids int64 \[-1, -1\], .*; export the model again",
     ):
-        epcontext.check(written)
+        check(written)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_another_ir_beside_the_file_is_an_error(written, xml) -> None:
 def test_a_file_that_is_no_ir_is_an_error(written, text, message) -> None:
     written.with_suffix(".xml").write_text(text)
     with pytest.raises(ModelError, match=message):
-        epcontext.check(written)
+        check(written)
 
 
 @pytest.mark.skipif(PYTHON is None, reason="OCTOBERT_ORT_OPENVINO_PYTHON names no Python with onnxruntime-openvino")

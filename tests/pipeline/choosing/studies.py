@@ -10,7 +10,8 @@ from typing import Any
 
 from octobert.config.loading import parse
 from octobert.core.environment import Environment
-from octobert.core.selection import Figure, Found, Variant
+from octobert.core.measurements import Figure
+from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import study
 from octobert.pipeline.choosing.claims import Values
 

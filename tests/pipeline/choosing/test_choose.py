@@ -14,7 +14,7 @@ from tests.pipeline.choosing.tables import DROP_NOISE, REFERENCE, Table, Truth, 
 def search(monkeypatch):
     """Run a search over a table: first variants, what is faster than each, what is nearer to float than each."""
 
-    def run(truths, first, faster=None, nearer=None, seed=0, targets=None, pruned=None, **settings):
+    def run(truths, first, faster=None, nearer=None, seed=0, targets=None, pruned=None, final=0.0, **settings):
         faster, nearer, pruned = faster or {}, nearer or {}, pruned or {}
         monkeypatch.setattr(module.space, "pruned", lambda _, v, metric: variant(pruned[v.name]) if v.name in pruned else None)
         monkeypatch.setattr(module.space, "first", lambda _: [REFERENCE, *map(variant, first)])
@@ -24,6 +24,7 @@ def search(monkeypatch):
         monkeypatch.setattr(module.space, "left_out", lambda _: [(variant("c int8"), "it has no 8-bit units")])
         chosen = Choose(**settings)
         table = Table(truths, chosen.limits, seed, targets)
+        table.final_seconds = final
         found, ended = module.choose(table, chosen, lambda *_: None)
         return found, ended, table
 
@@ -91,6 +92,36 @@ def test_a_search_without_time_still_gives_the_first_model_that_keeps_the_limits
     truths = {"a int8": Truth(0.3, 0.0), "b int8": Truth(0.5, 0.0)}
     found, _, _ = search(truths, list(truths), minutes=0.01)
     assert found[0].state == "chosen"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("minutes", "final"), [(3, 0.0), (3, 60.0), (5, 150.0), (8, 120.0)])
+def test_the_search_and_the_final_run_keep_the_time_limit_within_a_trial(search, seed, minutes: float, final: float) -> None:
+    random = np.random.default_rng(seed)
+    first = [f"t{n} int8" for n in range(8)]
+    faster = {name: [f"{name} p{k}" for k in range(4)] for name in first}
+    nearer = {name: [f"{name} n{k}" for k in range(3)] for name in (*first, *(f for each in faster.values() for f in each))}
+    names = {*first, *(f for each in faster.values() for f in each), *(n for each in nearer.values() for n in each)}
+    truths = {name: Truth(float(random.uniform(0.25, 1.2)), float(random.choice([0.0, 0.004, 0.05]))) for name in sorted(names)}
+    found, _, table = search(truths, first, faster, nearer, seed, minutes=minutes, final=final)
+    assert found[0].state == "chosen"
+    # Making, timing and judging one variant.
+    assert table.seconds + final <= 60 * minutes + 4 + 8 + 5
+
+
+def test_a_search_that_is_over_judges_its_fastest_model_and_then_only_float(search) -> None:
+    truths = {f"a int8 {n}": Truth(0.2 + n / 100, 0.2) for n in range(20)} | {"a f32": Truth(0.9, 0.0)}
+    found, _, table = search(truths, list(truths), minutes=1, final=60.0)
+    assert (found[0].variant.precision, found[0].state) == ("f32", "chosen")
+    assert table.seconds < 60
+    judged = [each for each in found if each.drops and each.variant.precision == "int8"]
+    assert len(judged) <= 1
+
+
+def test_a_search_without_time_makes_a_model_in_8_bits_first(search) -> None:
+    truths = {"a f32": Truth(0.9, 0.0), "b f32": Truth(0.95, 0.0), "b int8": Truth(0.4, 0.0)}
+    found, _, _ = search(truths, list(truths), minutes=0.01)
+    assert (found[0].variant.name, found[0].state) == ("b int8", "chosen")
 
 
 @pytest.mark.parametrize(("drop", "winner"), [(0.005, "a int8 pruned"), (0.05, "a int8")])

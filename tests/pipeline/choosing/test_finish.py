@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import octobert
 from octobert.config import loading
-from octobert.core.errors import RecipeError
+from octobert.core.errors import OctobertError, RecipeError
 from octobert.core.results import Report
 from octobert.pipeline.choosing import finish
 from octobert.pipeline.executors import inline
 from tests.support.runs import FAST
 
 
-def test_what_a_search_publishes(finished, out: Path) -> None:
+def test_what_a_search_publishes(finished, out: Path, monkeypatch) -> None:
     recipe = loading.parse(
         {
             "model": finished[0].model,
@@ -50,10 +51,19 @@ def test_what_a_search_publishes(finished, out: Path) -> None:
     # What ran once is found again, and the recipe of the search is kept as it was written.
     assert loading.parse(report.choice.recipe) == loading.parse(loading.as_written(recipe))
     before = {path.name for path in (out / ".octobert" / "store").iterdir()}
+    published = {path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()}
+    # The choice is stored too: a run that was killed in its last part does not choose again, on another clock.
+    monkeypatch.setattr(finish.choose, "choose", lambda *_: pytest.fail("the choice was made before"))
+    shutil.rmtree(out / "best")
     again = finish.run(recipe, out, executor=inline.run)
-    assert again.choice is not None
-    assert again.choice.winner == report.choice.winner
+    assert again.choice == report.choice
     assert {path.name for path in (out / ".octobert" / "store").iterdir()} - before == set()
+    assert {path: path.read_bytes() for path in (out / "best").rglob("*") if path.is_file()} == published
+    # Another time limit goes on from what was found.
+    monkeypatch.setattr(finish.choose, "choose", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    longer = recipe.model_copy(update={"choose": recipe.choose.model_copy(update={"minutes": 0.02})})
+    with pytest.raises(OctobertError):
+        finish.run(longer, out, executor=inline.run)
 
 
 def test_figures_are_checked_before_anything_runs(finished, out: Path) -> None:

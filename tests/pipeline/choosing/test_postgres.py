@@ -13,13 +13,15 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from octobert.config.loading import as_yaml
 from octobert.core.errors import StorageError
+from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import claims, storage
 from tests.pipeline.choosing import studies
 from tests.pipeline.choosing.studies import found_of, names, searched
@@ -28,9 +30,17 @@ pytestmark = pytest.mark.needs_cluster
 PASSWORD = secrets.token_hex(8)
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server that asks for a password: its URL without it, and what starts and stops it."""
+
+    url: str
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The URL of a server that asks for a password, without it."""
+def server() -> Iterator[Server]:
     pytest.importorskip("psycopg", reason="the driver is not installed: pip install 'octobert[postgres]'")
     programs = [
         *sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True),
@@ -58,23 +68,30 @@ def server() -> Iterator[str]:
 
         run(found / "initdb", "-D", data, "-U", "me", "-A", "scram-sha-256", f"--pwfile={folder / 'password'}", "-E", "UTF8")
         options = f"-p {port} -h 127.0.0.1 -k {folder}"
-        run(found / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
-        try:
-            yield f"postgresql://me@127.0.0.1:{port}/postgres"
-        finally:
+
+        def start() -> None:
+            run(found / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start")
+
+        def stop() -> None:
             run(found / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+        start()
+        try:
+            yield Server(f"postgresql://me@127.0.0.1:{port}/postgres", start, stop)
+        finally:
+            stop()
 
 
 @pytest.fixture
-def database(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def database(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an empty database; the environment has the password."""
     import psycopg
 
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     name = f"study{time.monotonic_ns()}"
-    with psycopg.connect(server, autocommit=True) as connection:
+    with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"create database {name}".encode())
-    return server.replace("/postgres", f"/{name}") if server.endswith("/postgres") else server
+    return f"{server.url.removesuffix('/postgres')}/{name}"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
@@ -93,7 +110,7 @@ def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path, data
     worker = studies.FORK.Process(target=studies.work, args=(database, str(log), 60.0, {"sampler": "tpe"}))
     worker.start()
     ends = time.monotonic() + 60
-    while not log.exists() and time.monotonic() < ends:
+    while not (log.exists() and log.stat().st_size) and time.monotonic() < ends:
         time.sleep(0.01)
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
@@ -103,6 +120,33 @@ def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path, data
     assert log.read_text().splitlines() == tried[:1]
     assert sorted(names(result)) == sorted(tried)
     assert result == searched(tmp_path / "alone")
+
+
+def test_a_server_that_stops_is_a_sentence_and_the_search_goes_on_later(
+    tmp_path: Path, database: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It crashes while a trial is made, and while it says that its process lives."""
+    monkeypatch.setattr(claims, "BEAT_S", 0.05)
+    monkeypatch.setattr(storage, "_PAUSE_S", 0.01)
+    tried: list[str] = []
+
+    def find(variant: Variant) -> Found:
+        tried.append(variant.name)
+        if len(tried) == 3:
+            server.stop()
+            time.sleep(0.3)
+        return found_of(variant)
+
+    with pytest.raises(StorageError, match="the trials of the search cannot be stored") as raised:
+        searched(tmp_path, find, storage=database, sampler="exhaustive")
+    assert "\n" not in str(raised.value)
+    with pytest.raises(StorageError, match="the trials of the search cannot be stored"):
+        storage.check(database)
+    server.start()
+    result = searched(tmp_path, find, storage=database, sampler="exhaustive")
+    assert result == searched(tmp_path / "alone", sampler="exhaustive")
+    assert max(Counter(tried).values()) == 2
+    assert len(tried) == len(result.found) + 1
 
 
 def test_races_for_one_combination_have_one_winner(tmp_path: Path, database: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import random
 import signal
 import sqlite3
 import time
@@ -169,7 +171,7 @@ def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path) -> N
     worker = studies.FORK.Process(target=studies.work, args=(where, str(log), 60.0, {"sampler": "exhaustive"}))
     worker.start()
     ends = time.monotonic() + 30
-    while not log.exists() and time.monotonic() < ends:
+    while not (log.exists() and log.stat().st_size) and time.monotonic() < ends:
         time.sleep(0.01)
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
@@ -179,6 +181,13 @@ def test_the_combination_of_a_killed_process_is_tried_again(tmp_path: Path) -> N
     )
     assert len(result.found) == ALL
     assert log.read_text(encoding="utf-8").splitlines() == tried[:1]
+
+
+def test_a_clock_that_is_set_back_takes_no_trial_from_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    psutil = pytest.importorskip("psutil._pslinux", reason="Linux computes the start of a process from its clock")
+    started, real = claims._started(os.getpid()), psutil.boot_time
+    monkeypatch.setattr(psutil, "boot_time", lambda: real() - 3600)
+    assert claims._started(os.getpid()) == pytest.approx(started, abs=0.1)
 
 
 def test_a_silent_process_of_another_machine_is_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,6 +387,21 @@ def test_a_missing_driver_is_named_with_its_extra(tmp_path: Path, monkeypatch: p
         searched(tmp_path / "t", storage="postgresql://me@host/db")
 
 
+def test_a_full_disk_is_one_sentence_and_the_search_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        real(descriptor)
+        if os.fstat(descriptor).st_size > 6000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match=f"{tmp_path / 't'}: the disk is full"):
+            searched(tmp_path / "t", sampler="exhaustive")
+    assert searched(tmp_path / "t", sampler="exhaustive") == searched(tmp_path / "alone", sampler="exhaustive")
+
+
 def test_half_a_line_at_the_end_of_a_file_is_dropped(tmp_path: Path) -> None:
     whole = searched(tmp_path / "t", sampler="exhaustive", trials=3)
     with (tmp_path / "t").open("a") as file:
@@ -406,18 +430,71 @@ def test_a_url_without_a_password_is_part_of_the_recipe() -> None:
     assert "postgresql://me@host/db" in as_yaml(recipe_of(storage="postgresql://me@host/db"))
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ("trials.log", "/a/trials.log"),
-        ("../trials.log", "/trials.log"),
-        ("/b/trials.log", "/b/trials.log"),
-        ("sqlite:///trials.db", "sqlite:////a/trials.db"),
-        ("sqlite:////b/trials.db", "sqlite:////b/trials.db"),
-        ("postgresql:///db", "postgresql:///db"),
-        ("postgresql://me@host/db", "postgresql://me@host/db"),
-    ],
-)
-def test_a_storage_is_relative_to_the_recipe(given: str, found: str) -> None:
-    raw = {"model": "m", "task": "mrpc", "data": "glue", "search": {"space": {"calibrate": ["mse"]}, "storage": given}}
-    assert parse(raw, base=Path("/a")).search.storage == found
+@pytest.mark.parametrize("where", ["trials.log", "sqlite:///trials.db", "~/home.log", "sqlite:///~/home.db"])
+def test_a_storage_is_relative_to_the_working_directory(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checking it makes nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    storage.check(where)
+    assert not any(tmp_path.iterdir())
+    searched(tmp_path / "t", storage=where, trials=1)
+    assert (tmp_path / where.rpartition("/")[2]).is_file()
+    storage.check(where)
+
+
+def test_trials_in_the_output_directory_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "t").symlink_to("outside")
+    searched(tmp_path / "t", trials=1)
+    assert (tmp_path / "t").is_file()
+    assert not (tmp_path / "outside").exists()
+
+
+def damaged_journal(content: bytes, generator: random.Random) -> bytes:
+    """A journal with one or two values of its lines changed."""
+    lines = [json.loads(line) for line in content.splitlines()]
+    results = [line["user_attr"] for line in lines if "found" in line.get("user_attr", {})]
+    for each in results:
+        each["found"] = json.loads(each["found"])
+    strange = (None, True, -1, 2**63, 0.5, "", "x", [], {}, [1], {"a": 1}, "9" * 5000, float("nan"), '{"a": 1}', "[" * 5000)
+    for _ in range(generator.choice((1, 2))):
+        place: Any = generator.choice(lines)
+        while isinstance(inner := place[key := generator.choice(list(place))], dict) and inner and generator.random() < 0.8:
+            place = inner
+        if generator.random() < 0.2:
+            del place[key]
+        else:
+            place[key] = generator.choice(strange)
+    for each in results:
+        if "found" in each:
+            each["found"] = json.dumps(each["found"])
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def test_a_damaged_journal_is_a_sentence_or_goes_on(tmp_path: Path) -> None:
+    def search(place: Path) -> None:
+        searched(place, study="s", sampler="exhaustive", trials=2)
+
+    search(tmp_path / "t")
+    whole, outcomes = (tmp_path / "t").read_bytes(), Counter[str]()
+    for index in range(300):
+        (tmp_path / "t").write_bytes(damaged_journal(whole, random.Random(index)))
+        try:
+            search(tmp_path / "t")
+            outcomes["goes on"] += 1
+        except OctobertError as error:
+            outcomes[str(error)] += 1
+    assert not any("\n" in said for said in outcomes)
+    assert outcomes["goes on"] < 200
+
+
+def test_what_a_trial_tries_follows_from_its_combination_alone(tmp_path: Path) -> None:
+    """A study may be of anybody, and a variant can name code."""
+    whole = searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2)
+    text = (tmp_path / "t").read_text()
+    evil = text.replace('\\"changes\\":{', '\\"changes\\":{\\"allow_code\\":true,\\"preprocess\\":\\"evil.py:f\\",')
+    assert evil != text
+    (tmp_path / "t").write_text(evil)
+    assert searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2) == whole
+    (tmp_path / "t").write_text(text.replace("minmax", "evil"))
+    with pytest.raises(RecipeError, match=r"trial 0 of the study tries what search\.space does not have"):
+        searched(tmp_path / "t", study="s", sampler="exhaustive", trials=2)

@@ -111,11 +111,10 @@ def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
         computed = all(operators.const_array(v) is None for v in node.inputs)
         return (node, 1.0, []) if computed else None
     if node.op_type in ("Mul", "Div"):
-        factor = operators.const_scalar(node.inputs[1])
+        factor = _factor(node)
         above = _scores_above(operators.input_of(node, 0)) if factor else None
         if above is None or not factor:
             return None
-        factor = factor if node.op_type == "Mul" else 1.0 / factor
         return above[0], above[1] * factor, [replace(term, scale=term.scale * factor) for term in above[2]]
     if node.op_type == "Reshape":
         above = _scores_above(operators.input_of(node, 0))
@@ -128,6 +127,12 @@ def _scores_above(value: ir.Value) -> tuple[ir.Node, float, list[Term]] | None:
             terms = [v for v in rest if v is not None and v is not operand and operators.const_array(v) is None]
             return above[0], above[1], above[2] + [Term(v, condition=node.op_type == "Where") for v in terms]
     return None
+
+
+def _factor(node: ir.Node) -> float | None:
+    """Return the constant that a Mul or Div multiplies by; None, or 0, if there is none."""
+    factor = operators.const_scalar(node.inputs[1])
+    return 1.0 / factor if factor and node.op_type == "Div" else factor
 
 
 def _product_below(probs: ir.Value) -> ir.Node | None:
@@ -164,27 +169,18 @@ def _linear_above(value: ir.Value | None) -> tuple[Linear | None, float]:
         if node is None:
             return None, scale
         if node.op_type in ("Mul", "Div"):
-            factor = operators.const_scalar(node.inputs[1])
+            factor = _factor(node)
             if not factor:
                 return None, scale
-            scale *= factor if node.op_type == "Mul" else 1.0 / factor
+            scale *= factor
         value = node.inputs[0]
 
 
 def _nearest_linears(value: ir.Value | None) -> list[Linear]:
     """Return the linear layers that a value depends on directly, not through another linear layer."""
-    linears: dict[ir.Node, Linear] = {}
-    seen, stack = set(), [value]
-    while stack:
-        current = stack.pop()
-        linear = linear_of(current)
-        if linear is not None:
-            linears[linear.matmul] = linear
-        elif current is not None and current not in seen:
-            seen.add(current)
-            node = current.producer()
-            stack.extend(node.inputs if node is not None and node.op_type != "Shape" else ())
-    return list(linears.values())
+    values = operators.upward(value, lambda each: linear_of(each) is None and operators.producer(each, "Shape") is None)
+    linears = [linear for each in values if (linear := linear_of(each)) is not None]
+    return list({linear.matmul: linear for linear in linears}.values())
 
 
 def _linear_below(value: ir.Value) -> Linear | None:

@@ -13,8 +13,6 @@ The outputs stay the same, which `graph.parity` verifies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -22,7 +20,7 @@ from onnx_ir.passes import common
 from octobert.core.errors import ModelError
 from octobert.core.family import EncoderFamily
 from octobert.core.ports import INPUTS, input_named
-from octobert.graph import operators
+from octobert.graph import operators, parts
 from octobert.graph.capture import folding, lowering, structure
 from octobert.graph.capture.attention import Attention, AttentionInput, Term
 
@@ -30,6 +28,7 @@ OPSET = 18
 # Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
 # -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
+_QUANTIZED = (*operators.PAIR, "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "MatMulNBits")
 INTEGER_OPERATORS = ("DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "QGemm", "MatMulNBits")
 
 
@@ -40,13 +39,18 @@ def prepare_(model: ir.Model) -> None:
         ModelError: the model is quantized or in half precision, its opset cannot be converted, or its inputs are not those of
             an encoder.
     """
-    _refuse_quantized(model)
-    common.InlinePass()(model)
-    common.RemoveInitializersFromInputsPass()(model)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    quantized = [node.op_type for node in model.graph.all_nodes() if node.op_type in _QUANTIZED]
+    _refuse("the model is quantized already", quantized, "a float model", "use the float ONNX file")
+    _lift_(model)
+    _unshare_(model)
     lowering.lower_fused_(model.graph)
     lowering.order_gelu_(model.graph)
-    _refuse_foreign(model)
+    _refuse(
+        "the model has operators that are not part of ONNX",
+        sorted({f"{n.domain}.{n.op_type}" for n in model.graph.all_nodes() if n.domain not in ("", "ai.onnx")})[:5],
+        f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
+        "use the file as it was exported, before optimization for a runtime",
+    )
     _refuse_half(model.graph)
     _set_opset_(model)
     name_inputs_(model.graph)
@@ -84,26 +88,18 @@ def rebuild_attention_(model: ir.Model, layers: list[structure.EncoderLayer], he
     operators.clean_(model)
 
 
-def _refuse_quantized(model: ir.Model) -> None:
-    marks = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "MatMulNBits")
-    quantized = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in marks})
-    if quantized:
-        raise ModelError(
-            "the model is quantized already", got=", ".join(quantized), expected="a float model", fix="use the float ONNX file"
-        )
+def _unshare_(model: ir.Model) -> None:
+    """Give every vector its own constant again: PyTorch's older exporter writes equal ones once, and Identity for the others.
 
-
-def _refuse_foreign(model: ir.Model) -> None:
-    foreign = sorted(
-        {f"{node.domain}.{node.op_type}" for node in model.graph.all_nodes() if node.domain not in ("", "ai.onnx")}
-    )
-    if foreign:
-        raise ModelError(
-            "the model has operators that are not part of ONNX",
-            got=", ".join(foreign[:5]),
-            expected=f"plain ONNX operators, or {', '.join(lowering.FUSED)}",
-            fix="use the file as it was exported, before optimization for a runtime",
-        )
+    Tables that several nodes read stay shared.
+    """
+    for node in [node for node in model.graph if node.op_type == "Identity"]:
+        array, value = operators.const_array(node.inputs[0]), node.outputs[0]
+        if array is not None and array.ndim == 1 and not value.is_graph_output():
+            own = operators.initializer(model.graph, str(value.name), array)
+            ir.convenience.replace_all_uses_with(value, own)
+    common.IdentityEliminationPass()(model)
+    common.RemoveUnusedNodesPass()(model)
 
 
 def _refuse_half(graph: ir.Graph) -> None:
@@ -147,19 +143,28 @@ def prepare_pairs_(model: ir.Model) -> None:
     Raises:
         ModelError: its operators compute with integers themselves, or its inputs are not those of an encoder.
     """
-    integers = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in INTEGER_OPERATORS})
-    if integers:
-        raise ModelError(
-            "the model computes with integer operators, which have no float form to fuse",
-            got=", ".join(integers),
-            expected="a float model, or one with QuantizeLinear and DequantizeLinear",
-            fix="use the float ONNX file, or quantize it in the QDQ format",
-        )
+    _refuse(
+        "the model computes with integer operators, which have no float form to fuse",
+        [node.op_type for node in model.graph.all_nodes() if node.op_type in INTEGER_OPERATORS],
+        "a float model, or one with QuantizeLinear and DequantizeLinear",
+        "use the float ONNX file, or quantize it in the QDQ format",
+    )
+    _lift_(model)
+    name_inputs_(model.graph)
+    operators.clean_(model)
+
+
+def _lift_(model: ir.Model) -> None:
+    """Write functions out, and make every constant an initializer that is no input."""
     common.InlinePass()(model)
     common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    name_inputs_(model.graph)
-    operators.clean_(model)
+
+
+def _refuse(what: str, operator_types: list[str], expected: str, fix: str) -> None:
+    """Raise an error that names operators, if there are any."""
+    if operator_types:
+        raise ModelError(what, got=", ".join(sorted(set(operator_types))), expected=expected, fix=fix)
 
 
 def name_inputs_(graph: ir.Graph) -> None:
@@ -193,13 +198,7 @@ def _gemm_to_matmul_(graph: ir.Graph) -> None:
     """Replace Gemm and MatMul with a transposed constant by MatMul over [in, out] (and Add)."""
     for node in list(graph):
         if node.op_type == "Gemm" and operators.const_array(node.inputs[1]) is not None:
-            attributes = {a.name: a.value for a in node.attributes.values()}
-            if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0 or attributes.get("beta", 1.0) != 1.0:
-                continue
-            matrix = operators.constant_of(node.inputs[1])
-            if attributes.get("transB", 0):
-                matrix = np.ascontiguousarray(matrix.T)
-            _replace_by_linear_(graph, node, matrix, node.inputs[2] if len(node.inputs) > 2 else None)
+            _replace_gemm_(graph, node)
         elif node.op_type == "MatMul":
             transpose = operators.producer(node.inputs[1], "Transpose")
             weight = operators.const_array(transpose.inputs[0]) if transpose is not None else None
@@ -209,14 +208,19 @@ def _gemm_to_matmul_(graph: ir.Graph) -> None:
                 node.replace_input_with(1, operators.shared_initializer(graph, name, array))
 
 
-def _replace_by_linear_(graph: ir.Graph, gemm: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> None:
-    name = gemm.outputs[0].name
-    matrix = operators.initializer(graph, f"{name}.weight_in_out", weight)
-    matmul = operators.make_node("MatMul", [gemm.inputs[0], matrix], f"{name}.matmul")
-    nodes = [matmul]
+def _replace_gemm_(graph: ir.Graph, gemm: ir.Node) -> None:
+    flags = gemm.attributes
+    if flags.get_int("transA", 0) or flags.get_float("alpha", 1.0) != 1.0 or flags.get_float("beta", 1.0) != 1.0:
+        return
+    x, matrix, bias = operators.inputs_of(gemm, 3)
+    weight = operators.constant_of(matrix)
+    if flags.get_int("transB", 0):
+        weight = np.ascontiguousarray(weight.T)
+    chain = operators.Chain(graph, str(gemm.outputs[0].name))
+    product = chain.add("MatMul", [x, operators.initializer(graph, f"{chain.stem}.weight_in_out", weight)], "matmul")
     if bias is not None:
-        nodes.append(operators.make_node("Add", [matmul.outputs[0], bias], f"{name}.biased"))
-    operators.replace_(graph, gemm, nodes)
+        chain.add("Add", [product, bias], "biased")
+    chain.replace_(gemm)
 
 
 def _bias_second_(graph: ir.Graph) -> None:
@@ -233,9 +237,8 @@ def _bias_second_(graph: ir.Graph) -> None:
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
     """Replace (x - mean) / sqrt(var + eps) * gamma (+ beta), which exporters before opset 17 write, by LayerNormalization."""
     for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
-        gamma = operators.const_array(gamma_mul.inputs[1])
         div = operators.producer(gamma_mul.inputs[0], "Div")
-        if div is None or gamma is None or gamma.ndim != 1:
+        if div is None or not parts.is_vector(gamma_mul.inputs[1]):
             continue
         sub = operators.producer(div.inputs[0], "Sub")
         sqrt = operators.producer(div.inputs[1], "Sqrt")
@@ -245,10 +248,9 @@ def _fuse_layer_norms_(graph: ir.Graph) -> None:
         if sub is None or mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
             continue
         last, inputs = gamma_mul, [sub.inputs[0], gamma_mul.inputs[1]]
-        readers = operators.readers(gamma_mul.outputs[0])
-        beta = operators.const_array(readers[0].inputs[1]) if len(readers) == 1 and readers[0].op_type == "Add" else None
-        if beta is not None and beta.ndim == 1:
-            last = readers[0]
+        shift = operators.only_reader(gamma_mul.outputs[0], "Add")
+        if shift is not None and parts.is_vector(shift.inputs[1]):
+            last = shift
             inputs.append(last.inputs[1])
         name = f"{last.outputs[0].name}.norm"
         norm = operators.make_node("LayerNormalization", inputs, name, {"axis": -1, "epsilon": epsilon})
@@ -277,14 +279,14 @@ class _Masks:
             )
         key = terms[0].value if self._windowed else None
         if key not in self._written:
-            name = f"attention_mask.bias{_nth(len(self._written))}"
+            name = f"bias{_nth(len(self._written))}"
             if key is None:
                 self._written[key] = _padding(self._graph, self._mask, name)
             else:
                 _bound_(self._graph, key, self._mask)
                 node = key.producer()
                 assert node is not None
-                node.name = key.name = name
+                node.name = key.name = f"attention_mask.{name}"
                 node.metadata_props.clear()
                 self._written[key] = key
         return self._written[key]
@@ -303,15 +305,14 @@ def _bound_(graph: ir.Graph, value: ir.Value, mask: ir.Value) -> None:
 
 def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
     """Turn attention_mask [B, S] of ones and zeros into [B, 1, 1, S] of 0 and `MASK_VALUE`."""
-    axes = operators.initializer(graph, "attention_mask.axes", np.array([1, 2], dtype=np.int64))
-    unit = operators.initializer(graph, "attention_mask.one", np.array(1.0, dtype=np.float32))
-    bound = operators.initializer(graph, "attention_mask.bound", np.array(MASK_VALUE, dtype=np.float32))
-    unsqueeze = operators.make_node("Unsqueeze", [mask, axes], "attention_mask.unsqueezed", dtype=ir.DataType.INT64)
-    cast = operators.make_node("Cast", unsqueeze.outputs, "attention_mask.float", {"to": ir.DataType.FLOAT})
-    absent = operators.make_node("Sub", [unit, cast.outputs[0]], "attention_mask.absent")
-    bias = operators.make_node("Mul", [absent.outputs[0], bound], name)
-    graph.insert_before(graph[0], [unsqueeze, cast, absent, bias])
-    return bias.outputs[0]
+    numbers: dict[str, operators.Numbers] = {"axes": [1, 2], "one": 1.0, "bound": MASK_VALUE}
+    axes, one, bound = (operators.initializer(graph, f"attention_mask.{key}", value) for key, value in numbers.items())
+    chain = operators.Chain(graph, "attention_mask")
+    unsqueezed = chain.add("Unsqueeze", [mask, axes], "unsqueezed", dtype=ir.DataType.INT64)
+    absent = chain.add("Sub", [one, chain.add("Cast", [unsqueezed], "float", to=ir.DataType.FLOAT)], "absent")
+    bias = chain.add("Mul", [absent, bound], name)
+    graph.insert_before(graph[0], chain.nodes)
+    return bias
 
 
 def _rebuild_one_(
@@ -322,16 +323,13 @@ def _rebuild_one_(
     terms: list[Term],
     mask: ir.Value,
 ) -> None:
-    width = attention.width
-    split = operators.shared_initializer(graph, f"heads.{heads}x{width // heads}", np.array([0, 0, heads, width // heads]))
+    size = attention.width // heads
+    split = operators.shared_initializer(graph, f"heads.{heads}x{size}", [0, 0, heads, size])
     context_width = attention.output.sizes[0]
-    merge = operators.shared_initializer(graph, f"heads.merged.{context_width}", np.array([0, 0, context_width]))
-    scale = operators.initializer(graph, f"{name}.scale", np.array(attention.scale, dtype=np.float32))
-    nodes: list[ir.Node] = []
-
-    def add(op_type: str, inputs: list[ir.Value], output: str, **attributes: object) -> ir.Value:
-        nodes.append(operators.make_node(op_type, inputs, f"{name}.{output}", attributes))
-        return nodes[-1].outputs[0]
+    merge = operators.shared_initializer(graph, f"heads.merged.{context_width}", [0, 0, context_width])
+    scale = operators.initializer(graph, f"{name}.scale", attention.scale)
+    chain = operators.Chain(graph, name)
+    add = chain.add
 
     def heads_of(source: AttentionInput, output: str, perm: list[int]) -> ir.Value:
         if source.heads is not None:
@@ -343,25 +341,25 @@ def _rebuild_one_(
     value = heads_of(attention.inputs[2], "value", [0, 2, 1, 3])
     scores = add("Mul", [add("MatMul", [query, key], "scores"), scale], "scaled_scores")
     for index, term in enumerate(terms):
-        scores = add("Add", [scores, _placed(graph, term, f"{name}.position", add)], f"positioned_scores{_nth(index)}")
+        scores = add("Add", [scores, _placed(term, chain)], f"positioned_scores{_nth(index)}")
     probs = add("Softmax", [add("Add", [scores, mask], "masked_scores")], "probs", axis=-1)
     context = add("MatMul", [probs, value], "context_heads")
     merged = add("Reshape", [add("Transpose", [context], "context_split", perm=[0, 2, 1, 3]), merge], "context")
-    graph.insert_before(attention.output.matmul, nodes)
+    graph.insert_before(attention.output.matmul, chain.nodes)
     attention.output.matmul.replace_input_with(0, merged)
 
 
-def _placed(graph: ir.Graph, term: Term, name: str, add: Callable[..., ir.Value]) -> ir.Value:
+def _placed(term: Term, chain: operators.Chain) -> ir.Value:
     """Write a term of positions in the scale and shape of the scores [B, H, S, S], without Expand."""
     value = term.value
     expand = operators.producer(value, "Expand")
     if expand is not None and term.shape is None:
         value = operators.input_of(expand, 0)
     if term.shape is not None:
-        value = add("Reshape", [value, term.shape], "position_heads")
+        value = chain.add("Reshape", [value, term.shape], "position_heads")
     if term.scale != 1.0:
-        factor = operators.initializer(graph, f"{name}_scale", np.array(term.scale, dtype=np.float32))
-        value = add("Mul", [value, factor], "scaled_position")
+        factor = operators.initializer(chain.graph, f"{chain.stem}.position_scale", term.scale)
+        value = chain.add("Mul", [value, factor], "scaled_position")
     return value
 
 

@@ -60,10 +60,10 @@ class _Builder:
     def pooled(self, mode: Mode, states: ir.Value) -> ir.Value:
         """The vector of one mode, [B, D]."""
         if mode == "cls":
-            return self.add("Gather", [states, self._constant("first", 0, np.int64)], "pooling.cls", axis=1)
+            return self.add("Gather", [states, self._constant("first", 0)], "pooling.cls", axis=1)
         if mode == "max":
-            lowest = self._constant("lowest", np.finfo(np.float32).min, np.float32)
-            real = self.add("Greater", [self._mask(), self._constant("zero", 0, np.float32)], "pooling.real")
+            lowest = self._constant("lowest", np.finfo(np.float32).min)
+            real = self.add("Greater", [self._mask(), self._constant("zero", 0.0)], "pooling.real")
             masked = self.add("Where", [real, states, lowest], "pooling.max.masked")
             return self.add("ReduceMax", [masked, self._token_axis()], "pooling.max", keepdims=0)
         if mode in ("mean", "mean_sqrt_len_tokens"):
@@ -72,7 +72,7 @@ class _Builder:
                 return self.add("Div", [total, count], "pooling.mean")
             return self.add("Div", [total, self.add("Sqrt", [count], "pooling.root")], "pooling.mean_sqrt_len")
         # The number of each token, from 1; 0 for padding.
-        places = self.add("CumSum", [self._mask(), self._constant("sequence", 1, np.int64)], "pooling.counted")
+        places = self.add("CumSum", [self._mask(), self._constant("sequence", 1)], "pooling.counted")
         places = self.add("Mul", [places, self._mask()], "pooling.places")
         if mode == "lasttoken":
             last = self.add("ReduceMax", [places, self._token_axis()], "pooling.last_place", keepdims=1)
@@ -83,9 +83,9 @@ class _Builder:
 
     def normalized(self, x: ir.Value) -> ir.Value:
         """Divided by its L2 norm."""
-        stem = self._stem("pooling.norm")
-        norm = self.add("ReduceL2", [x, self._constant("feature_axis", [-1], np.int64)], stem, keepdims=1)
-        norm = self.add("Max", [norm, self._constant("min_norm", MIN_NORM, np.float32)], f"{stem}.bounded")
+        stem = operators.free_name("pooling.norm", self._made)
+        norm = self.add("ReduceL2", [x, self._constant("feature_axis", [-1])], stem, keepdims=1)
+        norm = self.add("Max", [norm, self._constant("min_norm", MIN_NORM)], f"{stem}.bounded")
         return self.add("Div", [x, norm], f"{stem}.normalized")
 
     def weighted(self, x: ir.Value, step: Dense | LayerNorm) -> ir.Value:
@@ -96,7 +96,7 @@ class _Builder:
             return self.add("LayerNormalization", [x, *weights], f"{folder}.norm", axis=-1, epsilon=NORM_EPSILON)
         made = self._linear(x, f"{folder}.linear")
         if step.activation == "GELU":
-            half, one, root = (self._constant(n, v, np.float32) for n, v in (("half", 0.5), ("one", 1), ("root", 2**-0.5)))
+            half, one, root = (self._constant(n, v) for n, v in (("half", 0.5), ("one", 1.0), ("root", 2**-0.5)))
             error = self.add("Erf", [self.add("Mul", [made, root], f"{folder}.gelu.scaled")], f"{folder}.gelu.erf")
             shifted = self.add("Add", [error, one], f"{folder}.gelu.shifted")
             made = self.add("Mul", [self.add("Mul", [made, half], f"{folder}.gelu.half"), shifted], f"{folder}.gelu")
@@ -104,13 +104,13 @@ class _Builder:
             made = self.add(_ACTIVATIONS[step.activation], [made], f"{folder}.activation")
         if not step.residual:
             return made
-        own = self._linear(x, f"{folder}.residual") if step.in_features != step.out_features else x
-        return self.add("Add", [made, own], f"{folder}.sum")
+        skip = self._linear(x, f"{folder}.residual") if step.in_features != step.out_features else x
+        return self.add("Add", [made, skip], f"{folder}.sum")
 
     def truncated(self, x: ir.Value) -> ir.Value:
         """The first features."""
-        bounds = [[0], [self._pooler.pooling.truncate_dim], [-1]]
-        inputs = [self._constant(f"truncate.{n}", b, np.int64) for n, b in zip(("start", "end", "axis"), bounds, strict=True)]
+        bounds = {"start": 0, "end": self._pooler.pooling.truncate_dim or 0, "axis": -1}
+        inputs = [self._constant(f"truncate.{name}", [number]) for name, number in bounds.items()]
         return self.add("Slice", [x, *inputs], "pooling.truncated")
 
     def _linear(self, x: ir.Value, path: str) -> ir.Value:
@@ -126,23 +126,20 @@ class _Builder:
         axis = self._token_axis()
         total = self.add("ReduceSum", [self.add("Mul", [states, weights], f"{stem}.masked"), axis], f"{stem}.sum", keepdims=0)
         count = self.add("ReduceSum", [weights, axis], f"{stem}.count", keepdims=0)
-        least = self._constant("min_tokens", MIN_TOKENS, np.float32)
+        least = self._constant("min_tokens", MIN_TOKENS)
         return total, self.add("Max", [count, least], f"{stem}.bounded_count")
 
     def _mask(self) -> ir.Value:
         """1 for tokens, 0 for padding: [B, S, 1]."""
         mask = next(v for v in self._graph.inputs if v.name == "attention_mask")
         cast = self.add("Cast", [mask], "pooling.mask", to=ir.DataType.FLOAT)
-        return self.add("Unsqueeze", [cast, self._constant("new_axis", [-1], np.int64)], "pooling.weights")
+        return self.add("Unsqueeze", [cast, self._constant("new_axis", [-1])], "pooling.weights")
 
     def _token_axis(self) -> ir.Value:
-        return self._constant("token_axis", [1], np.int64)
+        return self._constant("token_axis", [1])
 
     def _weight(self, name: str) -> ir.Value:
         return operators.initializer(self._graph, name, self._pooler.weights[name])
 
-    def _constant(self, name: str, value: object, dtype: type) -> ir.Value:
-        return operators.shared_initializer(self._graph, f"pooling.{name}", np.array(value, dtype=dtype))
-
-    def _stem(self, name: str) -> str:
-        return operators.free_name(name, self._made)
+    def _constant(self, name: str, numbers: operators.Numbers) -> ir.Value:
+        return operators.shared_initializer(self._graph, f"pooling.{name}", numbers)

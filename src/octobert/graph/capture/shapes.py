@@ -30,13 +30,23 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
     Raises:
         ModelError: the graph does not run at both sizes, so its shapes are fixed.
     """
-    first, second = _probed_shapes(model, values)
+    names, probed = [str(value.name) for value in values], []
+
+    def refused(rows: int, tokens: int) -> AbstractContextManager[None]:
+        what, expected = f"the graph does not run on {rows} rows of {tokens} tokens", "a graph with dynamic batch and sequence"
+        return session_errors(what, expected=expected, fix="export it with dynamic axes")
+
+    with refused(*_PROBES[0]), open_session(model, values, optimized=False) as session:
+        for size in _PROBES:
+            with refused(*size):
+                feeds = {str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs}
+                probed.append([result.shape for result in session.run(names, feeds)])
     (batch_1, sequence_1), (batch_2, sequence_2) = _PROBES
-    names = {(batch_1, batch_2): "batch", (sequence_1, sequence_2): "sequence"}
-    names[batch_1 * sequence_1, batch_2 * sequence_2] = "tokens"
+    axes = {(batch_1, batch_2): "batch", (sequence_1, sequence_2): "sequence"}
+    axes[batch_1 * sequence_1, batch_2 * sequence_2] = "tokens"
     return {
-        name: tuple(a if a == b else names.get((a, b), "unknown") for a, b in zip(first[name], second[name], strict=True))
-        for name in first
+        name: tuple(a if a == b else axes.get((a, b), "unknown") for a, b in zip(*both, strict=True))
+        for name, *both in zip(names, *probed, strict=True)
     }
 
 
@@ -46,27 +56,6 @@ def annotate_(model: ir.Model) -> None:
     measured = measure(model, values)
     for value in values:
         value.shape = ir.Shape(list(measured[str(value.name)]))
-
-
-def _probed_shapes(model: ir.Model, values: list[ir.Value]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the shapes of values at both probes."""
-    names = [str(v.name) for v in values]
-    probed = []
-
-    def refused(size: tuple[int, int]) -> AbstractContextManager[None]:
-        what, expected = (
-            f"the graph does not run on {size[0]} rows of {size[1]} tokens",
-            "a graph with dynamic batch and sequence",
-        )
-        return session_errors(what, expected=expected, fix="export it with dynamic axes")
-
-    with refused(_PROBES[0]), open_session(model, values, optimized=False) as session:
-        for size in _PROBES:
-            with refused(size):
-                feeds = {str(v.name): np.ones(size, dtype=np.int64) for v in model.graph.inputs}
-                results = session.run(names, feeds)
-                probed.append({name: result.shape for name, result in zip(names, results, strict=True)})
-    return probed
 
 
 @contextmanager

@@ -8,6 +8,7 @@ and post-norm layers, several feed-forwards in sequence and bottlenecks (MobileB
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -15,6 +16,8 @@ from octobert.core.errors import ModelError
 from octobert.graph import operators
 from octobert.graph.capture.attention import Attention, find_attention
 from octobert.graph.parts import Linear, Norm, is_weight, linear_at, linear_of, norm_behind, norm_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def _layer_around(attention: Attention) -> EncoderLayer:
     norm = norm_behind(add.outputs[0])
     assert norm is not None
     linears = {"attention_output": attention.output}
-    linears |= {"qkv": attention.query} if attention.fused else _qkv(attention)
+    projections = {"query": attention.query, "key": attention.key, "value": attention.value}
+    linears |= {"qkv": attention.query} if attention.fused else projections
     skip = next(v for v in add.inputs if v is not attention.output.y)
     assert skip is not None
     pre_norm = _feed_forward(norm.y, add.outputs[0])
@@ -95,7 +99,7 @@ def _layer_around(attention: Attention) -> EncoderLayer:
         state = after.y
     if not feed_forwards:
         raise _not_an_encoder(attention, "no feed-forward with a residual add and a norm follows the attention")
-    norms |= dict(zip(_numbered("ffn_norm", len(behind)), behind, strict=True))
+    norms |= _numbered("ffn_norm", behind)
     for role, narrow in (("input", skip), ("attention", attention.query.x)):
         entry = norm_of(narrow)
         bottleneck = linear_of(entry.x) if entry is not None else None
@@ -112,21 +116,17 @@ def _layer_around(attention: Attention) -> EncoderLayer:
     return _layer(attention, linears, norms, feed_forwards, state)
 
 
-def _qkv(attention: Attention) -> dict[str, Linear]:
-    return {"query": attention.query, "key": attention.key, "value": attention.value}
-
-
 def _layer(
     attention: Attention, linears: dict[str, Linear], norms: dict[str, Norm], blocks: list[FeedForward], output: ir.Value
 ) -> EncoderLayer:
-    linears |= dict(zip(_numbered("ffn_up", len(blocks)), [b.up for b in blocks], strict=True))
-    linears |= dict(zip(_numbered("ffn_down", len(blocks)), [b.down for b in blocks], strict=True))
-    return EncoderLayer(attention, linears, norms, dict(zip(_numbered("activation", len(blocks)), blocks, strict=True)), output)
+    linears |= _numbered("ffn_up", [block.up for block in blocks]) | _numbered("ffn_down", [block.down for block in blocks])
+    return EncoderLayer(attention, linears, norms, _numbered("activation", blocks), output)
 
 
-def _numbered(part: str, count: int) -> list[str]:
-    """Return role names for several parts: `ffn_up.0`, `ffn_up.1`, `ffn_up`; the last has no number."""
-    return [*(f"{part}.{i}" for i in range(count - 1)), part]
+def _numbered(part: str, items: list[T]) -> dict[str, T]:
+    """Return several parts by their roles: `ffn_up.0`, `ffn_up.1`, `ffn_up`; the last has no number."""
+    roles = [*(f"{part}.{index}" for index in range(len(items) - 1)), part]
+    return dict(zip(roles, items, strict=True))
 
 
 def _feed_forward(x: ir.Value, skip: ir.Value) -> FeedForward | None:

@@ -1,4 +1,8 @@
-"""Write operators for older opsets: 16-bit Q/DQ in ONNX Runtime's domain before opset 21, and GELU as one operator."""
+"""Write operators for older opsets: 16-bit Q/DQ in ONNX Runtime's domain before opset 21, and GELU as one operator.
+
+GELU is found in primitive operators, x · ½(1 + erf(x / √2)) with factors in any order (Hendrycks and Gimpel, "Gaussian Error
+Linear Units", 2016).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from octobert.graph import gelu, operators
-from octobert.graph.passes import opset
+from octobert.graph import operators
+from octobert.graph.passes import Pass, opset
 
 # The last opset without 16-bit Quantize/DequantizeLinear; the other operators are the same as in opset 21.
 OPSET = 20
 # The first opset with Gelu.
 _GELU_OPSET = 20
+# Relative. Constants in the graph are float32, and exporters write them with more or fewer digits.
+_SAME = 1e-4
 _QUANT_TYPES = {
     ir.DataType.INT8: "QInt8",
     ir.DataType.UINT8: "QUInt8",
@@ -68,12 +74,13 @@ def fuse_gelu_(model: ir.Model) -> int:
     graph, count = model.graph, 0
     domain = "" if graph.opset_imports[""] >= _GELU_OPSET else operators.MICROSOFT
     for erf in [node for node in graph if node.op_type == "Erf"]:
-        around = gelu.gelu_around(erf)
-        if around is None:
+        scaled = operators.producer(erf.inputs[0], "Div", "Mul")
+        if scaled is None or not _is_constant(scaled.inputs[1], 2.0**0.5 if scaled.op_type == "Div" else 0.5**0.5):
             continue
-        x, end = around
-        last = end.producer()
-        assert last is not None
+        x, last = scaled.inputs[0], _last(scaled.inputs[0], erf)
+        if last is None:
+            continue
+        end = last.outputs[0]
         name, last.name, end.name = str(end.name), f"{last.name}.product", f"{end.name}.product"
         node = operators.make_node("Gelu", [x], name, dtype=end.dtype, shape=end.shape)
         node.domain = domain
@@ -84,3 +91,38 @@ def fuse_gelu_(model: ir.Model) -> int:
         graph.opset_imports.setdefault(domain, 1)
     operators.clean_(model)
     return count
+
+
+def _last(x: ir.Value | None, erf: ir.Node) -> ir.Node | None:
+    """Return the product (1 + output of `erf`) · x · ½, or None."""
+    node, missing = operators.readers(erf.outputs[0])[0], {"x", "half"}
+    if node.op_type != "Add" or not _is_constant(node.inputs[1], 1.0):
+        return None
+    while missing:
+        product = operators.only_reader(node.outputs[0], "Mul")
+        factors = _factors(operators.other_input(product, node.outputs[0])[1], x) if product is not None else set()
+        if product is None or not factors or not factors <= missing:
+            return None
+        node, missing = product, missing - factors
+    return node
+
+
+def _factors(value: ir.Value | None, x: ir.Value | None) -> set[str]:
+    """Return which of x and ½ a value is the product of; an empty set for any other value."""
+    if _is_constant(value, 0.5):
+        return {"half"}
+    if value is x:
+        return {"x"}
+    half_x = operators.producer(value, "Mul")
+    halved = half_x is not None and half_x.inputs[0] is x and _is_constant(half_x.inputs[1], 0.5)
+    return {"x", "half"} if halved else set()
+
+
+def _is_constant(value: ir.Value | None, number: float) -> bool:
+    scalar = operators.const_scalar(value)
+    return scalar is not None and abs(scalar - number) <= _SAME * number
+
+
+GELU = Pass(fuse_gelu_)
+OWN_GELU = Pass(fuse_own_gelu_)
+PAIRS = Pass(pairs_)

@@ -15,7 +15,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
 
 from octobert.graph import operators
@@ -129,11 +128,11 @@ class _Region:
         new: ir.Node
         if producer is not None and producer.op_type in operators.PAIR and operators.const_array(producer.inputs[0]) is None:
             inputs = [self._first_row(operators.input_of(producer, 0), axis, cuts), *producer.inputs[1:]]
-            attributes = dict(producer.attributes)
-            new = ir.Node(producer.domain, producer.op_type, inputs, attributes.values(), num_outputs=1, name=name)
+            attributes = producer.attributes.values()
+            new = ir.Node(producer.domain, producer.op_type, inputs, attributes, num_outputs=1, name=name)
         else:
             bounds = [
-                operators.shared_initializer(self._graph, f"first.{what}", np.array([n], dtype=np.int64))
+                operators.shared_initializer(self._graph, f"first.{what}", [n])
                 for what, n in (("start", 0), ("end", 1), (f"axis_{axis}", axis))
             ]
             new = ir.node("Slice", [value, *bounds], num_outputs=1, name=name)
@@ -158,15 +157,14 @@ class _Region:
         if sizes is None:
             concat = operators.producer(node.inputs[1])
             assert concat is not None
-            single = operators.shared_initializer(self._graph, "first.end", np.array([1], dtype=np.int64))
+            single = operators.shared_initializer(self._graph, "first.end", [1])
             inputs = [single if i == row else value for i, value in enumerate(concat.inputs)]
             new = operators.make_node("Concat", inputs, f"{node.name}.first_sizes", {"axis": 0}, dtype=ir.DataType.INT64)
             self._graph.insert_before(node, new)
             node.replace_input_with(1, new.outputs[0])
         elif sizes[row] not in (0, 1):
             target = [1 if i == row else int(size) for i, size in enumerate(sizes)]
-            name = f"shape.{'x'.join(map(str, target))}"
-            node.replace_input_with(1, operators.shared_initializer(self._graph, name, np.array(target, dtype=np.int64)))
+            node.replace_input_with(1, operators.reshape_target(self._graph, target))
 
     def _needs(self, node: ir.Node, axis: int) -> Needs | None:
         """Return what one row of a node's output needs of its inputs, or None if that is unknown."""

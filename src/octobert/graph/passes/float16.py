@@ -27,6 +27,7 @@ from onnx_ir.passes import common
 from octobert.core.errors import ModelError
 from octobert.core.plan import FloatType
 from octobert.graph import operators
+from octobert.graph.passes import Pass
 
 OPSET = 19
 # The IR version of that opset.
@@ -36,7 +37,6 @@ LARGEST = float(np.finfo(np.float16).max)
 SMALLEST = float(np.finfo(np.float16).tiny)
 _FULL = ir.DataType.FLOAT
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
-_NUMPY = {ir.DataType.FLOAT16: np.dtype(np.float16), ir.DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 # The plain norm, and ONNX Runtime's fused operators that contain one.
 _NORMS = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization")
 _REFUSED = ("DynamicQuantizeLinear", "MatMulInteger", "If", "Loop", "Scan")
@@ -62,18 +62,21 @@ def rounded_scale(scale: np.ndarray, to: FloatType) -> np.ndarray:
     return np.where(scale <= np.finfo(np.float32).tiny, np.float32(SMALLEST), rounded).astype(np.float32)
 
 
-def convert_(model: ir.Model, to: FloatType = "float16") -> None:
+def convert_(model: ir.Model, to: FloatType = "float16") -> int:
     """Convert the float32 operators of a graph, in place, with the exceptions in the module's docstring.
 
     Args:
         model: a float graph, or one with Quantize/DequantizeLinear.
         to: the new type; float32 leaves the model as it is.
 
+    Returns:
+        The number of operators that were converted.
+
     Raises:
         ModelError: a constant exceeds float16's ±65504, activations are dynamically quantized, or a type is unknown.
     """
     if to == "float32":
-        return
+        return 0
     graph, short = model.graph, _SHORT[to]
     refused = next((node for node in graph if node.op_type in _REFUSED), None)
     if refused is not None:
@@ -90,12 +93,15 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> None:
     unconverted = _unconverted(graph, short)
     _convert_constants_(graph, unconverted, short)
     casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-    for node in list(graph):
+    nodes = list(graph)
+    for node in nodes:
         dtype = _FULL if node in unconverted else short
         for index, value in enumerate(node.inputs):
             if value is not None and value.dtype in (_FULL, short) and value.dtype != dtype:
                 if (value, dtype) not in casts:
-                    cast = operators.make_node("Cast", [value], f"{value.name}.{_word(dtype)}", {"to": dtype}, dtype=dtype)
+                    cast = operators.make_node(
+                        "Cast", [value], f"{value.name}.{dtype.name.lower()}", {"to": dtype}, dtype=dtype
+                    )
                     graph.insert_before(node, [cast])
                     casts[value, dtype] = cast.outputs[0]
                 node.replace_input_with(index, casts[value, dtype])
@@ -109,6 +115,7 @@ def convert_(model: ir.Model, to: FloatType = "float16") -> None:
             node.version = None
     model.ir_version = max(model.ir_version, _IR_VERSION)
     operators.clean_(model)
+    return len(nodes) - len(unconverted)
 
 
 def _unconverted(graph: ir.Graph, short: ir.DataType) -> set[ir.Node]:
@@ -176,11 +183,11 @@ def _convert_constants_(graph: ir.Graph, unconverted: set[ir.Node], short: ir.Da
                 expected=f"at most {LARGEST:g}",
                 fix="set float_parts to float32 or bfloat16",
             )
-        converted = array.astype(_NUMPY[short])
+        converted = array.astype(short.numpy())
         if len(readers) == len(value.uses()):
             value.const_value, value.type = ir.tensor(converted, name=name), ir.TensorType(short)
             continue
-        copy = operators.initializer(graph, f"{name}.{_word(short)}", converted)
+        copy = operators.initializer(graph, f"{name}.{short.name.lower()}", converted)
         for node, index in readers:
             node.replace_input_with(index, copy)
 
@@ -196,7 +203,7 @@ def _convert_node_(node: ir.Node, short: ir.DataType) -> None:
     for attribute in list(node.attributes.values()):
         if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype == _FULL:
             node.attributes[attribute.name] = ir.AttrTensor(
-                attribute.name, ir.tensor(attribute.value.numpy().astype(_NUMPY[short]))
+                attribute.name, ir.tensor(attribute.value.numpy().astype(short.numpy()))
             )
     for output in node.outputs:
         if output.dtype is None and output.uses():
@@ -210,12 +217,11 @@ def _restore_outputs_(graph: ir.Graph, short: ir.DataType) -> None:
     for index, value in enumerate(graph.outputs):
         if value.dtype == short:
             name = str(value.name)
-            value.name = f"{name}.{_word(short)}"
+            value.name = f"{name}.{short.name.lower()}"
             cast = operators.make_node("Cast", [value], name, {"to": _FULL}, shape=None)
             cast.outputs[0].shape = value.shape
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
 
 
-def _word(dtype: ir.DataType) -> str:
-    return dtype.name.lower()
+FLOAT_PARTS = Pass(convert_, lambda form: {"to": form.float_parts} if form.float_parts != "float32" else None)

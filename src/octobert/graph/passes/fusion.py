@@ -66,10 +66,10 @@ def check(fused: ir.Model, unfused: ir.Model, batches: parity.Batches) -> Parity
     """
     mirrored = [{name: np.flip(array, axis=1).copy() for name, array in batch.items()} for batch in batches]
     feeds = [parity.only(batch, unfused) for batch in (*batches, *mirrored)]
-    if _rounds(unfused):
+    if operators.quantizes_activations(unfused.graph):
         _compare(fused, unfused, feeds, ROUNDED)
         fused, unfused = _without_pairs(fused), _without_pairs(unfused)
-    return _compare(fused, unfused, feeds, ROUNDED if _rounds(unfused) else parity.TOLERANCE)
+    return _compare(fused, unfused, feeds, ROUNDED if operators.quantizes_activations(unfused.graph) else parity.TOLERANCE)
 
 
 def _compare(fused: ir.Model, unfused: ir.Model, feeds: parity.Batches, tolerance: float) -> Parity:
@@ -77,10 +77,6 @@ def _compare(fused: ir.Model, unfused: ir.Model, feeds: parity.Batches, toleranc
     # Without ONNX Runtime's own optimizations: its fused 8-bit products saturate on some CPUs.
     reference = parity.onnx_outputs(unfused, feeds, names, optimized=False)
     return parity.compare(fused, feeds, reference, against, what="the fused graph", tolerance=tolerance, optimized=False)
-
-
-def _rounds(model: ir.Model) -> bool:
-    return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in model.graph)
 
 
 def _without_pairs(model: ir.Model) -> ir.Model:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError
 from octobert.graph import operators
+from octobert.graph.passes import Pass
 
 
 def matmul_add_to_gemm_(model: ir.Model) -> int:
@@ -30,12 +31,15 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
     flat: dict[ir.Value, ir.Value] = {}
     count = 0
     for matmul in [node for node in graph if node.op_type == "MatMul"]:
-        weight = _weight_shape(matmul.inputs[1])
-        add = _bias_add(matmul, weight[1]) if weight is not None else None
-        x = matmul.inputs[0]
-        if weight is None or add is None or x is None:
+        weight, x = _constant_behind(matmul.inputs[1]), operators.input_of(matmul, 0)
+        add = operators.only_reader(matmul.outputs[0], "Add")
+        if weight is None or weight.ndim != 2 or add is None:
             continue
-        y, name = add.outputs[0], str(add.outputs[0].name)
+        bias = operators.other_input(add, matmul.outputs[0])[1]
+        vector = _constant_behind(bias)
+        channels_in, channels_out = weight.shape
+        if vector is None or vector.shape != (channels_out,):
+            continue
         if x.shape is None or not x.shape.is_static():
             raise ModelError(
                 "a linear layer with a dynamic shape cannot become a Gemm",
@@ -44,69 +48,55 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
                 expected="static shapes",
                 fix="set static shapes first",
             )
-        outer = x.shape.numpy()[:-1]
+        outer, y = x.shape.numpy()[:-1], add.outputs[0]
         rows = math.prod(outer)
         if len(outer) > 1 and x not in flat:
-            nodes = _in_rows(graph, x, (rows, weight[0]))
-            graph.insert_before(matmul, nodes)
-            flat[x] = nodes[-1].outputs[0]
-        bias = next(v for v in add.inputs if v is not matmul.outputs[0])
+            chain = operators.Chain(graph, str(x.name))
+            flat[x] = _in_rows(chain, x, (rows, channels_in))
+            graph.insert_before(matmul, chain.nodes)
+        chain = operators.Chain(graph, str(y.name))
         inputs = [flat.get(x, x), matmul.inputs[1], bias]
-        nodes = [operators.make_node("Gemm", inputs, f"{name}.gemm", dtype=y.dtype, shape=(rows, weight[1]))]
+        result = chain.add("Gemm", inputs, "gemm", dtype=y.dtype, shape=(rows, channels_out))
         if len(outer) > 1:
-            nodes += _out_of_rows(graph, nodes[-1].outputs[0], y, (*outer, weight[1]))
-        ir.convenience.replace_nodes_and_values(graph, add, [matmul, add], nodes, [y], [nodes[-1].outputs[0]])
+            result = _out_of_rows(chain, result, y, (*outer, channels_out))
+        ir.convenience.replace_nodes_and_values(graph, add, [matmul, add], chain.nodes, [y], [result])
         count += 1
     return count
 
 
-def _in_rows(graph: ir.Graph, x: ir.Value, sizes: tuple[int, int]) -> list[ir.Node]:
+def _in_rows(chain: operators.Chain, x: ir.Value, sizes: tuple[int, int]) -> ir.Value:
     """Reshape [B, S, D] to [B·S, D]; a quantized value gets a second pair after the Reshape."""
-    nodes = [_reshape(graph, x, sizes, f"{x.name}.rows")]
+    rows = _reshape(chain, x, sizes, "rows")
     dequantize = operators.producer(x, "DequantizeLinear")
     quantize = operators.producer(dequantize.inputs[0], "QuantizeLinear") if dequantize is not None else None
-    return nodes if quantize is None else [*nodes, *_pair(nodes[-1].outputs[0], quantize)]
+    return rows if quantize is None else _pair(chain, rows, "rows", quantize)
 
 
-def _out_of_rows(graph: ir.Graph, rows: ir.Value, y: ir.Value, sizes: tuple[int, ...]) -> list[ir.Node]:
+def _out_of_rows(chain: operators.Chain, rows: ir.Value, y: ir.Value, sizes: tuple[int, ...]) -> ir.Value:
     """Reshape [B·S, D] to [B, S, D]; a value that is quantized next gets another pair before the Reshape."""
     readers = operators.readers(y)
-    quantized = len(readers) == 1 and readers[0].op_type == "QuantizeLinear"
-    nodes = _pair(rows, readers[0]) if quantized else []
-    return [*nodes, _reshape(graph, nodes[-1].outputs[0] if nodes else rows, sizes, f"{y.name}.shaped")]
+    if len(readers) == 1 and readers[0].op_type == "QuantizeLinear":
+        rows = _pair(chain, rows, "gemm", readers[0])
+    return _reshape(chain, rows, sizes, "shaped")
 
 
-def _bias_add(matmul: ir.Node, channels: int) -> ir.Node | None:
-    """Return the Add of a bias if nothing else reads the product, else None."""
-    product = matmul.outputs[0]
-    readers = operators.readers(product)
-    if len(readers) != 1 or readers[0].op_type != "Add" or product.is_graph_output():
-        return None
-    for value in readers[0].inputs:
-        dequantize = operators.producer(value, "DequantizeLinear")
-        array = operators.const_array(dequantize.inputs[0] if dequantize is not None else value)
-        if array is not None and array.shape == (channels,):
-            return readers[0]
-    return None
-
-
-def _weight_shape(value: ir.Value | None) -> tuple[int, int] | None:
-    """Return the shape of a weight [in, out], float or quantized, or None if the value is not constant."""
+def _constant_behind(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant, float or quantized, or None if the value is not constant."""
     for op_type in ("DequantizeLinear", "QuantizeLinear"):
         node = operators.producer(value, op_type)
         value = node.inputs[0] if node is not None else value
-    array = operators.const_array(value)
-    return (array.shape[0], array.shape[1]) if array is not None and array.ndim == 2 else None
+    return operators.const_array(value)
 
 
-def _reshape(graph: ir.Graph, x: ir.Value, sizes: tuple[int, ...], name: str) -> ir.Node:
-    target = operators.shared_initializer(graph, f"shape.{'x'.join(map(str, sizes))}", np.array(sizes, dtype=np.int64))
-    return operators.make_node("Reshape", [x, target], name, dtype=x.dtype, shape=sizes)
+def _reshape(chain: operators.Chain, x: ir.Value, sizes: tuple[int, ...], part: str) -> ir.Value:
+    return chain.add("Reshape", [x, operators.reshape_target(chain.graph, sizes)], part, dtype=x.dtype, shape=sizes)
 
 
-def _pair(x: ir.Value, like: ir.Node) -> list[ir.Node]:
-    """Make a pair with the scale and zero point of the QuantizeLinear `like`."""
-    integer, shape = like.outputs[0].dtype, x.shape
-    quantize = operators.make_node("QuantizeLinear", [x, *like.inputs[1:]], f"{x.name}.quantized", dtype=integer, shape=shape)
-    inputs = [quantize.outputs[0], *like.inputs[1:]]
-    return [quantize, operators.make_node("DequantizeLinear", inputs, f"{x.name}.dequantized", dtype=x.dtype, shape=shape)]
+def _pair(chain: operators.Chain, x: ir.Value, part: str, like: ir.Node) -> ir.Value:
+    """Write a pair with the scale and zero point of the QuantizeLinear `like`."""
+    integer, constants = like.outputs[0].dtype, like.inputs[1:]
+    quantized = chain.add("QuantizeLinear", [x, *constants], f"{part}.quantized", dtype=integer, shape=x.shape)
+    return chain.add("DequantizeLinear", [quantized, *constants], f"{part}.dequantized", dtype=x.dtype, shape=x.shape)
+
+
+GEMM = Pass(matmul_add_to_gemm_)

@@ -11,8 +11,6 @@ InstanceNormalization runs on one core, LayerNormalization on all: use it with f
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -37,23 +35,20 @@ def _is_supported(node: ir.Node) -> bool:
 
 
 def _write_(graph: ir.Graph, node: ir.Node) -> None:
-    x, weight, bias = (node.inputs[i] if i < len(node.inputs) else None for i in range(3))
-    name, channels = str(node.outputs[0].name), len(operators.constant_of(weight))
-    nodes: list[ir.Node] = []
+    x, weight, bias = operators.inputs_of(node, 3)
+    channels = len(operators.constant_of(weight))
+    chain = operators.Chain(graph, str(node.outputs[0].name))
 
-    def add(op_type: str, inputs: list[ir.Value | None], part: str, **options: Any) -> ir.Value:
-        nodes.append(operators.make_node(op_type, inputs, f"{name}.{part}", **options))
-        return nodes[-1].outputs[0]
+    def constant(part: str, numbers: operators.Numbers) -> ir.Value:
+        return operators.shared_initializer(graph, f"octobert.norm.{part}", numbers)
 
-    unit_scale = operators.shared_initializer(graph, "octobert.norm.one", np.ones(1, dtype=np.float32))
-    no_shift = operators.shared_initializer(graph, "octobert.norm.zero", np.zeros(1, dtype=np.float32))
-    rows = operators.shared_initializer(graph, f"octobert.norm.{channels}", np.array([-1, 1, channels], dtype=np.int64))
-    epsilon = {"epsilon": node.attributes.get_float("epsilon", 1e-5)}
-    unit = add(
-        "InstanceNormalization", [add("Reshape", [x, rows], "rows"), unit_scale, no_shift], "unit_rows", attributes=epsilon
+    one, zero, rows = constant("one", [1.0]), constant("zero", [0.0]), constant(str(channels), [-1, 1, channels])
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    unit = chain.add(
+        "InstanceNormalization", [chain.add("Reshape", [x, rows], "rows"), one, zero], "unit_rows", epsilon=epsilon
     )
-    shape = add("Shape", [x], "shape", dtype=ir.DataType.INT64)
-    scaled = add("Mul", [add("Reshape", [unit, shape], "unit"), weight], "scaled")
+    shape = chain.add("Shape", [x], "shape", dtype=ir.DataType.INT64)
+    scaled = chain.add("Mul", [chain.add("Reshape", [unit, shape], "unit"), weight], "scaled")
     if bias is not None:
-        add("Add", [scaled, bias], "shifted")
-    operators.replace_(graph, node, nodes)
+        chain.add("Add", [scaled, bias], "shifted")
+    chain.replace_(node)

@@ -23,6 +23,7 @@ import onnx_ir as ir
 from octobert.core.errors import ModelError, ParityError
 from octobert.core.session import Feeds, WrittenOpset
 from octobert.graph import operators, parity
+from octobert.graph.passes import Pass
 
 # The range of opsets that recipes may ask for. 13 is the first with Quantize/DequantizeLinear per channel.
 LOWEST, HIGHEST = 13, 25
@@ -167,10 +168,7 @@ def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
     start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", np.iinfo(np.int32).max)
     node.attributes.pop("start", None)
     node.attributes.pop("end", None)
-    ends = [
-        operators.shared_initializer(graph, f"octobert.shape.{number}", np.array([number], dtype=np.int64))
-        for number in (start, end)
-    ]
+    ends = [operators.shared_initializer(graph, f"octobert.shape.{number}", [number]) for number in (start, end)]
     name = str(output.name)
     part = operators.make_node("Slice", [output, *ends], name, dtype=ir.DataType.INT64, shape=output.shape)
     node.name = output.name = f"{name}.whole"
@@ -182,29 +180,25 @@ def _slice_shape_(graph: ir.Graph, node: ir.Node) -> None:
 
 def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:
     """Write a LayerNormalization in the primitive operators that ONNX Runtime's optimizer looks for."""
-    x, weight, bias = (node.inputs[i] if i < len(node.inputs) else None for i in range(3))
-    output = node.outputs[0]
-    dtype, name = operators.input_of(node, 0).dtype or ir.DataType.FLOAT, str(output.name)
+    x, weight, bias = operators.inputs_of(node, 3)
+    dtype = operators.input_of(node, 0).dtype or ir.DataType.FLOAT
     axes = [node.attributes.get_int("axis", -1)]
-    number = dtype.numpy()
-    nodes: list[ir.Node] = []
-
-    def add(op_type: str, inputs: list[ir.Value | None], part: str, **attributes: Any) -> ir.Value:
-        nodes.append(operators.make_node(op_type, inputs, f"{name}.{part}", attributes, dtype=dtype))
-        return nodes[-1].outputs[0]
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    chain = operators.Chain(graph, str(node.outputs[0].name), dtype)
 
     def constant(part: str, value: float) -> ir.Value:
-        return operators.shared_initializer(graph, f"octobert.norm.{part}.{dtype.name.lower()}", np.array(value, dtype=number))
+        number = np.array(value, dtype=dtype.numpy())
+        return operators.shared_initializer(graph, f"octobert.norm.{part}.{dtype.name.lower()}", number)
 
-    epsilon = node.attributes.get_float("epsilon", 1e-5)
-    deviation = add("Sub", [x, add("ReduceMean", [x], "mean", axes=axes)], "deviation")
-    square = add("Pow", [deviation, constant("two", 2.0)], "square")
-    variance = add("ReduceMean", [square], "variance", axes=axes)
-    divisor = add("Sqrt", [add("Add", [variance, constant(f"epsilon_{epsilon:g}", epsilon)], "above_zero")], "divisor")
-    result = add("Mul", [add("Div", [deviation, divisor], "unit"), weight], "scaled")
+    deviation = chain.add("Sub", [x, chain.add("ReduceMean", [x], "mean", axes=axes)], "deviation")
+    square = chain.add("Pow", [deviation, constant("two", 2.0)], "square")
+    variance = chain.add("ReduceMean", [square], "variance", axes=axes)
+    above_zero = chain.add("Add", [variance, constant(f"epsilon_{epsilon:g}", epsilon)], "above_zero")
+    unit = chain.add("Div", [deviation, chain.add("Sqrt", [above_zero], "divisor")], "unit")
+    scaled = chain.add("Mul", [unit, weight], "scaled")
     if bias is not None:
-        add("Add", [result, bias], "shifted")
-    operators.replace_(graph, node, nodes)
+        chain.add("Add", [scaled, bias], "shifted")
+    chain.replace_(node)
 
 
 def _ir_version(opset: int) -> int:
@@ -214,10 +208,13 @@ def _ir_version(opset: int) -> int:
     return int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
 
 
-def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> None:
+def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> int:
     """Write a graph in another opset, in place, and compare what it computes before and after.
 
     What was done is written into the model's metadata, under `METADATA`.
+
+    Returns:
+        The number of operators that another form was written of.
 
     Raises:
         ModelError: the opset cannot hold the graph.
@@ -230,15 +227,14 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> None:
         reference = None
     done = convert_(model, wanted.opset, domains=wanted.domains, whole_graph=wanted.whole_graph)
     if done.opset == done.before:
-        return
+        return 0
     text = f"from {done.before} to {done.opset}"
     text += f", {done.norms} LayerNormalization in primitive operators" if done.norms else ""
     text += f", {done.moved} operators of ONNX Runtime's own" if done.moved else ""
     if reference is None:
         model.metadata_props[METADATA] = f"{text}; not compared, because ONNX Runtime does not run it on the CPU"
-        return
-    quantized = any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in model.graph)
-    tolerance = ROUNDED_TOLERANCE if quantized and done.norms else parity.TOLERANCE
+        return done.norms + done.moved
+    tolerance = ROUNDED_TOLERANCE if operators.quantizes_activations(model.graph) and done.norms else parity.TOLERANCE
     worst = parity.largest_difference(parity.onnx_outputs(model, batches, names, optimized=False), reference)
     if not worst <= tolerance:
         raise ParityError(
@@ -248,6 +244,7 @@ def convert_checked_(model: ir.Model, wanted: WrittenOpset) -> None:
             fix="please report this model, and use another opset",
         )
     model.metadata_props[METADATA] = f"{text}; largest relative difference of the outputs {worst:.1e}"
+    return done.norms + done.moved
 
 
 def _batches(model: ir.Model) -> list[Feeds]:
@@ -266,3 +263,6 @@ def _batches(model: ir.Model) -> list[Feeds]:
     feeds = {name: fitted(array) for name, array in batches[0].items()}
     feeds["attention_mask"][:, 0] = 1
     return [feeds]
+
+
+OPSET = Pass(convert_checked_, lambda form: {"wanted": form.opset} if form.opset is not None else None)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from octobert.core.errors import ModelError, ParityError
 from octobert.graph import operators, parity
+from octobert.graph.passes import Pass
 
 # Relative. Integer products are exact, float ones are not: some values move to the next of 256 steps at the next quantizer.
 TOLERANCE = 0.15
@@ -33,8 +34,8 @@ def rewrite_(model: ir.Model) -> int:
         ParityError: the graph computes something else.
     """
     graph = model.graph
-    found = _found(graph)
-    if not found:
+    products = _products(graph)
+    if not products:
         if any(node.op_type == "MatMulInteger" for node in graph):
             return 0
         raise ModelError(
@@ -44,7 +45,7 @@ def rewrite_(model: ir.Model) -> int:
         )
     names, batches = [str(value.name) for value in graph.outputs], parity.sample_batches(model)
     reference = parity.onnx_outputs(model, batches, names)
-    for node, left, right in found:
+    for node, left, right in products:
         _write_(graph, node, left, right)
     operators.clean_(model)
     worst = parity.largest_difference(parity.onnx_outputs(model, batches, names), reference)
@@ -52,15 +53,15 @@ def rewrite_(model: ir.Model) -> int:
         what, got = "the integer operators do not compute what the Q/DQ graph computes", f"a relative difference of {worst:.2e}"
         fix = "set format: qdq, and please report this model"
         raise ParityError(what, got=got, expected=f"at most {TOLERANCE:g}", fix=fix)
-    return len(found)
+    return len(products)
 
 
 def count(model: ir.Model) -> int:
     """Return the number of products that `rewrite_` would write as integer operators."""
-    return len(_found(model.graph))
+    return len(_products(model.graph))
 
 
-def _found(graph: ir.Graph) -> list[tuple[ir.Node, ir.Node, ir.Node]]:
+def _products(graph: ir.Graph) -> list[tuple[ir.Node, ir.Node, ir.Node]]:
     """The products that can be integer operators, with the DequantizeLinear nodes of both inputs."""
     return [(node, *sides) for node in graph if node.op_type == "MatMul" and (sides := _sides(node)) is not None]
 
@@ -74,19 +75,20 @@ def _sides(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
     scale, columns = operators.const_array(right.inputs[1]), operators.const_array(left.inputs[1])
     rank = len(shape) if (shape := operators.input_of(right, 0).shape) is not None else 0
     per_column = scale is not None and scale.size > 1
-    if columns is None or columns.size != 1 or scale is None or (per_column and (rank != 2 or _axis(right) % 2 != 1)):
+    if (
+        columns is None
+        or columns.size != 1
+        or scale is None
+        or (per_column and (rank != 2 or right.attributes.get_int("axis", 1) % 2 != 1))
+    ):
         return None
     # int8 activations have a kernel for int8 weights only.
     types = (_dtype(left), _dtype(right))
     return (left, right) if types != (ir.DataType.INT8, ir.DataType.UINT8) else None
 
 
-def _axis(node: ir.Node) -> int:
-    return node.attributes.get_int("axis", 1)
-
-
 def _dtype(node: ir.Node) -> ir.DataType | None:
-    zero = operators.const_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    zero = operators.const_array(operators.inputs_of(node, 3)[2])
     return None if zero is None else ir.DataType.from_numpy(zero.dtype)
 
 
@@ -101,7 +103,7 @@ def _write_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Node) -> No
     a, a_scale, a_zero = left.inputs[:3]
     b, b_scale, b_zero = right.inputs[:3]
     output = node.outputs[0]
-    quantize = _only_reader(output, "QuantizeLinear")
+    quantize = operators.only_reader(output, "QuantizeLinear")
     # The kernel writes the type of its first input.
     if quantize is not None and quantize.inputs[0] is output and _dtype(quantize) == _dtype(left):
         y, name = quantize.outputs[0], str(quantize.outputs[0].name)
@@ -110,8 +112,7 @@ def _write_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Node) -> No
         new = operators.make_node("QLinearMatMul", inputs, name, dtype=y.dtype, shape=y.shape)
         last = quantize
     else:
-        bias, add = _bias(output)
-        last = add or node
+        bias, last = _bias(node)
         y, name = last.outputs[0], str(last.outputs[0].name)
         y.name = f"{name}.pair"
         inputs = [a, b, a_scale, b_scale, a_zero, b_zero, *([bias] if bias is not None else [])]
@@ -123,17 +124,13 @@ def _write_(graph: ir.Graph, node: ir.Node, left: ir.Node, right: ir.Node) -> No
     ir.convenience.replace_all_uses_with(y, new.outputs[0], replace_graph_outputs=True)
 
 
-def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
-    readers = operators.readers(value)
-    alone = len(readers) == 1 and not value.is_graph_output()
-    return readers[0] if alone and readers[0].op_type == op_type else None
-
-
-def _bias(value: ir.Value) -> tuple[ir.Value | None, ir.Node | None]:
-    """The bias that is added to a product and the Add, where nothing else reads the product."""
-    add = _only_reader(value, "Add")
-    if add is None:
-        return None, None
-    bias = next((other for other in add.inputs if other is not value), None)
+def _bias(node: ir.Node) -> tuple[ir.Value | None, ir.Node]:
+    """The bias that is added to a product and the Add, where nothing else reads the product; else None and the product."""
+    add = operators.only_reader(node.outputs[0], "Add")
+    bias = operators.other_input(add, node.outputs[0])[1] if add is not None else None
     array = operators.const_array(bias)
-    return (bias, add) if array is not None and array.ndim == 1 and array.dtype == np.float32 else (None, None)
+    constant = array is not None and array.ndim == 1 and array.dtype == np.float32
+    return (bias, add) if add is not None and constant else (None, node)
+
+
+INTEGERS = Pass(rewrite_, lambda form: {} if form.qoperator else None)

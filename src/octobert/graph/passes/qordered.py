@@ -110,7 +110,7 @@ def counts(model: ir.Model) -> dict[str, int]:
 def _check_integers(graph: ir.Graph) -> None:
     """Require that all zero points are int8 and 0."""
     for node in graph:
-        zero = operators.const_array(node.inputs[2]) if node.op_type in operators.PAIR and len(node.inputs) > 2 else None
+        zero = operators.const_array(operators.inputs_of(node, 3)[2]) if node.op_type in operators.PAIR else None
         if zero is not None and (zero.dtype != np.int8 or zero.any()):
             raise PlanError(
                 "the plan does not match the fused operators",
@@ -158,11 +158,11 @@ def _below(value: ir.Value, *op_types: str) -> list[ir.Node]:
     """Return the nodes below a value, each the only reader of the one before, if they have these types; else an empty list."""
     nodes: list[ir.Node] = []
     for op_type in op_types:
-        readers = operators.readers(value)
-        if len(readers) != 1 or readers[0].op_type != op_type or value.is_graph_output():
+        node = operators.only_reader(value, op_type)
+        if node is None:
             return []
-        nodes.append(readers[0])
-        value = readers[0].outputs[0]
+        nodes.append(node)
+        value = node.outputs[0]
     return nodes
 
 
@@ -211,9 +211,7 @@ def _split_mask_(graph: ir.Graph) -> None:
     for node in [n for n in graph if n.op_type == "Unsqueeze" and operators.input_of(n, 0).name == "attention_mask"]:
         axes = operators.const_array(node.inputs[1])
         if axes is not None and axes.tolist() == [1, 2]:
-            first, second = (
-                operators.shared_initializer(graph, f"attention_mask.axis_{axis}", np.array([axis])) for axis in axes
-            )
+            first, second = (operators.shared_initializer(graph, f"attention_mask.axis_{axis}", [axis]) for axis in (1, 2))
             inner = operators.make_node("Unsqueeze", [node.inputs[0], first], f"{node.name}.first", dtype=node.outputs[0].dtype)
             graph.insert_before(node, [inner])
             node.replace_input_with(0, inner.outputs[0])
@@ -234,9 +232,9 @@ def _unshare_weights_(graph: ir.Graph) -> None:
     for node in [n for n in graph if n.op_type == "DequantizeLinear" and parts.is_weight(n.inputs[0])]:
         for reader, index in list(node.outputs[0].uses())[1:]:
             name = f"{str(reader.name).removesuffix('.matmul')}.weight"
-            own = operators.initializer(graph, f"{name}.quantized", operators.constant_of(node.inputs[0]))
+            integers = operators.initializer(graph, f"{name}.quantized", operators.constant_of(node.inputs[0]))
             attributes = {key: attribute.value for key, attribute in node.attributes.items()}
-            copy = operators.make_node("DequantizeLinear", [own, *node.inputs[1:]], f"{name}.dequantized", attributes)
+            copy = operators.make_node("DequantizeLinear", [integers, *node.inputs[1:]], f"{name}.dequantized", attributes)
             graph.insert_before(reader, [copy])
             reader.replace_input_with(index, copy.outputs[0])
 

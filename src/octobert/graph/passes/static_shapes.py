@@ -8,19 +8,22 @@ QuantizeLinear or DequantizeLinear.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from octobert.core.errors import ModelError
 from octobert.graph import operators
 from octobert.graph.capture import folding, shapes
+from octobert.graph.passes import Pass
 
 _SHAPES = ("Shape", "Size")
 
 
-def make_static_(model: ir.Model, *, batch: int, sequence: int) -> None:
+def make_static_(model: ir.Model, *, batch: int, sequence: int) -> int:
     """Give a graph the static shape of `batch` rows of `sequence` tokens, in place.
+
+    Returns:
+        The number of operators that are left.
 
     Raises:
         ModelError: an input has another static shape, the graph does not run at that size, or a shape depends on data.
@@ -34,8 +37,14 @@ def make_static_(model: ir.Model, *, batch: int, sequence: int) -> None:
     # The pass omits large weights, which shape inference does not need. `_require_shapes` checks the result.
     common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
     _require_shapes(graph)
-    _write_reshape_targets_(graph)
+    for node in graph:
+        # Targets of Reshape without 0 and -1, which not every compiler supports.
+        if node.op_type == "Reshape":
+            shape = node.outputs[0].shape
+            node.replace_input_with(1, operators.reshape_target(graph, shape.numpy() if shape is not None else ()))
+            node.attributes.pop("allowzero", None)
     operators.clean_(model)
+    return len(graph)
 
 
 def _set_inputs_(graph: ir.Graph, batch: int, sequence: int) -> None:
@@ -55,21 +64,14 @@ def _set_inputs_(graph: ir.Graph, batch: int, sequence: int) -> None:
 
 def _fold_(model: ir.Model, batch: int, sequence: int) -> None:
     """Replace all values that depend on shapes and constants alone by constants."""
-    graph = model.graph
     static: dict[ir.Value, None] = {}
-    for node in graph:
+    for node in model.graph:
         known = all(v is None or v in static or v.const_value is not None for v in node.inputs)
         if node.op_type in _SHAPES or (known and node.op_type not in operators.PAIR):
             static.update(dict.fromkeys(node.outputs))
-    ends = [v for v in static if any(reader.outputs[0] not in static for reader in operators.readers(v))]
-    if not ends:
-        return
     what = f"the graph does not run on {batch} rows of {sequence} tokens"
     with shapes.session_errors(what, fix="choose a length within the model's limit"):
-        arrays = folding.computed(model, ends, (batch, sequence))
-    for value, array in zip(ends, arrays, strict=True):
-        ir.convenience.replace_all_uses_with(value, operators.initializer(graph, f"{value.name}.fixed", array))
-    operators.clean_(model)
+        folding.fold_(model, static, static, "fixed", (batch, sequence))
 
 
 def _require_shapes(graph: ir.Graph) -> None:
@@ -86,15 +88,4 @@ def _require_shapes(graph: ir.Graph) -> None:
                 )
 
 
-def _write_reshape_targets_(graph: ir.Graph) -> None:
-    """Write the targets of Reshape without 0 and -1, which not every compiler supports."""
-    for node in graph:
-        if node.op_type == "Reshape":
-            sizes = _shape_of(node.outputs[0])
-            name = f"shape.{'x'.join(map(str, sizes))}"
-            node.replace_input_with(1, operators.shared_initializer(graph, name, np.array(sizes, dtype=np.int64)))
-            node.attributes.pop("allowzero", None)
-
-
-def _shape_of(value: ir.Value) -> tuple[int, ...]:
-    return value.shape.numpy() if value.shape is not None else ()
+STATIC = Pass(make_static_, lambda form: form.shape.model_dump() if form.shape is not None else None)

@@ -6,6 +6,8 @@ can then measure the error of each quantizer alone; a branch that is off costs n
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -23,34 +25,31 @@ def write_(model: ir.Model, plan: QuantPlan, scales: qdq.Scales | None = None) -
         The sites of each switch, in the order of the new graph input `switches` [N] bool.
     """
     graph = model.graph
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     scales = {**qdq.shared_scales(nodes, plan), **(scales or {})}
     switches = ir.Value(name=SWITCHES, shape=ir.Shape([None]), type=ir.TensorType(ir.DataType.BOOL))
     graph.inputs.append(switches)
-    order: dict[Key, int] = {}
-    sites: list[list[Site]] = []
+    sites: dict[Key, list[Site]] = {}
     forms: dict[Key, ir.Value] = {}
     # Outputs last, as in `qdq.write`: until then all readers refer to the value by its own name.
     for site, quantizer in sorted(plan.quantized, key=lambda item: item[0].input == OUTPUT):
-        node = nodes[site.node]
-        key = (site.value, quantizer)
+        node, key, is_output = nodes[site.node], (site.value, quantizer), site.input == OUTPUT
         if key in forms:
             node.replace_input_with(site.input, forms[key])
-            sites[order[key]].append(site)
+            sites[key].append(site)
             continue
-        order[key] = len(sites)
-        sites.append([site])
-        value = node.outputs[0] if site.input == OUTPUT else operators.input_of(node, site.input)
-        readers = list(value.uses()) if site.input == OUTPUT else [(node, site.input)]
+        value = node.outputs[0] if is_output else operators.input_of(node, site.input)
+        readers = list(value.uses()) if is_output else [(node, site.input)]
         scale = scales.get(site.value)
-        added = _switch(graph, switches, order[key], value, quantizer, scale, is_weight=site.is_weight)
-        (graph.insert_after if site.input == OUTPUT else graph.insert_before)(node, added)
-        if site.input != OUTPUT:
+        added = _switch(graph, switches, len(sites), value, quantizer, scale, is_weight=site.is_weight)
+        sites[key] = [site]
+        (graph.insert_after if is_output else graph.insert_before)(node, added)
+        if not is_output:
             forms[key] = added[-1].outputs[0]
         for reader, index in readers:
             reader.replace_input_with(index, added[-1].outputs[0])
     qdq.set_opset_(model, plan)
-    return sites
+    return list(sites.values())
 
 
 def _switch(
@@ -64,24 +63,22 @@ def _switch(
     is_weight: bool,
 ) -> list[ir.Node]:
     """Make the nodes switches[number] → If → the quantized form of a value, or the value."""
-    name = f"switch.{number}"
-    index = operators.initializer(graph, f"{name}.index", np.array(number, dtype=np.int64))
-    pick = operators.make_node("Gather", [switches, index], f"{name}.on", {"axis": 0}, dtype=ir.DataType.BOOL)
-    same = operators.make_node("Identity", [value], f"{name}.same")
+    chain = operators.Chain(graph, f"switch.{number}")
+    index = operators.initializer(graph, f"{chain.stem}.index", number)
+    on = chain.add("Gather", [switches, index], "on", dtype=ir.DataType.BOOL, axis=0)
+    same = operators.make_node("Identity", [value], f"{chain.stem}.same")
     if is_weight:
         rounded = qdq.dequantized_weight(operators.constant_of(value), quantizer, scale).astype(np.float32)
-        nodes = [operators.make_node("Identity", [operators.initializer(graph, f"{name}.weight", rounded)], f"{name}.rounded")]
+        weight = operators.initializer(graph, f"{chain.stem}.weight", rounded)
+        nodes = [operators.make_node("Identity", [weight], f"{chain.stem}.rounded")]
+    elif quantizer.dynamic:
+        first = qdq.make_dynamic(value, chain.stem)
+        nodes = [first, operators.make_node("DequantizeLinear", first.outputs, f"{chain.stem}.dequantized")]
     else:
-        nodes = _fake_quantized(graph, name, value, quantizer)
-    branches = {
-        "then_branch": ir.Graph([], [nodes[-1].outputs[0]], nodes=nodes, name=f"{name}.then"),
-        "else_branch": ir.Graph([], [same.outputs[0]], nodes=[same], name=f"{name}.else"),
+        nodes = qdq.make_pair(graph, chain.stem, value, quantizer)
+    branches: dict[str, Any] = {
+        "then_branch": ir.Graph([], [nodes[-1].outputs[0]], nodes=nodes, name=f"{chain.stem}.then"),
+        "else_branch": ir.Graph([], [same.outputs[0]], nodes=[same], name=f"{chain.stem}.else"),
     }
-    return [pick, operators.make_node("If", [pick.outputs[0]], f"{name}.value", branches)]
-
-
-def _fake_quantized(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer) -> list[ir.Node]:
-    if not quantizer.dynamic:
-        return qdq.make_pair(graph, name, value, quantizer)
-    first = qdq.make_dynamic(value, name)
-    return [first, operators.make_node("DequantizeLinear", list(first.outputs), f"{name}.dequantized")]
+    chain.add("If", [on], "value", **branches)
+    return chain.nodes

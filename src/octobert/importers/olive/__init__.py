@@ -1,21 +1,25 @@
 """Olive configs become recipes.
 
-`read` converts a file, `convert` plain data. Every field of the source gets one outcome (`importers/outcomes.py`). Parts:
-`layout` finds the parts of a config in whichever layout they stand; `model`, `data`, `systems`, `goals`, `engine` and `passes`
-set keys of a `Draft`; `scripts` reads what user scripts say, and runs none; `rendering` writes the recipe with its outcomes.
+`read` converts a file, `convert` plain data. Every field of the source gets one outcome (`importers/outcomes.py`). What is
+known of Olive's fields is in `fields.yaml`, of its names in `names.yaml`; `rules` applies them to a `Draft`. Parts: `layout`
+finds the parts of a config in whichever layout they stand; `model`, `data`, `systems`, `goals`, `passes`, `quantizers` and
+`searching` have what has to be computed; `finishing` sets what depends on method and targets; `scripts` reads what user scripts
+say, and runs none; `rendering` writes the recipe with its outcomes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from octobert.core.errors import RecipeError
 from octobert.core.tabular import Row, Tabular
-from octobert.importers.olive import data, document, engine, finishing, goals, model, passes, rendering, searching, systems
+from octobert.importers.olive import data, document, finishing, goals, model, passes, rendering, searching, systems
 from octobert.importers.olive.document import is_config, is_config_file
-from octobert.importers.olive.draft import Draft
-from octobert.importers.olive.layout import Config, Pass, config_of
-from octobert.importers.outcomes import Node, Outcome
+from octobert.importers.olive.layout import GROUPS, Config, Pass
+from octobert.importers.olive.rules import Draft, apply, names
+from octobert.importers.outcomes import Node, Outcome, outcomes_of
 
 __all__ = ["Imported", "convert", "is_config", "is_config_file", "read"]
 
@@ -70,39 +74,51 @@ def convert(raw: Any, *, where: str = "config", folder: Path = Path(), name: str
     Raises:
         RecipeError: it is not an Olive config, or asks for what changes the result and octobert cannot do.
     """
-    config = config_of(raw, where=where, folder=folder)
-    draft = Draft(config)
+    config = _config_of(raw, where=where, folder=folder)
     steps = config.passes()
-    draft.searching = searching.is_searched(config, steps)
+    draft = Draft(config, search=searching.search_of(config, steps))
     model.read(draft)
-    evaluator = config.named("evaluators", config.get("evaluator"))
-    metrics = goals.metrics_of(evaluator)
+    metrics = config.named("evaluators", config.root.get("evaluator")).get("metrics").elements()
     data.read(draft, goals.leading(draft, metrics), _calibrated(config, steps))
     systems.read(draft)
     goals.read(draft, metrics)
     passes.read(draft, steps)
-    finishing.method(draft, any_pass=bool(steps))
+    if steps:
+        finishing.method(draft)
     systems.finish(draft)
     goals.finish(draft)
     finishing.fit(draft)
     finishing.shapes(draft)
-    engine.read(draft)
+    apply(draft, config.root, "top")
     searching.finish(draft)
     for other in config.objects("evaluators").values():
         other.not_needed("not the evaluator of this config")
     draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
-    return Imported(recipe=draft.ordered(), outcomes=config.root.ledger.outcomes(raw), folder=folder, source=name)
+    return Imported(recipe=draft.ordered(), outcomes=outcomes_of(config.root), folder=folder, source=name)
 
 
-def _calibrated(config: Config, steps: list[Pass]) -> list[tuple[Node, Node]]:
-    """(field of a pass that quantizes or trains, its data config)."""
-    fields = [
-        step.node.get(name) for step in steps if "quantization" in step.kind for name in ("data_config", "train_data_config")
-    ]
-    found = []
+def _config_of(raw: Any, *, where: str, folder: Path) -> Config:
+    """The config in plain data.
+
+    Raises:
+        RecipeError: the data is not an Olive config, or one of a layout that is not read.
+    """
+    if not is_config(raw):
+        got = f"a {type(raw).__name__}"
+        if isinstance(raw, Mapping):
+            got = f"the keys {', '.join(map(str, list(raw)[:6]))}" if raw else "an empty object"
+        expected = "a JSON object with input_model and passes"
+        raise RecipeError("the file is not an Olive config", where=where, got=got, expected=expected)
+    for field, why in names("other_layouts").items():
+        if raw.get(field):
+            raise RecipeError(f"the config is of another version of Olive's schema: {field} means {why}", where=where)
+    return Config(Node(raw, "", {}, GROUPS), folder, where)
+
+
+def _calibrated(config: Config, steps: list[Pass]) -> list[Node]:
+    """The data configs of passes that quantize or train."""
+    fields = [step.node.get(name) for step in steps if step.quantizes for name in ("data_config", "train_data_config")]
     for field in fields:
-        if field is not None:
-            field.mapped("data.calibrate", data.FROM_TRAIN) if isinstance(field.value, str) else None
-            resolved = config.named("data_configs", field)
-            found += [(field, resolved)] if resolved is not None else []
-    return found
+        if isinstance(field.value, str):
+            field.mapped("data.calibrate", data.FROM_TRAIN)
+    return [node for node in (config.named("data_configs", field) for field in fields) if node]

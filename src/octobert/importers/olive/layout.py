@@ -10,18 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from octobert.core.errors import RecipeError, did_you_mean
-from octobert.importers.outcomes import Ledger, Node
+from octobert.importers.outcomes import Node
 
-NESTS = ("engine", "config", "params", "user_config", "hf_config", "components", "params_config")
-# Fields at the top that change what is built, in layouts that this importer does not read.
-_OTHER_LAYOUTS = {
-    "builds": "several builds in one file; write one config for each build",
-    "workflow_host": "a workflow on another machine; run octobert there",
-    "auto_optimizer_config": "settings of Olive's auto optimizer; list the passes",
-}
+GROUPS = ("engine", "config", "params", "user_config", "hf_config", "components", "params_config")
 # The data set of the model itself, in configs of Olive 0.2 to 0.5.
 MODEL_DATA = "__input_model_data_config__"
 
@@ -42,6 +35,11 @@ class Pass:
     node: Node
     others: tuple[Pass, ...] = ()
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether the pass quantizes, or trains for it."""
+        return "quantization" in self.kind
+
 
 @dataclass(frozen=True)
 class Config:
@@ -57,10 +55,6 @@ class Config:
     folder: Path
     where: str
 
-    def get(self, name: str) -> Node | None:
-        """A field of the top, or of the engine."""
-        return self.root.get(name)
-
     @property
     def model(self) -> Node:
         """The input model.
@@ -68,8 +62,8 @@ class Config:
         Raises:
             RecipeError: there is none.
         """
-        node = self.get("input_model")
-        if node is None or not isinstance(node.value, Mapping):
+        node = self.root.get("input_model")
+        if not isinstance(node.value, Mapping):
             raise RecipeError("the config has no input_model", where=self.where, expected='{"type": …, "model_path": …}')
         return node
 
@@ -79,36 +73,30 @@ class Config:
         Raises:
             RecipeError: a flow or a type is not there.
         """
-        given = self.get("passes")
-        named: dict[str, list[Node]] = {}
-        if given is not None and isinstance(given.value, Mapping):
-            named = {
-                key: node.elements() if isinstance(node.value, list) and node.value else [node] for key, node in given.items()
-            }
-        elif given is not None:
-            named = {str(index): [node] for index, node in enumerate(given.elements())}
-        order = list(named)
-        flows = self.get("pass_flows")
-        if flows is None or not flows.value:
-            return [self._pass(name, named) for name in order]
+        passes, flows = self.root.get("passes"), self.root.get("pass_flows")
+        if isinstance(passes.value, Mapping):
+            named = {name: node.elements() or [node] for name, node in passes.items()}
+        else:
+            named = {str(index): [node] for index, node in enumerate(passes.elements())}
+        if not flows.value:
+            return [self._pass(name, named) for name in named]
         first, *others = flows.elements()
-        # Scalars of a list of lists are one leaf.
-        flows.not_needed("passes are taken in the order of the first flow") if not others else flows.refused(
-            f"a recipe has one order of passes, that of the first flow: {', '.join(map(str, first.value))}; in a search, "
-            "passes of the others that quantize are alternatives"
-        )
+        if others:
+            flows.refused(
+                f"a recipe has one order of passes, that of the first flow: {', '.join(map(str, first.value))}; in a search, "
+                "passes of the others that quantize are alternatives"
+            )
+        else:
+            # Scalars of a list of lists are one leaf.
+            flows.not_needed("passes are taken in the order of the first flow")
         steps = [self._pass(str(name), named) for name in first.value]
-        more = [str(name) for flow in others for name in flow.value if name not in first.value]
-        return self._beside(steps, [self._pass(name, named) for name in dict.fromkeys(more)], named)
-
-    def _beside(self, steps: list[Pass], more: list[Pass], named: Mapping[str, list[Node]]) -> list[Pass]:
-        """Steps, with passes of other flows as alternatives of the one that quantizes."""
-        place = next((index for index, step in enumerate(steps) if "quantization" in step.kind), None)
+        more = dict.fromkeys(str(name) for flow in others for name in flow.value if name not in first.value)
+        alternatives = [step for step in [self._pass(name, named) for name in more] if step.quantizes]
         used = {step.name for step in steps}
+        place = next((index for index, step in enumerate(steps) if step.quantizes), None)
         if place is not None:
-            beside = [each for each in more if "quantization" in each.kind]
-            steps[place] = replace(steps[place], others=(*steps[place].others, *beside))
-            used |= {each.name for each in beside}
+            steps[place] = replace(steps[place], others=(*steps[place].others, *alternatives))
+            used |= {step.name for step in alternatives}
         for name in named.keys() - used:
             for node in named[name]:
                 node.refused("the first flow does not run this pass")
@@ -117,27 +105,27 @@ class Config:
     def _pass(self, name: str, named: Mapping[str, list[Node]]) -> Pass:
         if name not in named:
             raise RecipeError(f'there is no pass "{name}"', where=f"{self.where}: pass_flows", fix=did_you_mean(name, named))
-        found = []
+        steps = []
         for node in named[name]:
             kind = node.get("type")
-            if kind is None:
+            if not kind:
                 raise RecipeError("the pass has no type", where=f"{self.where}: {node.path}")
-            found.append(Pass(name, kind.text.lower(), node))
-        return replace(found[0], others=tuple(found[1:]))
+            steps.append(Pass(name, kind.lower, node))
+        return replace(steps[0], others=tuple(steps[1:]))
 
-    def named(self, field: str, reference: Node | None) -> Node | None:
+    def named(self, field: str, reference: Node) -> Node:
         """What a field refers to: by its name in `systems`, `evaluators` or `data_configs`, or written in place.
 
         Raises:
             RecipeError: there is nothing of that name.
         """
-        if reference is None or isinstance(reference.value, Mapping):
+        if not reference or isinstance(reference.value, Mapping):
             return reference
-        objects = self.objects(field)
         name = reference.text
         if name == MODEL_DATA:
             reference.not_needed("names the data set of the model")
             return self.model.get("dataset")
+        objects = self.objects(field)
         if name not in objects:
             what = f'{field} has no "{name}"'
             raise RecipeError(what, where=f"{self.where}: {reference.path}", fix=did_you_mean(name, objects))
@@ -146,38 +134,13 @@ class Config:
 
     def objects(self, field: str) -> dict[str, Node]:
         """Name → object, of `systems`, `evaluators` or `data_configs`, which are mappings or lists of objects with names."""
-        node = self.get(field)
-        if node is None:
-            return {}
+        node = self.root.get(field)
         if isinstance(node.value, Mapping):
             return dict(node.items())
-        found = {}
+        objects = {}
         for element in node.elements():
             name = element.get("name")
-            if name is not None:
+            if name:
                 name.not_needed(f"names the object in {field}")
-                found[name.text] = element
-        return found
-
-
-def config_of(raw: Any, *, where: str, folder: Path) -> Config:
-    """The config in plain data.
-
-    Raises:
-        RecipeError: the data is not an Olive config, or one of a layout that is not read.
-    """
-    from octobert.importers.olive.document import is_config
-
-    if not is_config(raw):
-        expected = "a JSON object with input_model and passes"
-        raise RecipeError("the file is not an Olive config", where=where, got=_kind(raw), expected=expected)
-    for field, why in _OTHER_LAYOUTS.items():
-        if raw.get(field):
-            raise RecipeError(f"the config is of another version of Olive's schema: {field} means {why}", where=where)
-    return Config(Node(raw, "", Ledger(), NESTS), folder, where)
-
-
-def _kind(raw: Any) -> str:
-    if isinstance(raw, Mapping):
-        return f"the keys {', '.join(map(str, list(raw)[:6]))}" if raw else "an empty object"
-    return f"a {type(raw).__name__}"
+                objects[name.text] = element
+        return objects

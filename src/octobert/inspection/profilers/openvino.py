@@ -37,7 +37,7 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
     try:
         model = openvino.Core().read_model(str(path))
         compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
-        inputs = running.Inputs([_openvino.port_of(port) for port in compiled.inputs], path).of(feeds)
+        inputs = running.Inputs([_openvino.port_of(port) for port in model.inputs], path).of(feeds)
         request = compiled.create_infer_request()
         whole, sums = [], []
         for number in range(warmup + runs):

@@ -26,8 +26,10 @@ from octobert.targets.shared import running
 _INTEGER_PRODUCTS = frozenset(
     ("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul", "MatMulInteger", "QGemm", "QAttention")
 )
-# Integer operators in a file → indices of the integers and of the zero point of both inputs.
-_OPERANDS = {"QLinearMatMul": ((0, 2), (3, 5)), "MatMulIntegerToFloat": ((0, 4), (1, 5))}
+# Integer operators in a file → indices of the second operand, and of the zero points of both.
+_OPERANDS = {"QLinearMatMul": (3, 2, 5), "MatMulIntegerToFloat": (1, 4, 5)}
+# An operand whose type a file does not say.
+_ASYMMETRIC = Operand(dtype="uint8", symmetric=False)
 _FLOAT_PRODUCTS = frozenset(("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulNBits"))
 _CONVERSIONS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 # `accuracy_level` of MatMulNBits at which activations are rounded to int8 for the product.
@@ -85,7 +87,9 @@ def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
     for name, facts in first.items():
         node, op_type = nodes.get(name), facts["op_name"]
         integer = op_type in _INTEGER_PRODUCTS or op_type.startswith(("QLinear", "QOrdered"))
-        integer |= op_type == "MatMulNBits" and node is not None and _attribute(node, "accuracy_level") == _INT8_LEVEL
+        # Activations of this product are rounded to int8 too, if its attribute says so.
+        levels = [a.i for a in node.attribute if a.name == "accuracy_level"] if op_type == "MatMulNBits" and node else []
+        integer |= levels == [_INT8_LEVEL]
         ran.append(
             places.Ran(
                 name=name,
@@ -115,10 +119,6 @@ def _precision(facts: Mapping[str, Any]) -> str:
     return precisions.pop() if len(precisions) == 1 else "mixed" if precisions else (types or ["none"])[-1]
 
 
-def _attribute(node: Any, name: str) -> int:
-    return next((a.i for a in node.attribute if a.name == name), 0)
-
-
 def products(path: Path) -> tuple[Product, ...]:
     """Return the matrix products of an ONNX file that have an 8-bit or 16-bit input."""
     import onnx
@@ -140,12 +140,11 @@ def products(path: Path) -> tuple[Product, ...]:
             dynamic = maker is not None and maker.op_type == "DynamicQuantizeLinear"
             second = constants.get(node.input[1])
             weight = Operand(dtype=_dtype(second.data_type) if second is not None else "int8", symmetric=True)
-            taken = Operand(dtype="uint8", symmetric=False)
-            products_.append(Product(**names, inputs=(taken, weight), dynamic=dynamic, weight=second is not None))
+            products_.append(Product(**names, inputs=(_ASYMMETRIC, weight), dynamic=dynamic, weight=second is not None))
         elif node.op_type in _OPERANDS:
-            left, right = (_operand_of(node, places, constants) for places in _OPERANDS[node.op_type])
-            is_weight = node.input[_OPERANDS[node.op_type][1][0]] in constants
-            products_.append(Product(**names, inputs=(left, right), weight=is_weight))
+            second, *zeros = _OPERANDS[node.op_type]
+            left, right = (_by_zero_point(node, zero, constants, _ASYMMETRIC) for zero in zeros)
+            products_.append(Product(**names, inputs=(left, right), weight=node.input[second] in constants))
         elif node.op_type in ("MatMul", "Gemm"):
             pair = (_operand(node.input[0], makers, constants), _operand(node.input[1], makers, constants))
             dequantize = makers.get(node.input[0])
@@ -153,45 +152,32 @@ def products(path: Path) -> tuple[Product, ...]:
                 sources[node.name] = dequantize.input[0]
             if any(pair):
                 products_.append(Product(**names, inputs=pair, weight=_is_constant(node.input[1], makers, constants)))
-    return _with_siblings(products_, sources)
-
-
-def _with_siblings(products: list[Product], sources: Mapping[str, str]) -> tuple[Product, ...]:
-    """Return the products with the number of other products that read the same integers."""
     counts = Counter(sources.values())
+    # Other products that read the same integers.
     siblings = {name: counts[source] - 1 for name, source in sources.items()}
-    return tuple(product.model_copy(update={"siblings": siblings.get(product.name, 0)}) for product in products)
+    return tuple(product.model_copy(update={"siblings": siblings.get(product.name, 0)}) for product in products_)
 
 
 def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> Operand | None:
     """Return the integer type behind an input, or None if no DequantizeLinear produces it."""
-    from onnx import numpy_helper
-
     node = makers.get(value)
     while node is not None and node.op_type in _MOVES:
         node = makers.get(node.input[0])
     if node is None or node.op_type != "DequantizeLinear":
         return None
-    zero = constants.get(node.input[2]) if len(node.input) > 2 else None
-    if zero is None:
-        # Without a zero point it is 0; the type is that of the integers.
-        integers = constants.get(node.input[0])
-        return Operand(dtype=_dtype(integers.data_type) if integers is not None else "uint8", symmetric=integers is not None)
-    array = numpy_helper.to_array(zero)
-    return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
+    # Without a zero point it is 0; the type is that of the integers.
+    integers = constants.get(node.input[0])
+    default = Operand(dtype="uint8" if integers is None else _dtype(integers.data_type), symmetric=integers is not None)
+    return _by_zero_point(node, 2, constants, default)
 
 
-def _operand_of(node: Any, places: tuple[int, int], constants: Mapping[str, Any]) -> Operand:
-    """Return the integer type of an input of an integer operator, by its zero point.
-
-    Args:
-        places: indices of the integers and of their zero point.
-    """
+def _by_zero_point(node: Any, index: int, constants: Mapping[str, Any], default: Operand) -> Operand:
+    """Return the integer type of an input by its zero point, which is an input of the operator; `default` where it has none."""
     from onnx import numpy_helper
 
-    zero = constants.get(node.input[places[1]]) if len(node.input) > places[1] else None
+    zero = constants.get(node.input[index]) if len(node.input) > index else None
     if zero is None:
-        return Operand(dtype="uint8", symmetric=False)
+        return default
     array = numpy_helper.to_array(zero)
     return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
 

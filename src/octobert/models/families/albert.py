@@ -20,8 +20,6 @@ FAMILY = EncoderFamily(
         "ffn_down": "ffn_output",
         "ffn_norm": "full_layer_layer_norm",
     },
-    embeddings_norm="embeddings.LayerNorm",
-    position_offset=0,
     shared_layer=_LAYER,
     requires={"num_hidden_groups": 1, "inner_group_num": 1},
 )

@@ -5,13 +5,10 @@ from octobert.core.family import BERT_PARTS, EncoderFamily
 FAMILY = EncoderFamily(
     model_types=("deberta-v2",),
     prefix="deberta",
-    layer="encoder.layer.{}",
     parts={
         **BERT_PARTS,
         "query": "attention.self.query_proj",
         "key": "attention.self.key_proj",
         "value": "attention.self.value_proj",
     },
-    embeddings_norm="embeddings.LayerNorm",
-    position_offset=0,
 )

@@ -18,6 +18,4 @@ FAMILY = EncoderFamily(
         "ffn_down": "ffn.lin2",
         "ffn_norm": "output_layer_norm",
     },
-    embeddings_norm="embeddings.LayerNorm",
-    position_offset=0,
 )

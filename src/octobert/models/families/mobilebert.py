@@ -8,7 +8,6 @@ _STACKED = range(7)
 FAMILY = EncoderFamily(
     model_types=("mobilebert",),
     prefix="mobilebert",
-    layer="encoder.layer.{}",
     parts={
         "bottleneck.input": "bottleneck.input.dense",
         "bottleneck_norm.input": "bottleneck.input.LayerNorm",
@@ -22,6 +21,4 @@ FAMILY = EncoderFamily(
         "bottleneck": "output.bottleneck.dense",
         "bottleneck_norm": "output.bottleneck.LayerNorm",
     },
-    embeddings_norm="embeddings.LayerNorm",
-    position_offset=0,
 )

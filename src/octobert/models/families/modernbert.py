@@ -20,7 +20,6 @@ FAMILY = EncoderFamily(
         "ffn_down": "mlp.Wo",
     },
     embeddings_norm="embeddings.norm",
-    position_offset=0,
     final_norm="final_norm",
     windowed=True,
 )

@@ -5,7 +5,6 @@ from octobert.core.family import BERT_PARTS, EncoderFamily
 FAMILY = EncoderFamily(
     model_types=("mpnet",),
     prefix="mpnet",
-    layer="encoder.layer.{}",
     parts={
         **BERT_PARTS,
         "query": "attention.attn.q",
@@ -15,6 +14,5 @@ FAMILY = EncoderFamily(
         "attention_output": "attention.attn.o",
         "attention_norm": "attention.LayerNorm",
     },
-    embeddings_norm="embeddings.LayerNorm",
     position_offset=2,
 )

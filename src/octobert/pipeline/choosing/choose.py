@@ -11,6 +11,7 @@ For the goal latency (throughput, size and memory are the same with another figu
 4. Where `vary` names `prune`, the best one is pruned within the limit on its drop, judged and timed.
 5. The best few are timed again, in one longer race.
 
+The time limit is for all of it and for the final run: nothing is begun that would go beyond it, by the times of trials so far.
 Every result is stored, so that a search that was interrupted goes on, and comes to the same decisions.
 """
 
@@ -19,13 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from octobert.config.choosing import UNITS, Choose, figure_named
-from octobert.core.selection import Figure, Found, Variant
+from octobert.config.words import COSTS, Words
+from octobert.core.measurements import Figure
+from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.trials import Trials
-from octobert.report.reasons import COSTS, Words
 
+T = TypeVar("T")
 # Rounds of the races, from the first with all models to the last with a few.
 ROUNDS = (12, 30, 60)
 LAST_ROUNDS = 150
@@ -39,6 +43,8 @@ HOPELESS = 3
 # Share of the time limit for a search that lets layers fall back to float. (A share of the time that is left would make another
 # step of it each time a search is resumed.)
 FALLBACK_SHARE = 0.25
+# Opening a model for a race takes about as long as so many rounds.
+_OPENING = 30
 
 
 @dataclass
@@ -53,6 +59,8 @@ class Search:
         dropped: names of those that are too slow.
         best: the best one so far that keeps all limits.
         cut: whether the time limit has ended a part of the search.
+        spent: kind of trial → seconds so far, and the units that they were spent on.
+        judged: names of the variants that were judged.
     """
 
     trials: Trials
@@ -62,6 +70,8 @@ class Search:
     dropped: set[str] = field(default_factory=set)
     best: Variant | None = None
     cut: bool = False
+    spent: dict[str, tuple[float, float]] = field(default_factory=dict)
+    judged: set[str] = field(default_factory=set)
 
     @property
     def by_metric(self) -> bool:
@@ -69,19 +79,50 @@ class Search:
         return figure_named(self.settings.goal).name not in UNITS
 
     @property
-    def minutes_left(self) -> float:
-        """Of the time limit."""
-        return self.settings.minutes - self.trials.seconds / 60
+    def limit(self) -> float:
+        """Seconds for the search: the time limit without the final run."""
+        return max(0.0, 60 * self.settings.minutes - self.trials.final_seconds)
 
-    def out_of_time(self) -> bool:
-        """Whether the time is over; a search without a result goes on to its first one."""
-        return self.less_than(0)
+    def out_of_time(self, needs: float = 0.0) -> bool:
+        """Whether the time is over, or would be after some seconds more; a search without a result goes on to its first one."""
+        return self.less_than(0, needs)
 
-    def less_than(self, share: float) -> bool:
-        """Whether less than a share of the time limit is left, which then ends a part of the search."""
-        over = self.minutes_left <= share * self.settings.minutes
+    def less_than(self, share: float, needs: float = 0.0) -> bool:
+        """Whether less than a share of the limit is left after some seconds more, which then ends a part of the search."""
+        over = self.limit - self.trials.seconds - needs <= share * self.limit
         self.cut |= over
         return over
+
+    def make(self, variants: Sequence[Variant]) -> list[Variant]:
+        """Make variants to be timed; those that could be made."""
+        return self._spend("make", len(variants), lambda: self.trials.make(variants, draft=True))
+
+    def race(self, variants: Sequence[Variant], rounds: int) -> None:
+        """Time variants in turn."""
+        self._spend("race", _race_units(len(variants), rounds), lambda: self.trials.race(variants, rounds))
+
+    def judge(self, variants: Sequence[Variant]) -> None:
+        """Judge variants."""
+        new = {variant.name for variant in variants} - self.judged
+        self._spend("judge", len(new), lambda: self.trials.judge(variants))
+        self.judged |= new
+
+    def _spend(self, kind: str, units: float, trial: Callable[[], T]) -> T:
+        before = self.trials.seconds
+        result = trial()
+        seconds, known = self.spent.get(kind, (0.0, 0.0))
+        self.spent[kind] = (seconds + self.trials.seconds - before, known + units)
+        return result
+
+    def predicted(self, kind: str, units: float = 1.0) -> float:
+        """Seconds that trials of a kind will take, from those so far; before the first one, from the float model's."""
+        seconds, known = self.spent.get(kind, (0.0, 0.0))
+        per_unit = seconds / known if known else self.trials.expected.get(kind, 0.0)
+        return per_unit * units
+
+    def racing(self, count: int, rounds: int) -> float:
+        """Seconds that a race will take."""
+        return self.predicted("race", _race_units(count, rounds))
 
     def cost(self, variant: Variant) -> Figure:
         """What is to be small, relative to the reference: time, size or memory."""
@@ -123,9 +164,13 @@ class Search:
         able: list[Variant] = []
         for index in range(0, len(new), self.trials.at_once):
             # The reference and one other are always made, so that there is something to compare.
-            if len(able) > 1 and self.out_of_time():
+            coming = new[index : index + self.trials.at_once]
+            first = (
+                self.predicted("make", len(coming)) + self.racing(len(able) + len(coming), ROUNDS[0]) + self.predicted("judge")
+            )
+            if len(able) > 1 and self.out_of_time(first):
                 break
-            able += self.trials.make(new[index : index + self.trials.at_once], draft=True)
+            able += self.make(coming)
         self.note()
         return able
 
@@ -133,6 +178,11 @@ class Search:
         """Tell how far the search is."""
         best = None if self.best is None else self.trials.found(self.best)
         self.tell(best, self.trials.known(self.variants), len(self.variants))
+
+
+def _race_units(count: int, rounds: int) -> float:
+    """What the time of a race is proportional to; the reference takes part."""
+    return float((count + 1) * (rounds + _OPENING))
 
 
 def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, int], None]) -> tuple[list[Found], str]:
@@ -161,19 +211,22 @@ def choose(trials: Trials, settings: Choose, tell: Callable[[Found | None, int, 
 def _in_order_of_cost(search: Search) -> list[Variant]:
     """Time variants in races with fewer and fewer of them, and return all that are left, cheapest first."""
     trials, recipe = search.trials, search.trials.facts.recipe
-    running = search.add(space.first(recipe))
+    # The two that are always made are the reference and a model in 8 bits, which the search is about.
+    first = sorted(space.first(recipe), key=lambda v: v != trials.reference)
+    quantized = next((v for v in first if v.precision == "int8"), first[0])
+    running = search.add([first[0], quantized, *first[1:]])
     if not trials.about_time and not search.by_metric:
         running += search.add([v for each in running for v in space.faster(recipe, each)])
         return sorted(running, key=lambda v: search.cost(v).value)
-    trials.race(running, ROUNDS[0])
+    search.race(running, ROUNDS[0])
     running = _without_slow(search, running, reach=True)
     # Half of the time is for accuracy.
     if not search.less_than(0.5):
         running += search.add([v for each in running for v in space.faster(recipe, each)])
     for number, rounds in enumerate(ROUNDS[1:]):
-        if len(running) < 2 or search.less_than(0.5):
+        if len(running) < 2 or search.less_than(0.5, search.racing(len(running), rounds)):
             break
-        trials.race(running, rounds)
+        search.race(running, rounds)
         running = _without_slow(search, running, reach=False)
         search.note()
         if number == 0 and not search.less_than(0.5):
@@ -212,10 +265,14 @@ def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
     for index, variant in enumerate(queue):
         if search.best is not None and not search.by_metric and not limits.as_good(search.ratio(variant, search.best)):
             continue
-        if search.best is not None and search.out_of_time():
-            break
+        if search.out_of_time(search.predicted("judge")):
+            if search.best is not None:
+                break
+            # Without a result, the fastest one is judged, and then only what loses nothing.
+            if index and variant.precision != trials.reference.precision:
+                continue
         # Where several are judged at the same time, those that may be next are among them.
-        trials.judge(queue[index : index + trials.at_once])
+        search.judge(queue[index : index + trials.at_once])
         if search.keeps(variant):
             search.best = variant if search.best is None else search.better(search.best, variant)
         search.note()
@@ -233,12 +290,13 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
         others = space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE)
         excess = [search.excess(variant)]
         for index, other in enumerate(others):
-            if search.out_of_time():
+            plan = FALLBACK_SHARE * search.limit if "accuracy" in other.changes else 0.0
+            if search.out_of_time(plan + search.predicted("judge") + search.racing(2, ROUNDS[1])):
                 return
             # Where nothing helps by half, the rest of the values will not do; layers in float may.
             if len(excess) > HOPELESS and min(excess) > excess[0] / 2 and "accuracy" not in other.changes:
                 continue
-            trials.judge(others[index : index + trials.at_once])
+            search.judge(others[index : index + trials.at_once])
             if other not in search.variants:
                 search.variants.append(other)
             excess.append(search.excess(other))
@@ -250,9 +308,9 @@ def _prune(search: Search) -> None:
     """Prune the best variant, where the recipe allows it."""
     best = search.best
     variant = None if best is None else space.pruned(search.trials.facts.recipe, best, search.trials.metric)
-    if variant is None or search.out_of_time():
+    if variant is None or search.out_of_time(FALLBACK_SHARE * search.limit):
         return
-    search.trials.judge([variant])
+    search.judge([variant])
     search.variants.append(variant)
     _try(search, variant)
 
@@ -271,7 +329,7 @@ def _try(search: Search, variant: Variant) -> bool:
         search.note()
         return False
     if trials.about_time:
-        trials.race([variant, *([] if search.best is None else [search.best])], ROUNDS[1])
+        search.race([variant, *([] if search.best is None else [search.best])], ROUNDS[1])
     if search.keeps(variant):
         search.best = variant if search.best is None else search.better(search.best, variant)
     search.note()
@@ -286,8 +344,13 @@ def _last_race(search: Search) -> None:
         return
     ranked = limits.order([trials.found(v) for v in able], search.settings.goals, trials.metric, trials.ratio)
     finalists = [found.variant for found in ranked[:FINALISTS]]
-    if not search.out_of_time() and (len(finalists) > 1 or not trials.about_time):
-        trials.race(finalists, LAST_ROUNDS)
+    fitting = (
+        rounds
+        for rounds in (LAST_ROUNDS, ROUNDS[2], ROUNDS[1])
+        if not search.out_of_time(search.racing(len(finalists), rounds))
+    )
+    if (len(finalists) > 1 or not trials.about_time) and (rounds := next(fitting, None)) is not None:
+        search.race(finalists, rounds)
         kept = [trials.found(v) for v in finalists if search.keeps(v)]
         ranked = limits.order(kept, search.settings.goals, trials.metric, trials.ratio) if kept else ranked
     search.best = ranked[0].variant

@@ -20,14 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, FiniteFloat, Json, ValidationError
+
 from octobert.core.errors import RecipeError, StorageError
+from octobert.core.frozen import FrozenModel, first_problem
 from octobert.core.selection import Found
 from octobert.pipeline.choosing import storage as storages
 from octobert.pipeline.choosing.combinations import Combination
 
 # Seconds between signs of life, and after which a process without one is taken for dead.
 BEAT_S, SILENT_S = 10.0, 120.0
-# Systems compute the start of a process from their clock, which may be set meanwhile.
+# Starts of one process differ by what computing them rounds.
 _SAME_START_S = 5.0
 _KEY, _OWNER, _BEAT, _FOUND, _FACTS = "key", "owner", "beat", "found", "facts"
 
@@ -64,6 +67,36 @@ class Values:
     misses: float
 
 
+class _Owner(FrozenModel):
+    """The process of a trial.
+
+    Args:
+        machine: on which it runs.
+        process: its id there.
+        started: when it was started, in seconds since the machine was.
+    """
+
+    machine: str
+    process: int = Field(ge=0, lt=2**31)
+    started: FiniteFloat | None
+
+
+class _Said(BaseModel):
+    """What a trial says: its parameters, and attributes under the names above. Other attributes are ignored.
+
+    Args:
+        params: recipe key → value as JSON.
+        beat: the last sign of life.
+    """
+
+    params: Combination
+    key: str
+    owner: _Owner
+    facts: dict[str, str]
+    beat: Any = None
+    found: Json[Found] | None = None
+
+
 class Claims:
     """A study in a storage.
 
@@ -77,7 +110,7 @@ class Claims:
 
     Raises:
         RecipeError: the study was started with other facts, or by another program.
-        StorageError: the storage failed.
+        StorageError: the storage failed, or what is in it is damaged.
     """
 
     def __init__(
@@ -92,7 +125,8 @@ class Claims:
         with storages.told(where):
             study = self._optuna.create_study(storage=storage, study_name=name, directions=wanted, load_if_exists=True)
             self._id = study._study_id
-        if [each.name.lower() for each in study.directions] != wanted:
+            directions = [each.name.lower() for each in study.directions]
+        if directions != wanted:
             raise self._other("goals")
         self.tried()
 
@@ -107,24 +141,29 @@ class Claims:
             trials = self._storage.get_all_trials(self._id, deepcopy=False)
         states, found = self._optuna.trial.TrialState, list[Tried]()
         for trial in sorted(trials, key=lambda trial: trial.number):
-            attributes = trial.user_attrs
-            if not {_KEY, _OWNER, _FACTS} <= attributes.keys():
-                raise RecipeError(
-                    f'the study "{self._name}" is of another program',
-                    where="search.study",
-                    fix="give another name, or leave it out",
-                )
+            said = self._said(trial)
             if not found:
                 # The first trial decides, also where two processes have started at the same time.
-                self._check(attributes[_FACTS])
-            text = attributes.get(_FOUND)
-            if text is None and (trial.state != states.RUNNING or self._is_dead(trial._trial_id, attributes)):
+                self._check(said.facts)
+            if said.found is None and (trial.state != states.RUNNING or self._is_dead(trial._trial_id, said)):
                 if trial.state == states.RUNNING:
                     self.give_up(trial._trial_id)
                 continue
-            result = None if text is None else Found.model_validate_json(text)
-            found.append(Tried(trial.number, trial._trial_id, dict(trial.params), attributes[_KEY], result))
+            found.append(Tried(trial.number, trial._trial_id, said.params, said.key, said.found))
         return found
+
+    def _said(self, trial: Any) -> _Said:
+        """What a trial says, checked: anybody may have written it.
+
+        Raises:
+            RecipeError: it is of another program, or damaged.
+        """
+        try:
+            return _Said.model_validate({**trial.user_attrs, "params": trial.params})
+        except ValidationError as error:
+            what = f'trial {trial.number} of the study "{self._name}" is of another program, or damaged'
+            fix = "give another name, or leave it out"
+            raise RecipeError(what, where="search.study", got=first_problem(error), fix=fix) from None
 
     def claim(self, combination: Combination, key: str, space: Mapping[str, Sequence[str]], most: int) -> Tried | None:
         """Start a trial of a combination.
@@ -145,7 +184,7 @@ class Claims:
             state=self._optuna.trial.TrialState.RUNNING,
             params=combination,
             distributions={each: self._optuna.distributions.CategoricalDistribution(space[each]) for each in combination},
-            user_attrs={_KEY: key, _OWNER: _owner(), _FACTS: self._facts},
+            user_attrs={_KEY: key, _OWNER: _owner().model_dump(), _FACTS: self._facts},
         )
         with storages.told(self._where):
             created = self._storage.create_new_trial(self._id, template_trial=trial)
@@ -208,17 +247,17 @@ class Claims:
                 with suppress(StorageError, self._optuna.exceptions.UpdateFinishedTrialError), storages.told(self._where):
                     self._storage.set_trial_user_attr(trial, _BEAT, count)
 
-    def _is_dead(self, trial: int, attributes: Mapping[str, Any]) -> bool:
+    def _is_dead(self, trial: int, said: _Said) -> bool:
         """Whether the process of a running trial is gone."""
         if trial in self._mine:
             return False
-        owner, here = attributes[_OWNER], _owner()
+        owner, here = said.owner, _owner()
         if self._alone or owner == here:
             return True
-        if owner["machine"] == here["machine"]:
-            started = _started(owner["process"])
-            return started is None or abs(started - owner["started"]) > _SAME_START_S
-        sign, now = attributes.get(_BEAT), time.monotonic()
+        if owner.machine == here.machine:
+            started = _started(owner.process)
+            return started is None or owner.started is None or abs(started - owner.started) > _SAME_START_S
+        sign, now = said.beat, time.monotonic()
         last, since = self._seen.setdefault(trial, (sign, now))
         if last != sign:
             self._seen[trial] = sign, now
@@ -238,17 +277,19 @@ class Claims:
         )
 
 
-def _owner() -> dict[str, Any]:
+def _owner() -> _Owner:
     """This process, so that others can see whether it is alive."""
-    return {"machine": _machine(), "process": os.getpid(), "started": _started(os.getpid())}
+    return _Owner(machine=_machine(), process=os.getpid(), started=_started(os.getpid()))
 
 
 def _started(process: int) -> float | None:
-    """When a process of this machine was started; None where there is none."""
+    """When a process of this machine was started, in seconds since the machine was; None where there is none."""
     import psutil
 
+    # Both are computed from the clock, which may be set meanwhile; their difference is not.
+    booted = psutil.boot_time()
     try:
-        return float(psutil.Process(process).create_time())
+        return float(psutil.Process(process).create_time() - booted)
     except psutil.Error:
         return None
 

@@ -132,7 +132,8 @@ class Combinations:
             for key, values in reversed(self.space.items()):
                 rest, place = divmod(rest, len(values))
                 places[key] = values[place]
-            self._made[index] = self._variant({**self._fixed, **{key: places[key] for key in self.space}})
+            combination = {**self._fixed, **{key: places[key] for key in self.space}}
+            self._made[index] = combination, *variant_and_key(combination, self._variant_of)
         return self._made[index]
 
     def index(self, combination: Mapping[str, str]) -> int:
@@ -145,18 +146,6 @@ class Combinations:
     def has(self, combination: Mapping[str, str]) -> bool:
         """Whether a combination is one of these."""
         return combination.keys() == {*self._fixed, *self.space} and self._fixed.items() <= combination.items()
-
-    def _variant(self, combination: Combination) -> tuple[Combination, Variant, str]:
-        # A plugin before its options, which it would take away again.
-        changes = {key: json.loads(combination[key]) for key in sorted(combination, key=lambda key: key.count("."))}
-        try:
-            variant = self._variant_of(changes)
-        except RecipeError:
-            # What is wrong with it is found out when it is tried.
-            rest = {key: value for key, value in changes.items() if key != "targets"}
-            words = ", ".join(f"{key} {text}" for key, text in combination.items())
-            variant = Variant(name=words, target=str(changes.get("targets", "")), changes=rest, precision="")
-        return combination, variant, canonical_digest([variant.target, variant.changes])
 
     def in_order(self) -> Iterator[int]:
         """All indices, the values of the last key changing first."""
@@ -173,6 +162,20 @@ class Combinations:
             if index not in drawn:
                 drawn.add(index)
                 yield index
+
+
+def variant_and_key(combination: Combination, variant_of: Callable[[Mapping[str, Any]], Variant]) -> tuple[Variant, str]:
+    """The variant that a combination makes, and a digest that is the same for the same variant."""
+    # A plugin before its options, which it would take away again.
+    changes = {key: json.loads(combination[key]) for key in sorted(combination, key=lambda key: key.count("."))}
+    try:
+        variant = variant_of(changes)
+    except RecipeError:
+        # What is wrong with it is found out when it is tried.
+        rest = {key: value for key, value in changes.items() if key != "targets"}
+        words = ", ".join(f"{key} {text}" for key, text in combination.items())
+        variant = Variant(name=words, target=str(changes.get("targets", "")), changes=rest, precision="")
+    return variant, canonical_digest([variant.target, variant.changes])
 
 
 def proposed(package: Any, space: Mapping[str, Sequence[str]], study: Any, seed: int) -> Iterator[Combination]:

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from octobert import targets
-from octobert.config import loading, paths
+from octobert.config import checks, loading, paths
 from octobert.config.choosing import UNITS, Choose, Search, figure_named
 from octobert.config.recipe import Recipe
+from octobert.config.words import Words, words_of
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
+from octobert.core.frozen import FrozenModel
 from octobert.core.results import Report
-from octobert.core.selection import BEST, Found, Selection, Variant
-from octobert.core.settings import GOALS
-from octobert.pipeline import planner
+from octobert.core.selection import BEST, Found, Selection
+from octobert.evaluation import candidates
+from octobert.pipeline import planner, quick
 from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.executors import Executor, local
@@ -28,11 +30,26 @@ from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.store import Artifact
 from octobert.pipeline.work import Listener, Silent, Work, at_work
 from octobert.report import choices
-from octobert.report.reasons import Words
 
 RECIPE = f"{BEST}.yaml"
 # File with the trials of `search`, in the hidden folder of the output directory.
 STUDY = "study.log"
+# Name of the decision in the store.
+DECISION = "choose"
+
+
+class Decision(FrozenModel):
+    """What a search has decided.
+
+    Args:
+        selection: without its sentence, which has figures of the final run.
+        tunes: whether the final run looks for the fastest options of the runtime.
+        lean: whether it measures less, to keep the time limit.
+    """
+
+    selection: Selection
+    tunes: bool
+    lean: bool
 
 
 def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Report:
@@ -56,9 +73,9 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
     names = dict.fromkeys(recipe.targets, BEST)
     check_output(planner.steps_for(facts), out, names=names)
     with at_work(recipe, out, listener, executor) as (work, notes):
-        selection, trials = _selected(facts, written, out, work, listener)
-        winner = selection.best.variant
-        facts = _final_facts(trials, winner)
+        decided, trials = _decided(facts, written, out, work, listener)
+        selection, winner = decided.selection, decided.selection.best.variant
+        facts = _final_facts(trials, decided)
         steps = planner.steps_for(facts)
         listener.planned(steps)
         made: dict[str, Artifact] = {}
@@ -68,8 +85,11 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
                 break
             made[step.name] = work.carry_out(step, made)
         report = work.results(made)["report"].read(report_stage.REPORT, Report)
-        told = choices.sentence(selection, settings.limits, report)
-        selection = selection.model_copy(update={"sentence": told})
+        # A float32 model is what a drop is compared with.
+        limits = [each for each in settings.limits if winner.precision != "f32" or each.max_drop is None]
+        checked = checks.check(limits, words_of(report), report, winner.target)
+        selection = selection.model_copy(update={"checks": checked})
+        selection = selection.model_copy(update={"sentence": choices.sentence(selection, settings.limits, report)})
         report = report.model_copy(update={"choice": selection})
         for step in planner.package_steps(facts, chosen=selection.sentence):
             made[step.name] = work.carry_out(step, made)
@@ -117,8 +137,8 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
                 raise RecipeError(f'there is no figure "{name}"', where=f"{key}.{place}", fix=did_you_mean(name, known))
 
 
-def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener) -> tuple[Selection, Trials]:
-    """Search.
+def _decided(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, listener: Listener) -> tuple[Decision, Trials]:
+    """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 
     Args:
         written: the recipe as the user gave it.
@@ -129,6 +149,12 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
     reference = space.first(recipe)[0]
     goals = settings.goals
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
+    earlier = work.remembered(DECISION, trials.key, Decision)
+    if earlier is not None:
+        told = earlier.selection
+        tried = sum(each.number > 0 for each in told.found)
+        listener.searched(told.best, tried, len(told.found), told.seconds, told.minutes)
+        return earlier, trials
 
     def tell(best: Found | None, done: int, total: int) -> None:
         if best is not None:
@@ -144,6 +170,7 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
         found, ended = listed.search(trials, settings, out / HIDDEN / STUDY, tell)
     winner = found[0]
     words = Words(goals[0], trials.metric, trials.found(reference))
+    lines = words.lines(settings.limits)
     selection = Selection(
         how="choose" if recipe.choose else "search",
         goal=goals[0],
@@ -162,16 +189,27 @@ def _selected(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, l
         environment=facts.here,
         simulated={name: os.environ[name] for name in environment.SIMULATING if name in os.environ},
         recipe=written,
-        **words.lines(settings.limits),
+        accepted_drop=lines.get("accepted_drop"),
+        accepted_ms=lines.get("accepted_ms"),
     )
-    return selection, trials
+    decided = Decision(selection=selection, tunes=trials.tunes, lean=trials.lean)
+    # Trials in a storage are shared, and others may have added to them.
+    if isinstance(settings, Choose) and not trials.killed:
+        work.remember(DECISION, trials.key, decided)
+    return decided, trials
 
 
-def _final_facts(trials: Trials, winner: Variant) -> RunFacts:
+def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
     """The facts of the run of the winner's recipe."""
-    facts, settings = trials.recipe_facts(winner), trials.facts.recipe.choose
+    facts, settings = trials.recipe_facts(decided.selection.best.variant), trials.facts.recipe.choose
     absent = {name: why for name, why in facts.absent.items() if name not in trials.facts.recipe.targets}
-    recipe, goal = facts.recipe, figure_named(settings.goal).name if settings else ""
-    if settings is not None and settings.tune and goal in GOALS:
-        recipe = recipe.model_copy(update={"tune": (goal,)})
-    return replace(facts, recipe=recipe, absent=absent)
+    recipe = facts.recipe
+    if settings is not None and decided.tunes:
+        recipe = recipe.model_copy(update={"tune": (figure_named(settings.goal).name,)})
+    if decided.lean and recipe.baselines is None:
+        kept = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
+        left = [name for name in facts.candidates if name not in kept]
+        facts = replace(facts, candidates=tuple(name for name in facts.candidates if name in kept))
+        absent |= dict.fromkeys(left, "left out to keep the time limit")
+    benchmark = quick.benchmark(facts.benchmark) if decided.lean else facts.benchmark
+    return replace(facts, recipe=recipe, absent=absent, benchmark=benchmark)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from octobert.config.checks import EXACT, bounds
 from octobert.config.choosing import UNITS, Limit, figure_named
-from octobert.core.selection import Figure, Found, Variant
-from octobert.report.reasons import Words
+from octobert.config.words import Words
+from octobert.core.measurements import Figure
+from octobert.core.selection import Found, Variant
 
 Ratio = Callable[[Variant, Variant], Figure]
 # Relative difference of times, sizes and memory that is not worth another criterion.
 SAME = 0.01
-# Differences below this are rounding.
-_EXACT = 1e-9
 
 
 def figure_of(found: Found, name: str, metric: str | None) -> Figure | None:
@@ -43,27 +43,14 @@ def missed(limits: Sequence[Limit], found: Found, reference: Found, metric: str 
     Returns:
         For each missed limit a sentence, and by how much it is missed, relative to the limit or to the float model's figure.
     """
-    words, problems = Words(limits[0].of if limits else "metric", metric, reference), []
+    words = Words(limits[0].of if limits else "metric", metric, reference)
+    problems: list[tuple[str, float]] = []
     for limit in limits:
         own, theirs = figure_of(found, limit.of, metric), figure_of(reference, limit.of, metric)
-        if own is None or theirs is None:
-            continue
-        drop = found.drops.get((metric if limit.of == "metric" else limit.of) or "")
-        if limit.max_drop is not None and drop is not None and (more := drop.value - words.accepted_drop(limit)) > _EXACT:
-            problems.append((words.misses_drop(limit, drop), more / max(abs(theirs.value), _EXACT)))
-        for bound, sign in ((limit.at_least, -1), (limit.at_most, 1)):
-            if bound is not None and (more := sign * (own.value - bound)) > _EXACT:
-                problems.append((words.misses_value(limit, own), more / max(abs(bound), _EXACT)))
-        if limit.min_gain is not None and (gain := _gain(limit, own, theirs)).value < limit.min_gain - _EXACT:
-            problems.append((words.misses_gain(limit, gain), (limit.min_gain - gain.value) / 100))
+        if own is not None and theirs is not None:
+            found_bounds = bounds(limit, words, own, found.drops.get(words.key(limit.of)), theirs.value)
+            problems += [(each.misses, each.excess / each.scale) for each in found_bounds if each.excess > EXACT]
     return problems
-
-
-def _gain(limit: Limit, own: Figure, theirs: Figure) -> Figure:
-    """The improvement of a figure over that of the float model, in percent of the latter."""
-    sign = 1 if figure_named(limit.of).more_is_better else -1
-    low, high = sorted(100 * sign * (end - theirs.value) / max(abs(theirs.value), _EXACT) for end in (own.low, own.high))
-    return Figure(value=100 * sign * (own.value - theirs.value) / max(abs(theirs.value), _EXACT), low=low, high=high)
 
 
 def order(found: Sequence[Found], goals: Sequence[str], metric: str | None, ratio: Ratio) -> list[Found]:
@@ -98,9 +85,9 @@ def _best(found: Sequence[Found], goal: str, metric: str | None, ratio: Ratio) -
         return [first, *(each for each in ranked if each != first and as_good(ratio(each.variant, first.variant)))]
     values = {each.variant.name: value for value, each in known}
     # Models are judged on the same rows, so a metric has hardly any noise of its own.
-    least = SAME if name in UNITS else _EXACT
+    least = SAME if name in UNITS else EXACT
     best = values[first.variant.name]
-    return [each for each in ranked if abs(values[each.variant.name] - best) <= least * max(abs(best), _EXACT)]
+    return [each for each in ranked if abs(values[each.variant.name] - best) <= least * max(abs(best), EXACT)]
 
 
 def as_good(ratio: Figure) -> bool:

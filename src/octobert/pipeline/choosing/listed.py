@@ -10,9 +10,11 @@ from pathlib import Path
 
 from octobert.config.choosing import Search, figure_named
 from octobert.config.recipe import Recipe
+from octobert.config.words import Words
 from octobert.core.errors import OctobertError
 from octobert.core.files import canonical_digest
-from octobert.core.selection import Figure, Found, Variant
+from octobert.core.measurements import Figure
+from octobert.core.selection import Found, Variant
 from octobert.core.user_code import UserCode
 from octobert.pipeline.choosing import limits, space, storage
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
@@ -22,7 +24,6 @@ from octobert.pipeline.choosing.study import Rules
 from octobert.pipeline.choosing.study import search as search_study
 from octobert.pipeline.choosing.trials import Trials
 from octobert.pipeline.facts import RunFacts
-from octobert.report.reasons import Words
 
 # Numbers of the first and the last race, whatever came between: an interrupted search goes on with fewer races behind it.
 _FIRST, _LAST = 1_000_000, 1_000_001
@@ -30,7 +31,7 @@ _ROUNDS = 12
 
 
 def check(recipe: Recipe) -> None:
-    """Check a recipe with `search` before anything runs: its space, Optuna, and the storage that it names.
+    """Check a recipe with `search` before anything runs: its space, Optuna, and the storage that it names. Nothing is made.
 
     Raises:
         RecipeError: the space or the storage is wrong.
@@ -42,7 +43,7 @@ def check(recipe: Recipe) -> None:
     space_of(recipe, settings, lambda changes: space.variant_of(recipe, changes))
     storage.optuna()
     if settings.storage is not None:
-        storage.opened(settings.storage, Path())
+        storage.check(settings.storage)
 
 
 def search(

@@ -15,7 +15,7 @@ from typing import Any
 
 from octobert.core import environment
 from octobert.core.errors import OctobertError, RecipeError, StorageError, TargetError, reason
-from octobert.core.files import storage_errors
+from octobert.core.files import disk_error, is_disk_error, remove_unless_file, storage_errors
 from octobert.core.plain import without_passwords
 
 KEY = "search.storage"
@@ -38,6 +38,30 @@ def optuna() -> Any:
     return package
 
 
+def check(storage: str) -> None:
+    """Check that a storage can be opened. Nothing is made.
+
+    Raises:
+        TargetError: Optuna or a driver is not installed.
+        RecipeError: the URL cannot be used.
+        StorageError: the file or the database cannot be opened.
+    """
+    optuna()
+    if "://" not in storage:
+        path = _path(storage)
+        with storage_errors(path):
+            _lines(path)
+        return
+    import sqlalchemy
+
+    url, options = _url(storage)
+    file = Path(url.database or "")
+    if url.get_backend_name() == "sqlite" and not file.exists() and file.parent.is_dir():
+        return
+    with told(storage):
+        sqlalchemy.create_engine(url, **options).connect().close()
+
+
 def opened(storage: str | None, place: Path) -> Any:
     """Open a storage, and make it if it is not there.
 
@@ -56,27 +80,30 @@ def opened(storage: str | None, place: Path) -> Any:
     optuna()
     if storage is not None and "://" in storage:
         return _database(storage)
-    return _journal(Path(storage).expanduser() if storage is not None else place, alone=storage is None)
+    return _journal(place if storage is None else _path(storage), alone=storage is None)
+
+
+def _path(storage: str) -> Path:
+    # Locks are files beside it, which have to be found from any working directory.
+    return Path(os.path.expanduser(storage)).absolute()
 
 
 def _journal(path: Path, *, alone: bool) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-    # Locks are files beside it, which have to be found from any working directory.
-    path = Path(os.path.abspath(path))
-    if path.is_dir():
-        raise StorageError(
-            "a search keeps its trials in a file, and this is a folder", where=str(path), fix="name a file in it"
-        )
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if alone:
+            remove_unless_file(path)
             path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
         lock = JournalFileOpenLock(str(path))
         lock.acquire()
         try:
-            _check_lines(path)
+            content = _lines(path)
+            # A full disk or a power failure may have left a part of a last line. Lines behind it could not be read.
+            if content and not content.endswith(b"\n"):
+                os.truncate(path, content.rfind(b"\n") + 1)
         finally:
             lock.release()
         backend = JournalFileBackend(str(path), lock)
@@ -84,26 +111,28 @@ def _journal(path: Path, *, alone: bool) -> Any:
         return JournalStorage(backend)
 
 
-def _check_lines(path: Path) -> None:
-    """Make sure that a file is a journal, and remove the part of a last line that a full disk or a power failure has left.
+def _lines(path: Path) -> bytes:
+    """The content of a journal; nothing where there is no file yet.
 
     Raises:
         StorageError: it is another file.
     """
+    if path.is_dir():
+        raise StorageError(
+            "a search keeps its trials in a file, and this is a folder", where=str(path), fix="name a file in it"
+        )
     if not path.exists():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        if content and not content.startswith(b'{"op_code"'):
-            fix = "give another file; a file of SQLite is written sqlite:///FILE"
-            raise StorageError("the file has no trials of a search", where=str(path), fix=fix)
-        # Lines that are added behind it could not be read.
-        file.truncate(content.rfind(b"\n") + 1)
+        return b""
+    content = path.read_bytes() if path.is_file() else None
+    if content is None or not (content == b"" or content.startswith(b'{"op_code"')):
+        fix = "give another file; a file of SQLite is written sqlite:///FILE"
+        raise StorageError("the file has no trials of a search", where=str(path), fix=fix)
+    return content
 
 
-def _database(storage: str) -> Any:
+def _url(storage: str) -> tuple[Any, dict[str, Any]]:
+    """The URL of a database, of SQLAlchemy, and options of its engine."""
     import sqlalchemy
-    from optuna.storages import RDBStorage, get_storage
 
     try:
         url = sqlalchemy.make_url(storage)
@@ -115,12 +144,23 @@ def _database(storage: str) -> Any:
     if url.get_backend_name() == "sqlite":
         if not url.database:
             raise RecipeError("the URL names no file", where=KEY, got=storage, fix="write sqlite:///FILE")
+        url = url.set(database=os.path.expanduser(url.database))
     else:
         if importlib.util.find_spec("psycopg") is None:
             what = "a search in PostgreSQL needs the package psycopg"
             raise TargetError(what, where=KEY, fix=environment.install("postgres"))
         url = url.set(drivername="postgresql+psycopg")
-        options["connect_args"] = {"connect_timeout": 10}
+        # A server that loses its power while it is asked does not answer; the system looks after two hours by default.
+        kept = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+        options["connect_args"] = {"connect_timeout": 10, **kept}
+    return url, options
+
+
+def _database(storage: str) -> Any:
+    import sqlalchemy
+    from optuna.storages import RDBStorage, get_storage
+
+    url, options = _url(storage)
     text = url.render_as_string(hide_password=False)
     with told(storage):
         for remaining in reversed(range(_TIMES)):
@@ -135,10 +175,10 @@ def _database(storage: str) -> Any:
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Errors of a storage become one sentence.
+    """Whatever Optuna raises while it opens, reads or writes a storage becomes one sentence.
 
     Raises:
-        StorageError: the storage failed.
+        StorageError: the storage failed, or what is in it is damaged.
     """
     import sqlalchemy
     from optuna.exceptions import OptunaError, UpdateFinishedTrialError
@@ -148,9 +188,16 @@ def told(where: str) -> Iterator[None]:
     except (OctobertError, UpdateFinishedTrialError):
         # The latter says that another process has taken a trial over.
         raise
-    except (OptunaError, sqlalchemy.exc.SQLAlchemyError, OSError, RuntimeError, ValueError, KeyError) as error:
+    except (OptunaError, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        if isinstance(error, OSError) and is_disk_error(error):
+            raise disk_error(error, Path(where)) from error
         inner = error.__cause__ if isinstance(error.__cause__, sqlalchemy.exc.SQLAlchemyError) else error
         origin = getattr(inner, "orig", None) or inner
         fix = "see that it can be reached, and for a database that it exists and that PGPASSWORD or ~/.pgpass has its password"
         shown = without_passwords(reason(origin))
         raise StorageError("the trials of the search cannot be stored", where=where, got=shown, fix=fix) from error
+    # Optuna checks nothing of what it reads, so damage is an error of any kind.
+    except Exception as error:
+        got = f"{type(error).__name__}: {reason(error)}".removesuffix(": ")
+        fix = "remove it, or give another one, and run the same command again"
+        raise StorageError("the trials of the search cannot be read", where=where, got=got, fix=fix) from error

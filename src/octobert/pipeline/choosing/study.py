@@ -10,9 +10,10 @@ as if it had not been. Several processes may work on one study (`claims`); all o
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from octobert.config.choosing import UNITS, Search, figure_named
 from octobert.config.recipe import Recipe
 from octobert.core import environment
 from octobert.core.environment import Environment
+from octobert.core.errors import RecipeError
 from octobert.core.files import canonical_digest
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import storage as storages
 from octobert.pipeline.choosing.claims import Claims, Tried, Values
-from octobert.pipeline.choosing.combinations import Combination, Combinations, proposed, seed_of, space_of
+from octobert.pipeline.choosing.combinations import Combination, Combinations, proposed, seed_of, space_of, variant_and_key
 
 # Trials of samplers that do not try all combinations, unless the recipe says how many.
 TRIALS = 20
@@ -114,6 +116,7 @@ def search(
     rounds = _Rounds(
         recipe,
         settings,
+        space,
         claims,
         find,
         variant_of,
@@ -124,8 +127,8 @@ def search(
         at_once,
     )
     with claims.alive():
-        ended = rounds.all(space)
-        return Searched(tuple(each.found for each in claims.tried() if each.found is not None), ended)
+        ended = rounds.all()
+        return Searched(tuple(each.found for each in rounds.tried() if each.found is not None), ended)
 
 
 def _facts(recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine: Environment) -> dict[str, str]:
@@ -149,6 +152,7 @@ class _Rounds:
 
     recipe: Recipe
     settings: Search
+    space: Mapping[str, tuple[str, ...]]
     claims: Claims
     find: Callable[[Variant], Found]
     variant_of: Callable[[Mapping[str, Any]], Variant]
@@ -158,18 +162,45 @@ class _Rounds:
     prepare: Callable[[Sequence[Variant]], None]
     at_once: int
     prepared: set[str] = field(default_factory=set)
+    variants: dict[tuple[tuple[str, str], ...], tuple[Variant, str]] = field(default_factory=dict)
 
-    def all(self, space: Mapping[str, tuple[str, ...]]) -> str:
+    def tried(self) -> list[Tried]:
+        """Trials that are running or done, of all processes.
+
+        What a trial tries follows from its combination alone, which is one of the space: anybody may have written the rest, and
+        a variant may name code.
+
+        Raises:
+            RecipeError: a combination is not one of the space.
+        """
+        tried = []
+        # Other machines may have targets that this one lacks.
+        targets = tuple(map(json.dumps, self.recipe.targets))
+        listed = {**self.space, "targets": (*self.space.get("targets", ()), *targets)}
+        for each in self.claims.tried():
+            items = tuple(each.combination.items())
+            if items not in self.variants:
+                if not all(text in listed.get(key, ()) for key, text in items):
+                    what = f"trial {each.number} of the study tries what search.space does not have"
+                    raise RecipeError(what, where="search.study", fix="give another name, or leave it out")
+                self.variants[items] = variant_and_key(each.combination, self.variant_of)
+            variant, key = self.variants[items]
+            found = each.found and each.found.model_copy(update={"variant": variant})
+            tried.append(replace(each, key=key, found=found))
+        return tried
+
+    def all(self) -> str:
         """Carry out all rounds; return why the search ended."""
+        space = self.space
         if self.settings.order == "joint":
             combinations = Combinations(space, {}, self.variant_of)
             most = self._most(combinations.size)
-            return self._round(combinations, space, most) or "all combinations were tried"
+            return self._round(combinations, most) or "all combinations were tried"
         kept: Combination = {}
         most = self._most(sum(len(values) for values in space.values()))
         for key, values in space.items():
             combinations = Combinations({key: values}, kept, self.variant_of)
-            ended = self._round(combinations, space, most)
+            ended = self._round(combinations, most)
             if ended is not None:
                 return ended
             kept = self._best(combinations, kept)
@@ -179,7 +210,7 @@ class _Rounds:
         default = size if self.settings.sampler == "exhaustive" else min(TRIALS, size)
         return default if self.settings.trials is None else self.settings.trials
 
-    def _round(self, combinations: Combinations, space: Mapping[str, tuple[str, ...]], most: int) -> str | None:
+    def _round(self, combinations: Combinations, most: int) -> str | None:
         """Try combinations until all are tried.
 
         Returns:
@@ -187,7 +218,7 @@ class _Rounds:
         """
         while True:
             minutes = self.settings.minutes
-            tried = self.claims.tried()
+            tried = self.tried()
             # A search without a result goes on to its first one.
             if minutes is not None and self.seconds() > 60 * minutes and any(each.found for each in tried):
                 return f"after {minutes:g} minutes"
@@ -197,7 +228,7 @@ class _Rounds:
             if index is not None:
                 if self.at_once > 1:
                     self._prepare(combinations, tried)
-                self._try(combinations, index, space, most)
+                self._try(combinations, index, most)
             elif not running:
                 return f"after {most} trials" if enough and self._next(combinations, tried) is not None else None
             else:
@@ -213,14 +244,14 @@ class _Rounds:
             self.prepare([variant for key, variant in new.items() if key not in self.prepared])
             self.prepared |= set(new)
 
-    def _try(self, combinations: Combinations, index: int, space: Mapping[str, tuple[str, ...]], most: int) -> None:
+    def _try(self, combinations: Combinations, index: int, most: int) -> None:
         combination, variant, key = combinations.at(index)
-        trial = self.claims.claim(combination, key, space, most)
+        trial = self.claims.claim(combination, key, self.space, most)
         if trial is None:
             return
         found = self.find(variant)
         self.claims.finish(trial, found, self.rules.values(found))
-        self.tell(found, sum(each.found is not None for each in self.claims.tried()), most)
+        self.tell(found, sum(each.found is not None for each in self.tried()), most)
 
     def _next(self, combinations: Combinations, tried: Sequence[Tried]) -> int | None:
         """The index of the combination that is tried next; None where all are tried."""
@@ -262,7 +293,7 @@ class _Rounds:
 
     def _best(self, combinations: Combinations, kept: Combination) -> Combination:
         """The best combination of a round; without one that could be made, what was kept before."""
-        by_key = {each.key: each.found for each in self.claims.tried()}
+        by_key = {each.key: each.found for each in self.tried()}
         made = []
         for index in combinations.in_order():
             combination, _, key = combinations.at(index)

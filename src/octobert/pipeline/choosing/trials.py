@@ -4,7 +4,6 @@ finds them again, and parts that variants have in common are made once.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,27 +13,34 @@ import numpy as np
 import psutil
 
 from octobert.config.choosing import UNITS, Limit, figure_named
-from octobert.core.errors import OctobertError
-from octobert.core.measurements import Load
-from octobert.core.selection import Figure, Found, Variant
-from octobert.core.settings import Goal
+from octobert.config.words import NOT_TRIED
+from octobert.core.errors import KilledError, OctobertError
+from octobert.core.files import canonical_digest
+from octobert.core.measurements import Figure, Load
+from octobert.core.selection import Found, Variant
+from octobert.core.settings import GOALS, Goal
 from octobert.evaluation.criterion import Criterion
-from octobert.evaluation.statistics import percentile
 from octobert.pipeline import planner
-from octobert.pipeline.choosing import limits, space
-from octobert.pipeline.contract import Step, StepResult, step
+from octobert.pipeline.choosing import budget, limits, space
+from octobert.pipeline.choosing.figures import statistic, with_interval
+from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import Several
-from octobert.pipeline.facts import CAPTURE, DATA, RunFacts
+from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.stages import judge, race
 from octobert.pipeline.store import Artifact
 from octobert.pipeline.work import Work
-from octobert.report.reasons import NOT_TRIED
 
 # Latency is timed in rounds, throughput for seconds of each model.
 _SECONDS_PER_ROUND = 0.2
 # Memory of a process that runs a model: several times its file, and the runtime. Races take at most half of the machine's.
 _COPIES, _RUNTIME_BYTES, _SHARE = 4, 300e6, 0.5
 _FEWEST = 4
+# Seconds of a round of a small model, with what comes between two rounds.
+_LEAST_ROUND = 0.05
+# Shares of the time limit that the final run, tuning and one race may take.
+_FINAL_SHARE, _TUNED_SHARE, _RACE_SHARE = 0.5, 0.25, 0.25
+# Keys of a recipe that change nothing about a search.
+_ELSEWHERE = {"executor", "cache", "log_level", "zip"}
 # Figures of models that have run.
 TIMED = UNITS.keys() - {"size"}
 
@@ -69,6 +75,7 @@ class Trials:
     Attributes:
         metric: the main metric.
         about_time: whether the goal or a limit is known only of a model that has run.
+        killed: whether a process died; the same search then tries its variant again.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Trials:
         self._work, self._goals = work, tuple(goals)
         named = {figure_named(name).name for name in (goals[0], *(limit.of for limit in wanted))}
         self.about_time = bool(named & TIMED)
+        self.killed = False
         self._states: dict[str, _State] = {}
         self._races: list[race.Race] = []
         self._ratios: dict[tuple[str, str, int], Figure] = {}
@@ -99,6 +107,43 @@ class Trials:
 
     def _has(self, name: str) -> bool:
         return name in self._states[self.reference.name].made
+
+    @property
+    def expected(self) -> dict[str, float]:
+        """Seconds of trials before the first one of their kind, from those of the float model: `judge` one variant, `race` one
+        model for one round."""
+        return {"judge": self._shared["judge/float"].seconds, "race": max(_LEAST_ROUND, 2 * self._row_seconds)}
+
+    @property
+    def _row_seconds(self) -> float:
+        """Of the float model, for one row."""
+        timed = self.found(self.reference).time_ms
+        return timed.value / 1000 if timed is not None else self._shared["judge/float"].seconds / max(1, self.rows)
+
+    @property
+    def final_seconds(self) -> float:
+        """About how long the final run takes, with its search for options of the runtime where there is time for one."""
+        return self._measuring_seconds(lean=self.lean) + (
+            budget.tuning_seconds(self.facts, self._row_seconds) if self.tunes else 0.0
+        )
+
+    @property
+    def lean(self) -> bool:
+        """Whether the final run measures less, because all of it would take most of the time."""
+        limit = self._minutes()
+        return limit is not None and self._measuring_seconds(lean=False) > _FINAL_SHARE * 60 * limit
+
+    def _measuring_seconds(self, *, lean: bool) -> float:
+        rows = int(self._shared["data"].summary["evaluation_rows"])
+        return budget.measuring_seconds(self.facts, self._row_seconds, rows, lean=lean)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the final run looks for the fastest options of the runtime: where it is wanted and takes a small part."""
+        settings = self.facts.recipe.choose
+        if settings is None or not settings.tune or self.lean or figure_named(settings.goal).name not in GOALS:
+            return False
+        return budget.tuning_seconds(self.facts, self._row_seconds) <= _TUNED_SHARE * 60 * settings.minutes
 
     @property
     def seconds(self) -> float:
@@ -125,6 +170,12 @@ class Trials:
     def rows_digest(self) -> str:
         """Of the rows that variants are calibrated and judged on."""
         return self._shared["data"].digest
+
+    @property
+    def key(self) -> str:
+        """Of everything that a search depends on: the recipe, the model, the rows, the metrics, the machine."""
+        recipe = self.facts.recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
+        return canonical_digest([recipe, sorted(artifact.key for artifact in self._shared.values())])
 
     @property
     def rows(self) -> int:
@@ -198,20 +249,17 @@ class Trials:
         made = dict(self._shared)
         made |= {exports[v.name]: self._exported(v) for v in variants}
         entrants = {v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target)) for v in variants}
-        timed = step(
+        timed = planner.planned(
+            self.facts,
             f"race/{number + 1}",
             race.run,
-            race.Inputs(capture=CAPTURE, data=DATA, exports={n: StepResult(step=s) for n, s in exports.items()}),
-            race.Options(
-                entrants=entrants,
-                goal=kind,
-                rounds=rounds,
-                seconds=rounds * _SECONDS_PER_ROUND,
-                number=number if drawn is None else drawn,
-                machine=self.facts.machine,
-                task=self.facts.task,
-                seed=self.facts.recipe.seed,
-            ),
+            exports={n: StepResult(step=s) for n, s in exports.items()},
+            entrants=entrants,
+            goal=kind,
+            rounds=rounds,
+            seconds=rounds * _SECONDS_PER_ROUND,
+            number=number if drawn is None else drawn,
+            most_seconds=_RACE_SHARE * 60 * limit if (limit := self._minutes()) is not None else race.MOST_SECONDS,
         )
         self._carry_out(timed, made)
         found = self._work.results(made)[timed.name].read(race.TIMES, race.Race)
@@ -240,17 +288,16 @@ class Trials:
     def _judging(self, variant: Variant, export: StepResult | None) -> Step:
         """The step that judges a variant; without files, the one that keeps the float model's outputs."""
         own = self.facts if export is None else self._facts(variant)
-        options = judge.Options(
+        return planner.planned(
+            self.facts,
+            "judge/float" if export is None else f"judge/{variant.name}",
+            judge.run,
+            reference=None if export is None else StepResult(step="judge/float"),
+            export=export,
             target=variant.target,
             entries=own.entries(variant.target),
             criteria=self._criteria,
-            machine=self.facts.machine,
-            task=self.facts.scored,
-            seed=self.facts.recipe.seed,
         )
-        reference = None if export is None else StepResult(step="judge/float")
-        inputs = judge.Inputs(capture=CAPTURE, data=DATA, reference=reference, export=export)
-        return step("judge/float" if export is None else f"judge/{variant.name}", judge.run, inputs, options)
 
     def found(self, variant: Variant) -> Found:
         """What is known of a variant. Its state is `excluded` where it misses a limit by what is known, else `admissible`, or
@@ -267,7 +314,7 @@ class Trials:
             state="not tried",
             reason="",
             ratio=None if timed is None else self.ratio(variant, self.reference),
-            time_ms=None if timed is None else _statistic(timed.samples_ms, self._percentile()),
+            time_ms=None if timed is None else statistic(timed.samples_ms, self._percentile()),
             rows_per_second=figures.get("throughput"),
             figures=figures,
             rounds=len(timed.samples_ms) if timed else 0,
@@ -308,7 +355,7 @@ class Trials:
             wanted = figure_named(self._goals[0]).percentile
             # Without a percentile each text is compared with itself.
             compared = (mine / others, 50.0, None) if wanted is None else (mine, wanted, others)
-            self._ratios[key] = _with_interval(*compared)
+            self._ratios[key] = with_interval(*compared)
         return self._ratios[key]
 
     def _figures(self, state: _State) -> dict[str, Figure]:
@@ -319,26 +366,31 @@ class Trials:
         for name in names:
             wanted = figure_named(name)
             if wanted.name == "size" and (state.made or state.draft):
-                figures[name] = _exactly(self._size(state.variant) / 1e6)
+                figures[name] = Figure.exactly(self._size(state.variant) / 1e6)
             elif timed is None or wanted.name not in UNITS:
                 continue
             elif wanted.name == "latency":
-                figures[name] = _statistic(timed.samples_ms, wanted.percentile or 50)
+                figures[name] = statistic(timed.samples_ms, wanted.percentile or 50)
             elif wanted.name == "throughput":
-                ms = _statistic(timed.samples_ms, 50)
+                ms = statistic(timed.samples_ms, 50)
                 figures[name] = Figure(value=1000 / ms.value, low=1000 / ms.high, high=1000 / ms.low)
             elif wanted.name == "speedup":
                 ratio = self.ratio(state.variant, self.reference)
                 figures[name] = Figure(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
             elif wanted.name == "memory":
-                figures[name] = _exactly(timed.footprint.peak_memory_bytes / 1e6)
+                figures[name] = Figure.exactly(timed.footprint.peak_memory_bytes / 1e6)
             elif wanted.name == "load":
-                figures[name] = _exactly(timed.footprint.load_ms)
+                figures[name] = Figure.exactly(timed.footprint.load_ms)
         return figures
 
     def _float(self, found: Found, variant: Variant) -> Found:
         """What is known of the reference."""
         return found if variant == self.reference else self.found(self.reference)
+
+    def _minutes(self) -> float | None:
+        """The time limit of the recipe."""
+        settings = self.facts.recipe.choose or self.facts.recipe.search
+        return settings.minutes if settings is not None else None
 
     def _percentile(self) -> float:
         return figure_named(self._goals[0]).percentile or 50
@@ -364,6 +416,7 @@ class Trials:
     ) -> dict[str, dict[str, Artifact] | OctobertError]:
         """Carry out chains of steps; the time of results of earlier runs counts."""
         results = self._work.carry_out_chains(chains, made)
+        self.killed |= any(isinstance(result, KilledError) for result in results.values())
         used = {a.key: a.seconds for result in results.values() if isinstance(result, dict) for a in result.values()}
         self._earlier += sum(seconds for key, seconds in used.items() if key in self._work.reused - self._counted)
         self._counted |= set(used)
@@ -389,18 +442,3 @@ def _criteria(wanted: Sequence[Limit], metric: str | None) -> tuple[Criterion, .
         if limit.min_gain is not None:
             criteria.append(Criterion(metric=str(name), max_drop=-limit.min_gain / 100, relative=True))
     return tuple(criteria)
-
-
-@functools.lru_cache(maxsize=512)
-def _statistic(samples: tuple[float, ...], q: float) -> Figure:
-    return _with_interval(np.array(samples), q, None)
-
-
-def _with_interval(samples: np.ndarray, q: float, over: np.ndarray | None) -> Figure:
-    """A percentile, or the ratio of two, with its 95 % interval over the rounds."""
-    value, low, high = percentile(samples, q, seed=0, over=over)
-    return Figure(value=value, low=low, high=high)
-
-
-def _exactly(value: float) -> Figure:
-    return Figure(value=value, low=value, high=value)

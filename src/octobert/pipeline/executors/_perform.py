@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, reason
 from octobert.core.files import disk_error, is_disk_error
-from octobert.pipeline.contract import Context, Progress, Request, Response
+from octobert.pipeline.contract import Context, Progress, Request, Response, signature_of, stage_named
 
 _SHOWN_CHARACTERS = 400
 # Written to find out whether the disk is full: what a file that could not be completed may have left free.
@@ -23,10 +22,14 @@ def perform(request: Request, work: Path, progress: Progress) -> Response:
     Raises:
         Exception: whatever the stage raises; `as_sentence` makes an OctobertError of it.
     """
-    stage = importlib.import_module(f"octobert.pipeline.stages.{request.stage}")
-    inputs, options = stage.Inputs.model_validate(request.inputs), stage.Options.model_validate(request.options)
+    run = stage_named(request.stage)
+    signature = signature_of(run)
+    parameters = {
+        **dict(signature.inputs.model_validate(request.inputs)),
+        **dict(signature.options.model_validate(request.options)),
+    }
     started = time.perf_counter()
-    summary = stage.run(Context(inputs, options, work, request.scratch, progress))
+    summary = run(Context(work, request.scratch, progress), **parameters)
     return Response(summary=summary, seconds=time.perf_counter() - started, peak_memory_bytes=peak_memory_bytes())
 
 

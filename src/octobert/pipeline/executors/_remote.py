@@ -6,7 +6,6 @@ one of the run: the same octobert, the same packages, the same instructions of t
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import secrets
@@ -21,10 +20,10 @@ from typing import Any
 from octobert.core import environment, version
 from octobert.core.errors import OctobertError, StorageError, TargetError
 from octobert.core.files import atomic_write, files_in, storage_errors
-from octobert.core.inputs import unchanged
 from octobert.pipeline import contract, keys
 from octobert.pipeline.contract import Request
 from octobert.pipeline.executors import local
+from octobert.pipeline.inputs import unchanged
 
 # Files in the folder of a call, and in that of an attempt.
 TOKEN, PROGRESS, FILES = "token", "progress.json", "files"
@@ -123,7 +122,7 @@ def _check_files(order: Order, request: Request, machine: str) -> None:
         raise StorageError(
             "the folder of the run is not there", where=where, got=folder, fix=_SHARE.format("--out (and --cache)")
         )
-    options = importlib.import_module(f"{keys.STAGES}.{request.stage}").Options.model_validate(request.options)
+    options = contract.signature_of(contract.stage_named(request.stage)).options.model_validate(request.options)
     for files in contract.files_in(options):
         for path in files.places:
             if not path.exists():

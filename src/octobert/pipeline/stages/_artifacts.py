@@ -1,17 +1,36 @@
-"""Files that stages leave for each other, and what can be told from them alone."""
+"""What stages leave for each other, how it is read, and what can be told from it alone."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
 from octobert.core.errors import ModelError
+from octobert.core.evidence import Smoothed
 from octobert.core.family import EncoderFamily
 from octobert.core.family import family_of as family_of_type
+from octobert.core.frozen import FrozenModel
+from octobert.core.measurements import Score
 from octobert.core.results import CaptureFacts
+from octobert.core.settings import Tuned
+from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.evaluation.criterion import TuningPart
 from octobert.models import source
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import StepResult
+from octobert.tasks import Outputs, Task
 
 FLOAT, QUANTIZED = "model.onnx", "model_quantized.onnx"
-PLAN, RANGES = "plan.json", "ranges.json"
+PLAN, RANGES, CAPTURED = "plan.json", "ranges.json", "capture.json"
+STATISTICS, OBSERVED = "statistics.npz", "observed.json"
+PRUNING, TRANSFORMS, CHANNELS = "pruning.json", "transforms.json", "channels.json"
+SENSITIVITY, SEARCH, SIMULATION = "sensitivity.json", "search.json", "simulation.json"
+OUTPUTS, SCORES, TIMINGS, TUNED = "outputs.npz", "scores.json", "timings.json", "tuned.json"
+EXECUTION = "execution.json"
+# Loss and learning rate of each step of a training.
+CURVE = "curve.json"
 # Corrected constants of linear layers, where there are any.
 CORRECTIONS = "corrections.npz"
 # Scales of weights that quantization-aware training chose.
@@ -20,9 +39,27 @@ SCALES = "scales.npz"
 CHECKPOINT = "checkpoint"
 
 
+class Channels(FrozenModel):
+    """`channels.json`: of every group whose channels were scaled, their magnitudes."""
+
+    smoothed: tuple[Smoothed, ...]
+
+
+class Scores(FrozenModel):
+    """`scores.json`."""
+
+    scores: tuple[Score, ...]
+
+
+class TunedResults(FrozenModel):
+    """`tuned.json`, one result per goal."""
+
+    results: tuple[Tuned, ...]
+
+
 def family_of(capture: StepResult) -> EncoderFamily:
     """The encoder family of the captured model."""
-    facts = capture.read("capture.json", CaptureFacts)
+    facts = capture.read(CAPTURED, CaptureFacts)
     family = family_of_type(facts.family)
     if family is None:
         raise ModelError("the encoder family is not installed", where=capture.step, got=facts.family)
@@ -32,3 +69,40 @@ def family_of(capture: StepResult) -> EncoderFamily:
 def trained_source(model: ModelSource, trained: StepResult | None) -> ModelSource:
     """The model that a run is about: what a step trained, or what the user named."""
     return model if trained is None else source.resolve(trained.path(CHECKPOINT))
+
+
+def vocabulary_of(capture: StepResult) -> int:
+    """The size of the captured model's vocabulary, for random inputs."""
+    return int(capture.read_json("config.json").get("vocab_size", 1000))
+
+
+def arrays_in(path: Path) -> Outputs:
+    """All arrays of an `.npz` file."""
+    with np.load(path) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def tokenizer_of(capture: StepResult, task: Task) -> Tokenizer:
+    """The tokenizer of the captured model, which cuts at the task's length."""
+    return Tokenizer(capture.path(""), task.max_length)
+
+
+def calibration_rows(data: StepResult, task: Task, tokenizer: Tokenizer) -> EncodedTexts:
+    """What the model reads for the calibration rows."""
+    return encoded(data.read_json("calibration.json")["inputs"], task, tokenizer)
+
+
+def evaluation_rows(data: StepResult, task: Task, tokenizer: Tokenizer) -> tuple[EncodedTexts, list[Any]]:
+    """(What the model reads for the evaluation rows, gold of each row)."""
+    stored = data.read_json("evaluation.json")
+    return encoded(stored["inputs"], task, tokenizer), stored["gold"]
+
+
+def tuning_parts(data: StepResult) -> list[TuningPart]:
+    """The growing parts of the tuning rows."""
+    return [TuningPart([tuple(text) for text in part["inputs"]], part["gold"]) for part in data.read_json("tuning.json")]
+
+
+def encoded(inputs: list[list[str]], task: Task, tokenizer: Tokenizer) -> EncodedTexts:
+    """What the model reads for texts that the data stage stored as JSON."""
+    return task.encode(tokenizer, [tuple(texts) for texts in inputs])

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from octobert.core import archives
-from octobert.core.frozen import FrozenModel
-from octobert.inference import package_zip
+from octobert.inference import package_files
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.store import manifest_of
 
 
-class Inputs(FrozenModel):
-    """The package."""
-
-    package: StepResult
-
-
-class Options(FrozenModel):
-    """The target."""
-
-    target: str
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Write the zip file."""
-    package, target = context.inputs.package, context.options.target
+def run(context: Context, package: StepResult, *, target: str) -> Summary:
+    """Write the zip file of a target's package."""
     path = context.work / f"{target}{archives.SUFFIX}"
-    package_zip.write(package.path(""), manifest_of(package).files, path, target)
+    package_files.write_zip(package.path(""), manifest_of(package).files, path, target)
     return {"target": target, "size_bytes": path.stat().st_size}

@@ -8,68 +8,58 @@ from __future__ import annotations
 import numpy as np
 
 from octobert.config.measuring import Benchmark
-from octobert.core.frozen import FrozenModel
 from octobert.core.session import SessionEntries
-from octobert.evaluation import benchmarking, candidates, latency
+from octobert.evaluation import benchmarking, latency
+from octobert.evaluation.candidates import Candidate, rivals_of
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _rows
+from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.evaluate import file_of
 
-TIMINGS = "timings.json"
 # Rows of the user's data that are timed; more would only repeat the same lengths.
 DATA_ROWS = 256
 
 
-class Inputs(FrozenModel):
-    """The captured graph, the rows, the trained checkpoint where there is one, and target → its exported files."""
-
-    capture: StepResult
-    data: StepResult
-    trained: StepResult | None = None
-    exports: dict[str, StepResult]
-
-
-class Options(FrozenModel):
-    """The candidates, and what is timed.
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    trained: StepResult | None,
+    exports: dict[str, StepResult],
+    *,
+    candidates: tuple[str, ...],
+    session: dict[str, SessionEntries],
+    benchmark: Benchmark,
+    model: ModelSource,
+    allow_pickle: bool,
+    machine: str,
+    spec: TaskSpec,
+    seed: int,
+) -> Summary:
+    """Time the candidates.
 
     Args:
+        exports: target → its exported files.
         session: candidate → what the recipe sets for its target.
         machine: digest of the machine and its runtimes, which timings belong to.
     """
-
-    candidates: tuple[str, ...]
-    session: dict[str, SessionEntries]
-    benchmark: Benchmark
-    model: ModelSource
-    allow_pickle: bool
-    machine: str
-    task: TaskSpec
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Benchmark."""
-    inputs, options = context.inputs, context.options
-    task, settings = options.task.build(), options.benchmark
+    task = spec.build()
     timed = [
-        candidates.Candidate(
+        Candidate(
             name=name,
-            path=str(file_of(name, options.model, inputs.capture, inputs.trained, inputs.exports.get(name))),
+            path=str(file_of(name, model, capture, trained, exports.get(name))),
             head=task.head,
-            allow_pickle=options.allow_pickle,
-            entries=options.session.get(name, SessionEntries()),
+            allow_pickle=allow_pickle,
+            entries=session.get(name, SessionEntries()),
         )
-        for name in options.candidates
+        for name in candidates
     ]
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    encoded, _ = _rows.evaluation_rows(inputs.data, task, tokenizer)
-    vocabulary = int(inputs.capture.read_json("config.json").get("vocab_size", 1000))
-    chosen = np.random.default_rng(options.seed).permutation(len(encoded.flat))[:DATA_ROWS]
+    tokenizer = _artifacts.tokenizer_of(capture, task)
+    encoded, _ = _artifacts.evaluation_rows(data, task, tokenizer)
+    chosen = np.random.default_rng(seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
-    shapes = latency.workloads_of(settings, rows, tokenizer.pad_id, vocabulary, options.seed)
-    quantized = [name for name in options.candidates if name in inputs.exports]
-    rivals = {name: candidates.rivals_of(name, options.candidates) for name in quantized}
-    timings = benchmarking.benchmark(timed, shapes, settings, rivals, seed=options.seed, on_progress=context.progress)
-    context.write(TIMINGS, timings)
-    return {"candidates": [c.name for c in timed], "shapes": [[shape.batch, shape.sequence] for shape in shapes]}
+    shapes = latency.workloads_of(benchmark, rows, tokenizer.pad_id, _artifacts.vocabulary_of(capture), seed)
+    rivals = {name: rivals_of(name, candidates) for name in candidates if name in exports}
+    timings = benchmarking.benchmark(timed, shapes, benchmark, rivals, seed=seed, on_progress=context.progress)
+    context.write(_artifacts.TIMINGS, timings)
+    return {"candidates": list(candidates), "shapes": [[shape.batch, shape.sequence] for shape in shapes]}

@@ -8,16 +8,15 @@ trained, `training.json` {inputs, gold}. Where it is pruned, `fitting.json` {inp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from octobert.config.recipe import RowSelection
 from octobert.core.errors import DataError
 from octobert.core.files import canonical_digest
-from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
 from octobert.data import functions, readers, sampling
 from octobert.data.functions import RowFunction
@@ -25,25 +24,43 @@ from octobert.data.hub import HubData
 from octobert.data.rows import Row
 from octobert.data.sources import Content
 from octobert.data.tokenization import Text
-from octobert.pipeline.contract import Context, Summary, TaskSpec
-from octobert.tasks import Task
+from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec
+from octobert.tasks import Task, check_columns
 
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
 
 
-class Inputs(FrozenModel):
-    """Nothing: the rows come from the user."""
-
-
-class Options(FrozenModel):
-    """What the rows depend on.
+def run(
+    context: Context,
+    *,
+    spec: TaskSpec,
+    seed: int,
+    places: Annotated[dict[str, str], NOT_IN_KEY],
+    content: Content,
+    alone: bool,
+    how: str,
+    tune_from: str,
+    hub: HubData | None,
+    revision: str | None,
+    columns: tuple[str, ...],
+    calibrate: RowSelection,
+    evaluate: RowSelection,
+    tune: RowSelection | None,
+    finetune: RowSelection | None,
+    fitting: int | None,
+    functions: dict[str, RowFunction],
+    preprocess: UserCode | None,
+    allow_leakage: bool,
+) -> Summary:
+    """Load, separate, check for leakage, sample.
 
     Args:
         places: part (`calibrate`, `evaluate`, `tune`, `train`) → file, folder, or split on the hub.
         content: digests of the files, or the exact revision on the hub.
         alone: one file for all parts; they are drawn at random, apart from each other.
         how: the choice in words, for the report.
+        tune_from: split or file of the rows to search on, for the report; empty without a search.
         hub, revision: the data set on the hub, and what was asked for of it.
         calibrate, evaluate, tune, finetune: how many rows of each part, and which are left out; None where it is not wanted.
         fitting: how many rows to fit a pruned model to, beside the calibration rows; None where it is not pruned.
@@ -51,44 +68,17 @@ class Options(FrozenModel):
         preprocess: the user's function that changes rows or leaves them out.
         allow_leakage: accept rows that are both calibrated (or trained) on and evaluated.
     """
-
-    NOT_IN_KEY: ClassVar = frozenset({"places"})
-
-    task: TaskSpec
-    seed: int
-    places: dict[str, str]
-    content: Content
-    alone: bool
-    how: str
-    hub: HubData | None
-    revision: str | None
-    columns: tuple[str, ...]
-    calibrate: RowSelection
-    evaluate: RowSelection
-    tune: RowSelection | None
-    finetune: RowSelection | None
-    fitting: int | None = None
-    functions: dict[str, RowFunction]
-    preprocess: UserCode | None
-    allow_leakage: bool
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Load, separate, check for leakage, sample."""
-    options = context.options
-    task, seed = options.task.build(), options.seed
-    calibrate, evaluate, tune = options.calibrate, options.evaluate, options.tune
-    samples = calibrate.samples or 0
-    reader = _Reader(options)
+    task, samples = spec.build(), calibrate.samples or 0
+    reader = _Reader(task, spec.name, places, functions, hub, revision, columns, preprocess, alone)
+    # Evaluated rows first, as they need most columns.
+    target, evaluated = ("", []) if alone else reader.load("evaluate")
     source, rows = reader.load("calibrate")
     tuning: list[Row] = []
-    if options.alone:
-        target, evaluated = source, rows
-        rows, evaluated = _held_out(task, rows, source, samples, seed)
+    if alone:
+        target = source
+        rows, evaluated = _held_out(task, rows, source, samples, seed, parts=2 if tune is None else 3)
         if tune is not None:
             tuning, evaluated = _held_out(task, evaluated, source, tune.samples or 0, seed)
-    else:
-        target, evaluated = reader.load("evaluate")
     if evaluate.samples:
         evaluated = [evaluated[i] for i in sampling.sample(len(evaluated), evaluate.samples, seed)]
     evaluated_digests = _digests(task, evaluated, target)
@@ -96,23 +86,31 @@ def run(context: Context[Inputs, Options]) -> Summary:
     if calibrate.drop_evaluated:
         remaining = sampling.apart(_digests(task, rows, source), evaluated_digests)
         dropped, rows = len(rows) - len(remaining), [rows[i] for i in remaining]
+    if tune is not None and not alone:
+        place, tuning = reader.load("tune")
+        digests = _digests(task, tuning, place)
+        remaining = sampling.apart(digests, evaluated_digests)
+        tuning, digests = [tuning[i] for i in remaining], [digests[i] for i in remaining]
+        samples = _leaving_half(samples, _digests(task, rows, source), digests)
     pool, rows = rows, [rows[i] for i in sampling.sample(len(rows), samples, seed)]
     if not rows:
         raise DataError("no rows are left to calibrate on", where="data.calibrate", fix="give more rows to calibrate from")
     calibrated_digests = _digests(task, rows, source)
-    if not options.allow_leakage:
+    if not allow_leakage:
         sampling.refuse_leakage(calibrated_digests, evaluated_digests)
     if tune is not None:
-        if not options.alone:
-            place, tuning = reader.load("tune")
-            remaining = sampling.apart(_digests(task, tuning, place), [*evaluated_digests, *calibrated_digests])
+        if not alone:
+            remaining = sampling.apart(digests, calibrated_digests)
             tuning = [tuning[remaining[i]] for i in sampling.sample(len(remaining), tune.samples or 0, seed)]
         _write_tuning(context, task, tuning, seed)
-    trained = _write_training(context, task, reader, evaluated_digests, tuning) if options.finetune else 0
-    if options.fitting is not None:
+    trained = 0
+    if finetune is not None:
+        foreign = _digests(task, tuning, "data.tune")
+        trained = _write_training(context, reader, finetune, foreign, evaluated_digests, seed, allow_leakage=allow_leakage)
+    if fitting is not None:
         judged = _digests(task, tuning, "data.tune")
         others = sampling.apart(_digests(task, pool, source), [*evaluated_digests, *calibrated_digests, *judged])
-        fitted = [pool[others[i]] for i in sampling.sample(len(others), options.fitting, seed)]
+        fitted = [pool[others[i]] for i in sampling.sample(len(others), fitting, seed)]
         context.write_json("fitting.json", {"inputs": task.inputs(fitted, where=source) if fitted else []})
     calibrated, inputs = task.inputs(rows, where=source), task.inputs(evaluated, where=target)
     gold = task.gold(evaluated, where=target)
@@ -122,28 +120,42 @@ def run(context: Context[Inputs, Options]) -> Summary:
         "calibration_rows": len(rows),
         "evaluation_rows": len(evaluated),
         "tuning_rows": len(tuning),
+        "tuning_split": tune_from,
         "training_rows": trained,
-        "source": options.how,
+        "source": how,
         "leaked_rows": len(set(calibrated_digests) & set(evaluated_digests)),
         "dropped_rows": dropped,
         "left_out_rows": sum(reader.left_out.values()),
     }
 
 
-def _held_out(task: Task, rows: list[Row], where: str, samples: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """So many rows, and the rest."""
-    first, second = sampling.hold_out(_digests(task, rows, where), samples, seed)
+def _held_out(
+    task: Task, rows: list[Row], where: str, samples: int, seed: int, *, parts: int = 2
+) -> tuple[list[Row], list[Row]]:
+    """So many rows, at most one of so many equal parts, and the rest."""
+    first, second = sampling.hold_out(_digests(task, rows, where), samples, seed, parts=parts)
     return [rows[i] for i in first], [rows[i] for i in second]
 
 
-def _write_tuning(context: Context[Inputs, Options], task: Task, rows: list[Row], seed: int) -> None:
+def _leaving_half(samples: int, calibration: Sequence[str], tuning: Sequence[str]) -> int:
+    """How many rows to calibrate on, so that at least half of the rows to search on are left where they are the same rows.
+
+    Args:
+        samples: that are wanted.
+        calibration, tuning: digests of the rows that may be taken for each.
+    """
+    distinct = set(tuning)
+    return samples if distinct.isdisjoint(calibration) else min(samples, max(1, len(distinct) // 2))
+
+
+def _write_tuning(context: Context, task: Task, rows: list[Row], seed: int) -> None:
     where = "data.tune"
     if not rows:
         raise DataError(
             "no rows are left to search on",
             where=where,
             got="every row of the split is calibrated on or evaluated",
-            fix="give a split with more rows, or calibrate on fewer",
+            fix="give a split with more rows, such as data.tune.from: SPLIT",
         )
     order = np.random.default_rng(seed).permutation(len(rows))
     parts = []
@@ -154,22 +166,30 @@ def _write_tuning(context: Context[Inputs, Options], task: Task, rows: list[Row]
 
 
 def _write_training(
-    context: Context[Inputs, Options], task: Task, reader: _Reader, evaluated: Sequence[str], tuning: Sequence[Row]
+    context: Context,
+    reader: _Reader,
+    selection: RowSelection,
+    foreign: Sequence[str],
+    evaluated: Sequence[str],
+    seed: int,
+    *,
+    allow_leakage: bool,
 ) -> int:
-    """The rows to fine-tune on, none of which a search is held against; how many."""
-    options = context.options
-    selection = options.finetune
-    assert selection is not None
-    place, rows = reader.load("train")
-    foreign = [*_digests(task, tuning, "data.tune"), *(evaluated if selection.drop_evaluated else [])]
+    """The rows to fine-tune on; how many.
+
+    Args:
+        foreign, evaluated: digests of rows that a search is held against, and of those that are evaluated.
+    """
+    task, (place, rows) = reader.task, reader.load("train")
+    foreign = [*foreign, *(evaluated if selection.drop_evaluated else [])]
     digests = _digests(task, rows, place)
     remaining = sampling.apart(digests, foreign)
     if selection.samples:
-        remaining = [remaining[i] for i in sampling.sample(len(remaining), selection.samples, options.seed)]
+        remaining = [remaining[i] for i in sampling.sample(len(remaining), selection.samples, seed)]
     rows = [rows[i] for i in remaining]
     if not rows:
         raise DataError("no rows are left to fine-tune on", where="data.finetune", fix="give a split with more rows")
-    if not options.allow_leakage:
+    if not allow_leakage:
         sampling.refuse_leakage([digests[i] for i in remaining], evaluated, what="training", where="data.finetune")
     context.write_json("training.json", {"inputs": task.inputs(rows, where=place), "gold": task.gold(rows, where=place)})
     return len(rows)
@@ -183,22 +203,28 @@ class _Reader:
         left_out: place → rows that the user's `preprocess` left out.
     """
 
-    options: Options
+    task: Task
+    task_name: str
+    places: Mapping[str, str]
+    functions: Mapping[str, RowFunction]
+    hub: HubData | None
+    revision: str | None
+    columns: Sequence[str]
+    preprocess: UserCode | None
+    alone: bool
     left_out: dict[str, int] = field(default_factory=dict)
 
     def load(self, part: str) -> tuple[str, list[Row]]:
         """(Where the rows of a part are, the rows)."""
-        options = self.options
-        if part in options.functions:
-            where, rows = options.functions[part].read()
+        if part in self.functions:
+            where, rows = self.functions[part].read()
         else:
-            place = options.places[part]
-            where, rows = readers.read(place, hub=options.hub, revision=options.revision, columns=options.columns)
-        if options.preprocess is None:
-            return where, rows
-        kept = functions.preprocessed(rows, options.preprocess, where=where)
-        self.left_out[where] = len(rows) - len(kept)
-        return where, kept
+            where, rows = readers.read(self.places[part], hub=self.hub, revision=self.revision, columns=self.columns)
+        if self.preprocess is not None:
+            kept = functions.preprocessed(rows, self.preprocess, where=where)
+            self.left_out[where], rows = len(rows) - len(kept), kept
+        check_columns(self.task_name, self.task, rows, where=where, gold=part != "calibrate" or self.alone)
+        return where, rows
 
 
 def _digests(task: Task, rows: Sequence[Row], where: str) -> list[str]:

@@ -10,79 +10,58 @@ from pathlib import Path
 import numpy as np
 
 from octobert import targets
-from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Score, score_named
+from octobert.core.measurements import score_named
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts, _rows
-from octobert.pipeline.stages._artifacts import trained_source
-
-OUTPUTS, SCORES = "outputs.npz", "scores.json"
+from octobert.pipeline.stages import _artifacts
 
 
-class Scores(FrozenModel):
-    """`scores.json`."""
-
-    scores: tuple[Score, ...]
-
-
-class Inputs(FrozenModel):
-    """The captured graph, the rows, the trained checkpoint where there is one, and of a target its exported files."""
-
-    capture: StepResult
-    data: StepResult
-    trained: StepResult | None = None
-    export: StepResult | None = None
-
-
-class Options(FrozenModel):
-    """The candidate: a float baseline or a target.
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    trained: StepResult | None,
+    export: StepResult | None,
+    *,
+    candidate: str,
+    entries: SessionEntries,
+    model: ModelSource,
+    allow_pickle: bool,
+    machine: str,
+    scored: ScoredTask,
+    seed: int,
+) -> Summary:
+    """Evaluate.
 
     Args:
+        trained: the trained checkpoint, where there is one.
+        export: the exported files of a target.
+        candidate: a float baseline or a target.
         entries: what the recipe sets for its target.
-        machine: digest of the machine and its runtimes, which scores belong to.
+        machine: digest of the machine and its runtimes, which scores belong to: on another one they are measured again.
     """
-
-    candidate: str
-    entries: SessionEntries = SessionEntries()
-    model: ModelSource
-    allow_pickle: bool
-    machine: str
-    task: ScoredTask
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Evaluate."""
-    inputs, options = context.inputs, context.options
-    task = options.task.build()
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    encoded, gold = _rows.evaluation_rows(inputs.data, task, tokenizer)
+    task = scored.build()
+    tokenizer = _artifacts.tokenizer_of(capture, task)
+    encoded, gold = _artifacts.evaluation_rows(data, task, tokenizer)
     rows = encoded.flat
-    path = file_of(options.candidate, options.model, inputs.capture, inputs.trained, inputs.export)
-    candidate = candidates.Candidate(
-        name=options.candidate,
-        path=str(path),
-        head=task.head,
-        allow_pickle=options.allow_pickle,
-        entries=options.entries,
-    )
-    session = candidates.open_candidate(candidate, 0)
+    path = str(file_of(candidate, model, capture, trained, export))
+    opened = candidates.Candidate(name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries)
+    session = candidates.open_candidate(opened, 0)
     outputs = run_rows(
         session,
         rows,
         tokenizer.pad_id,
-        lambda done: context.progress(f"evaluating {options.candidate}", done, len(rows)),
+        lambda done: context.progress(f"evaluating {candidate}", done, len(rows)),
         per_token=task.per_token,
     )
-    np.savez(context.work / OUTPUTS, **outputs)  # type: ignore[arg-type]
-    scores = scoring.scores(task, outputs, encoded, gold, seed=options.seed)
-    context.write(SCORES, Scores(scores=scores))
+    np.savez(context.work / _artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]
+    scores = scoring.scores(task, outputs, encoded, gold, seed=seed)
+    context.write(_artifacts.SCORES, _artifacts.Scores(scores=scores))
     return {
-        "candidate": options.candidate,
+        "candidate": candidate,
         "precision": session.precision,
         "truncated": sum(row.truncated for row in rows),
         "primary": primary.value if (primary := score_named(task.primary, scores)) else None,
@@ -97,7 +76,7 @@ def file_of(
     """The file or folder that a candidate opens: the checkpoint, the float graph, or a target's file."""
     source = candidates.source_of(candidate)
     if source == "checkpoint":
-        return trained_source(model, trained).path
+        return _artifacts.trained_source(model, trained).path
     if source == "graph" or export is None:
         return capture.path(_artifacts.FLOAT)
     return targets.load(candidate).model_file(export.path(""))

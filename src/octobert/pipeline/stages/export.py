@@ -19,14 +19,8 @@ from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
 
-class Inputs(FrozenModel):
-    """The plan and the quantized graph."""
-
-    quantize: StepResult
-
-
-class Options(FrozenModel):
-    """What the target's files are like.
+class Form(FrozenModel):
+    """What a target's files are like.
 
     Args:
         fast_norms: write norms in operators that are faster on few cores.
@@ -45,14 +39,13 @@ class Options(FrozenModel):
     format: Literal["auto", "qdq", "qoperator"] = "auto"
 
 
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Export."""
-    quantized = context.inputs.quantize
-    plan = quantized.read(_artifacts.PLAN, QuantPlan)
-    return write(plan, quantized.path(_artifacts.QUANTIZED), context.options, context.work)
+def run(context: Context, planned: StepResult, *, form: Form) -> Summary:
+    """Export the quantized graph of a plan."""
+    plan = planned.read(_artifacts.PLAN, QuantPlan)
+    return write(plan, planned.path(_artifacts.QUANTIZED), form, context.work)
 
 
-def write(plan: QuantPlan, written: Path, options: Options, folder: Path) -> Summary:
+def write(plan: QuantPlan, written: Path, form: Form, folder: Path) -> Summary:
     """Write the files of a target.
 
     Args:
@@ -60,38 +53,40 @@ def write(plan: QuantPlan, written: Path, options: Options, folder: Path) -> Sum
         written: the quantized graph.
         folder: to write into.
     """
-    target = targets.load(options.target)
+    target = targets.load(form.target)
     capabilities, model = target.CAPABILITIES, ir.load(written)
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
-    states = options.token_states and capabilities.shapes != "fixed" and capabilities.pairs
-    dropped = 0 if states else operators.drop_states_(model)
-    products = first_token.slice_first_token_(model) if capabilities.first_token else 0
-    fast_norms = options.fast_norms and is_for_it_alone(plan, capabilities)
-    rewritten = norms.vectorize_norms_(model) if fast_norms else 0
+    states = form.token_states and capabilities.shapes != "fixed" and capabilities.pairs
+    passes = (
+        ("states", operators.drop_states_, not states),
+        ("first_token", first_token.slice_first_token_, capabilities.first_token),
+        ("fast_norms", norms.vectorize_norms_, form.fast_norms and is_for_it_alone(plan, capabilities)),
+    )
+    changed = {name: apply_(model) if wanted else 0 for name, apply_, wanted in passes}
     rewriting = folder / "rewritten"
-    if dropped or products or rewritten:
+    if any(changed.values()):
         rewriting.mkdir()
         written = rewriting / written.name
         operators.save(model, written)
     holds = {"domains": capabilities.domains, "whole_graph": capabilities.whole_graph}
-    wanted = WrittenOpset.model_validate({"opset": options.opset, **holds}) if options.opset is not None else None
+    wanted = WrittenOpset.model_validate({"opset": form.opset, **holds}) if form.opset is not None else None
     # Other types are a matter of how the file is opened.
     parts = plan.float_parts if plan.float_parts in capabilities.float_parts else "float32"
     as_integers = {
         "qdq": False,
         "qoperator": bool(plan.quantized),
         "auto": takes_integer_operators(plan, capabilities) and qoperator.count(model) > 0,
-    }[options.format]
-    form = ExportOptions(shape=options.shape, float_parts=parts, opset=wanted, qoperator=as_integers)
-    target.export(written, folder, form)
+    }[form.format]
+    details = ExportOptions(shape=form.shape, float_parts=parts, opset=wanted, qoperator=as_integers)
+    target.export(written, folder, details)
     shutil.rmtree(rewriting, ignore_errors=True)
     opened = target.model_file(folder)
     return {
         "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
         "format": capabilities.formats[-1],
         "outputs": [str(value.name) for value in model.graph.outputs],
-        "first_token": products,
-        "fast_norms": rewritten,
+        "first_token": changed["first_token"],
+        "fast_norms": changed["fast_norms"],
         "opset": ir.load(folder / capabilities.file).metadata_props.get(opset.METADATA) if wanted else None,
     }
 

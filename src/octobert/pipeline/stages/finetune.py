@@ -7,9 +7,13 @@ Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them,
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
+from octobert.config.recipe import Choice
 from octobert.config.training import Finetune, Training, TrainingSettings
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
@@ -19,140 +23,139 @@ from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint, dropping
 from octobert.models.modules import copy_modules
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
+from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.keys import key_data
-from octobert.pipeline.stages import _artifacts, _rows
+from octobert.pipeline.stages import _artifacts
 from octobert.training import trainer
 from octobert.training.distributed import is_first
-from octobert.training.job import Job, Teacher, TrainingRows
+from octobert.training.job import Job, TrainingRows
 
 if TYPE_CHECKING:
+    from octobert.training.distillation import Teacher
     from octobert.training.simulation import Simulation
 
-CURVE = "curve.json"
 
-
-class Inputs(FrozenModel):
-    """The training rows."""
-
-    data: StepResult
-
-
-class TrainingOptions(FrozenModel):
+class Lesson(FrozenModel):
     """What every training depends on.
 
     Args:
+        base: the model that training begins from.
         teacher: to be distilled from, where it is not the base model itself.
         code: the user's training function.
         training: how it is carried out, which changes nothing that is learned.
+        methods: target → its method of quantization, where it is simulated.
     """
 
-    NOT_IN_KEY: ClassVar = frozenset({"training"})
-
-    model: ModelSource
+    base: ModelSource
     teacher: ModelSource | None
     code: UserCode | None
     allow_pickle: bool
-    training: Training
-    task: TaskSpec
+    training: Annotated[Training, NOT_IN_KEY]
+    spec: TaskSpec
     seed: int
+    settings: TrainingSettings
+    methods: Mapping[str, Choice] = Field(default_factory=dict)
+
+    @property
+    def kept(self) -> tuple[int, ...] | None:
+        """The layers of the base model that are kept; None for all."""
+        layers = self.settings.layers if isinstance(self.settings, Finetune) else None
+        return None if layers is None else dropping.kept_layers(self.base, layers)
 
 
-class Options(TrainingOptions):
-    """Training in float."""
-
-    settings: Finetune
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Fine-tune."""
-    options = context.options
-    model = load(options, options.model, options.settings)
-    kept = _kept(options.model, options.settings)
+def run(
+    context: Context,
+    data: StepResult,
+    *,
+    model: ModelSource,
+    teacher: ModelSource | None,
+    code: UserCode | None,
+    allow_pickle: bool,
+    training: Annotated[Training, NOT_IN_KEY],
+    spec: TaskSpec,
+    seed: int,
+    settings: Finetune,
+) -> Summary:
+    """Fine-tune in float; for the options see `Lesson`."""
+    lesson = Lesson(
+        base=model,
+        teacher=teacher,
+        code=code,
+        allow_pickle=allow_pickle,
+        training=training,
+        spec=spec,
+        seed=seed,
+        settings=settings,
+    )
+    pupil, kept = load(lesson), lesson.kept
     if kept is not None:
-        model = dropping.without_layers(model, options.model.family, kept)
-    facts = train_(context, context.inputs.data, options.model, options.settings, model)
-    save(context.work, options, options.model, options.settings, model, facts)
+        pupil = dropping.without_layers(pupil, model.family, kept)
+    facts = train_(context, data, lesson, pupil)
+    save(context.work, lesson, pupil, facts)
     return facts
 
 
-def load(options: TrainingOptions, base: ModelSource, settings: TrainingSettings) -> Any:
+def load(lesson: Lesson) -> Any:
     """The PyTorch model that is trained."""
-    task = options.task.build()
+    task = lesson.spec.build()
     return checkpoint.load_base(
-        base.path,
+        lesson.base.path,
         task.head,
         task.labels,
-        allow_pickle=options.allow_pickle,
-        seed=options.seed,
-        dropout=settings.dropout,
+        allow_pickle=lesson.allow_pickle,
+        seed=lesson.seed,
+        dropout=lesson.settings.dropout,
     )
 
 
-def train_(
-    context: Context[FrozenModel, TrainingOptions],
-    data: StepResult,
-    base: ModelSource,
-    settings: TrainingSettings,
-    model: Any,
-    simulation: Simulation | None = None,
-) -> Summary:
+def train_(context: Context, data: StepResult, lesson: Lesson, model: Any, simulation: Simulation | None = None) -> Summary:
     """Train a model in place on the stored rows; how it went, and how many texts and rows there were."""
-    options, task = context.options, context.options.task.build()
-    tokenizer = Tokenizer(base.tokenizer_folder, task.max_length)
+    task, settings = lesson.spec.build(), lesson.settings
+    tokenizer = Tokenizer(lesson.base.tokenizer_folder, task.max_length)
     stored = data.read_json("training.json")
-    encoded = _rows.encoded(stored["inputs"], task, tokenizer)
+    encoded = _artifacts.encoded(stored["inputs"], task, tokenizer)
     teacher_only = settings.distill is not None and settings.distill.share == 1
     targets = [{} for _ in encoded.flat] if teacher_only else task.targets(encoded, stored["gold"])
     job = Job(
         model=model,
         rows=TrainingRows(encoded.flat, targets, tokenizer.pad_id),
         settings=settings,
-        how=options.training,
-        seed=options.seed,
+        how=lesson.training,
+        seed=lesson.seed,
         scratch=context.scratch,
         simulation=simulation,
-        teacher=_teacher(options, base, settings),
-        identity=canonical_digest([key_data(options), stored]),
+        teacher=_teacher(lesson),
+        identity=canonical_digest([key_data(lesson), stored]),
         key="finetune" if simulation is None else "qat",
         on_step=lambda step, of: context.progress("training", step, of),
     )
     trained = trainer.train(job)
     if trained.curve is not None and is_first():
-        context.write(CURVE, trained.curve)
+        context.write(_artifacts.CURVE, trained.curve)
     return {**trained.facts, "texts": len(encoded.texts), "rows": len(encoded.flat)}
 
 
-def _kept(base: ModelSource, settings: TrainingSettings) -> tuple[int, ...] | None:
-    """The layers that are kept; None for all."""
-    layers = settings.layers if isinstance(settings, Finetune) else None
-    return None if layers is None else dropping.kept_layers(base, layers)
-
-
-def _teacher(options: TrainingOptions, base: ModelSource, settings: TrainingSettings) -> Teacher | None:
+def _teacher(lesson: Lesson) -> Teacher | None:
     """The teacher: another checkpoint, or the model that training begins from.
 
     Raises:
         ModelError: it cannot teach this model.
     """
-    if settings.distill is None:
+    distill = lesson.settings.distill
+    if distill is None:
         return None
     from octobert.training import distillation
 
-    task, teacher = options.task.build(), options.teacher or base
-    distillation.check_teacher(teacher, base, task.labels, settings.distill)
-    return distillation.CheckpointTeacher(
-        teacher.path, task.head, settings.distill, kept=_kept(base, settings), allow_pickle=options.allow_pickle
-    )
+    task, teacher = lesson.spec.build(), lesson.teacher or lesson.base
+    distillation.check_teacher(teacher, lesson.base, task.labels, distill)
+    return distillation.checkpoint_teacher(teacher.path, task.head, distill, kept=lesson.kept, allow_pickle=lesson.allow_pickle)
 
 
-def save(
-    work: Path, options: TrainingOptions, base: ModelSource, settings: TrainingSettings, model: Any, facts: Summary
-) -> None:
+def save(work: Path, lesson: Lesson, model: Any, facts: Summary) -> None:
     """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
     if not is_first():
         return
-    folder, side = work / _artifacts.CHECKPOINT, base.tokenizer_folder
+    folder, side = work / _artifacts.CHECKPOINT, lesson.base.tokenizer_folder
     folder.mkdir()
     save_tokenizer(side, folder)
     copy_modules(side, folder)
@@ -161,9 +164,9 @@ def save(
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for key in checkpoint.dropouts(config):
         del config[key]
-    config |= {key: base.config[key] for key in checkpoint.dropouts(base.config)}
+    config |= {key: lesson.base.config[key] for key in checkpoint.dropouts(lesson.base.config)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # How long it took is left out: machines that train together have to come to the same key.
     recorded = {name: fact for name, fact in facts.items() if name != "step_seconds"}
-    record = {"seed": options.seed, **recorded, "settings": settings.model_dump(mode="json")}
+    record = {"seed": lesson.seed, **recorded, "settings": lesson.settings.model_dump(mode="json")}
     (folder / TRAINED).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -8,64 +8,59 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from octobert.core.frozen import FrozenModel
 from octobert.core.placement import Placement
 from octobert.graph import sites
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _rows
+from octobert.pipeline.stages import _artifacts
 from octobert.quantization import observer
 
-STATISTICS, FACTS = "statistics.npz", "observed.json"
 _SHOWN_CHARACTERS = 60
 
 
-class Inputs(FrozenModel):
-    """The captured graph, the graph to observe, and the calibration rows."""
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    float_graph: StepResult,
+    *,
+    kinds: tuple[str, ...],
+    provider: str,
+    spec: TaskSpec,
+) -> Summary:
+    """Observe.
 
-    capture: StepResult
-    data: StepResult
-    float_graph: StepResult
-
-
-class Options(FrozenModel):
-    """Patterns of the kinds of sites to observe, and the execution provider that computes."""
-
-    kinds: tuple[str, ...]
-    provider: str = observer.CPU
-    task: TaskSpec
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Observe."""
-    inputs, task = context.inputs, context.options.task.build()
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    encoded = _rows.calibration_rows(inputs.data, task, tokenizer)
+    Args:
+        float_graph: the graph to observe.
+        kinds: patterns of the kinds of sites to observe.
+        provider: the execution provider that computes.
+    """
+    task = spec.build()
+    tokenizer = _artifacts.tokenizer_of(capture, task)
+    encoded = _artifacts.calibration_rows(data, task, tokenizer)
     rows = encoded.flat
     # A text of several windows has several rows: the number and the text of each row, for messages.
     texts = [(n, text) for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1) for _ in own]
-    graph = inputs.float_graph.path(_artifacts.FLOAT)
-    placement = Placement(description="", kinds=context.options.kinds)
-    chosen = [
-        site for site in sites.find_sites(ir.load(graph).graph, _artifacts.family_of(inputs.capture)) if placement.takes(site)
-    ]
+    graph = float_graph.path(_artifacts.FLOAT)
+    placement = Placement(description="", kinds=kinds)
+    chosen = [site for site in sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture)) if placement.takes(site)]
     values = sorted({site.value for site in chosen if not site.is_weight})
     statistics = observer.observe(
         graph,
         rows,
         tokenizer.pad_id,
         values,
-        provider=context.options.provider,
+        provider=provider,
         name_of=lambda i: f'calibration row {texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
-    observer.save(statistics, context.work / STATISTICS)
+    observer.save(statistics, context.work / _artifacts.STATISTICS)
     observed = {
         "samples": len(encoded.texts),
         "rows": len(rows),
         "tokens": sum(map(len, rows)),
         "truncated": sum(row.truncated for row in rows),
         "values": len(values),
-        "data_digest": inputs.data.read_json("calibration.json")["digest"],
+        "data_digest": data.read_json("calibration.json")["digest"],
     }
-    context.write_json(FACTS, observed)
+    context.write_json(_artifacts.OBSERVED, observed)
     return observed

@@ -1,7 +1,7 @@
 """Everything that belongs to one target → the directory that predicts, in the layout that other tools know.
 
 config.json  tokenizer.json  octobert.json
-onnx/model.onnx             the float graph
+onnx/model.onnx             the float graph, unless the recipe leaves it out
 onnx/model_quantized.onnx   the quantized graph as written for this target
 openvino_model.xml, .bin    for OpenVINO targets
 modules.json  1_Pooling/…   for embeddings: the files of sentence-transformers
@@ -11,68 +11,77 @@ from __future__ import annotations
 
 from octobert.core import environment
 from octobert.core.files import digests_of, link_or_copy
-from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import SENTENCE_CONFIG
 from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import STATES, SessionEntries
-from octobert.data.tokenization import Tokenizer
+from octobert.data.tokenization import Tokenizer, state_length
 from octobert.evaluation import candidates
 from octobert.models import sentence_transformers
 from octobert.pipeline.contract import Context, StepResult, Summary
 from octobert.pipeline.executors.local import PRIVATE
-from octobert.pipeline.stages import _artifacts, report
+from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.stages.report import REPORT
 from octobert.pipeline.store import manifest_of
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", SENTENCE_CONFIG)
+_IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
+_WINDOWED = ("question-answering", "token-classification")
 
 
-class Inputs(FrozenModel):
-    """The float graph with its tokenizer, the ranges, the target's files, and the report."""
+def run(
+    context: Context,
+    capture: StepResult,
+    ranges: StepResult,
+    export: StepResult,
+    report: StepResult,
+    *,
+    target: str,
+    entries: SessionEntries,
+    chosen: str | None,
+    float_model: bool,
+) -> Summary:
+    """Package.
 
-    capture: StepResult
-    ranges: StepResult
-    export: StepResult
-    report: StepResult
-
-
-class Options(FrozenModel):
-    """The target, what the recipe sets for its sessions, and why the model was chosen, where a search has chosen it."""
-
-    target: str
-    entries: SessionEntries
-    chosen: str | None = None
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Package."""
-    inputs, target, work = context.inputs, context.options.target, context.work
+    Args:
+        export: the target's files.
+        entries: what the recipe sets for the target's sessions.
+        chosen: why the model was chosen, where a search has chosen it.
+        float_model: whether the float graph is packaged too.
+    """
+    work = context.work
     for name in _CAPTURED:
-        if inputs.capture.path(name).is_file():
-            (work / name).write_bytes(inputs.capture.path(name).read_bytes())
-    for file in inputs.capture.path("").glob("model.onnx*"):
+        if capture.path(name).is_file():
+            (work / name).write_bytes(capture.path(name).read_bytes())
+    for file in capture.path("").glob("model.onnx*") if float_model else ():
         link_or_copy(file, work / "onnx" / file.name)
-    exported = manifest_of(inputs.export)
+    exported = manifest_of(export)
     for name in exported.files:
-        link_or_copy(inputs.export.path(name), work / name)
-    measured = inputs.report.read(report.REPORT, Report)
-    pooling = measured.model.pooling
+        link_or_copy(export.path(name), work / name)
+    measured = report.read(REPORT, Report)
+    task, pooling = measured.task, measured.model.pooling
+    # Windows of long texts are made by each program in its own way; what they may hold is the model's limit.
+    longest = Tokenizer(work, None if task.head in _WINDOWED else task.options.get("max_length")).max_length
+    state_length(work, longest)
+    if task.activation is not None:
+        sentence_transformers.write_activation(work, task.activation)
     if pooling is not None and STATES in exported.summary["outputs"]:
-        longest = Tokenizer(work, measured.task.options.get("max_length")).max_length
-        source, hidden = inputs.capture.path(""), measured.model.sizes.hidden
-        sentence_transformers.write(work, source, pooling, hidden=hidden, max_length=longest)
+        source, hidden = capture.path(""), measured.model.sizes.hidden
+        # The name would stand in the way of an IR.
+        onnx_file = None if _IR in exported.files else _QUANTIZED
+        sentence_transformers.write(work, source, pooling, hidden=hidden, max_length=longest, onnx_file=onnx_file)
     shown = (target, candidates.baseline_of(target, measured.scores).name)
     files = {name: digest for name, digest in digests_of(work).items() if name not in PRIVATE}
     manifest = PackageManifest(
         octobert=environment.versions(("octobert",)).get("octobert"),
         target=target,
-        task=measured.task,
+        task=task,
         recipe=measured.recipe,
         model=measured.model,
         model_digest=measured.model_digest,
         plan=measured.plans[target],
-        session=context.options.entries.portable(),
-        ranges=inputs.ranges.read(_artifacts.RANGES, Ranges),
+        session=entries.portable(),
+        ranges=ranges.read(_artifacts.RANGES, Ranges),
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),
         pruned=measured.pruning.taken if measured.pruning is not None else None,
@@ -81,7 +90,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         environment=measured.environment,
         files=files,
         sizes={name: (work / name).stat().st_size for name in files},
-        chosen=context.options.chosen,
+        chosen=chosen,
     )
     context.write(PACKAGE_FILE, manifest)
     return {"target": target, "size_bytes": sum(p.stat().st_size for p in work.rglob("*") if p.is_file())}

@@ -24,9 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.config.pruning import Prune, Recover
-from octobert.config.recipe import Choice
 from octobert.core.files import canonical_digest, file_digest, link_or_copy
-from octobert.core.frozen import FrozenModel
 from octobert.core.pruning import (
     LevelTimes,
     PrunedModel,
@@ -36,20 +34,28 @@ from octobert.core.pruning import (
     Sublayer,
     SublayerKind,
 )
-from octobert.core.session import Session, SessionEntries
+from octobert.core.session import Session
 from octobert.evaluation import latency, level_times
 from octobert.evaluation.criterion import AccuracyJudge, Criterion
 from octobert.evaluation.divergence import divergence
 from octobert.graph import cutting, operators, parts, sites
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts, _frontier, _levels, _rows, export, finetune
-from octobert.pipeline.stages._prunable import Whole, opened, texts_of, whole_of
+from octobert.pipeline.stages import _artifacts, _frontier, _prunable
+from octobert.pipeline.stages._prunable import (
+    Timing,
+    Whole,
+    is_last,
+    levels_of,
+    open_graph,
+    texts_of,
+    units_of,
+    whole_of,
+)
 from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
 from octobert.quantization.pruning.budget import Measured, Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.tasks import Outputs
 
-FACTS = "pruning.json"
 # Ends the name of the file with the curve of a training, beside its graph.
 _CURVE = ".curve.json"
 # Shares of the units at which the loss of a sublayer is measured; between them it is interpolated by the error.
@@ -58,55 +64,52 @@ LOSS_AT = (0.5, 0.0)
 QUANTILES = (1 / 6, 1 / 2, 5 / 6)
 
 
-class Inputs(FrozenModel):
-    """The captured graph, and the rows."""
-
-    capture: StepResult
-    data: StepResult
-
-
-class Options(FrozenModel):
-    """What is wanted, and how the 8-bit models are made that are timed.
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    *,
+    settings: Prune,
+    timing: Timing,
+    machine: str,
+    scored: ScoredTask,
+    seed: int,
+) -> Summary:
+    """Prune.
 
     Args:
-        target: whose kernels are timed.
-        method: of quantization.
-        entries: how sessions of the target are opened.
-        form: what its files are like.
-        lengths: that the user has named; none for those of the rows.
-        batch, threads: of the timing.
+        settings: what is wanted.
+        timing: how the 8-bit models are made that are timed.
         machine: digest of the machine and its runtimes, which times belong to.
     """
-
-    settings: Prune
-    target: str
-    method: Choice
-    entries: SessionEntries
-    form: export.Options
-    lengths: tuple[int, ...]
-    batch: int
-    threads: int
-    machine: str
-    task: ScoredTask
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Prune."""
-    options, settings = context.options, context.options.settings
-    whole, left = whole_of(context.inputs.capture, context.inputs.data, options.task, settings.tokens)
-    judge = _judge(context)
+    whole, left = whole_of(capture, data, scored, settings.tokens)
+    task = scored.build()
+    context.scratch.mkdir(parents=True, exist_ok=True)
+    # Pruned models are compared with the whole one on the tuning rows, in float.
+    judge = AccuracyJudge(
+        [Criterion(metric=str(task.primary), max_drop=settings.max_drop, relative=settings.relative)],
+        task,
+        _artifacts.tuning_parts(data),
+        _artifacts.tokenizer_of(capture, task),
+        open_float=lambda: open_graph(whole.path, task.head),
+        cache=context.scratch / "float.npz",
+        seed=seed,
+    )
     metric = judge.criteria[0].metric
-    levels = _levels_of(context, whole)
-    lengths = _lengths(context, whole)
-    workloads = _workloads(context, lengths)
+    levels = _levels_of(context, whole, settings.damping)
+    tokens = [len(row) for row in whole.rows]
+    lengths = timing.lengths or tuple(sorted({int(np.quantile(tokens, q)) for q in QUANTILES}))
+    vocabulary = _artifacts.vocabulary_of(capture)
+    workloads = [latency.random_workload(timing.batch, length, vocabulary, seed) for length in lengths]
     with whole.timed("times"):
-        whole_ms, times = _times(context, whole, workloads)
+        whole_ms, times = _times(context, capture, whole, timing, workloads, seed)
     reference = whole.outputs(whole.path)
     units = {module: [level.units for level in own] for module, own in levels.items()}
     table = Table(whole.sublayers, units, _losses(context, whole, levels, reference), times, whole_ms)
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        pruner = _Pruner(context, whole, judge, levels, table, reference, workloads, Path(folder))
+        pruner = _Pruner(
+            context, capture, data, settings, timing, seed, whole, judge, levels, table, reference, workloads, Path(folder)
+        )
         best, tried = _frontier.search(settings, judge.float_values[metric], pruner.attempt)
         if best is None:
             for file in whole.path.parent.glob(f"{whole.path.name}*"):
@@ -115,11 +118,11 @@ def run(context: Context[Inputs, Options]) -> Summary:
             path = pruner.paths[best]
             operators.save(ir.load(path), context.work / _artifacts.FLOAT)
             if best.recovery is not None:
-                link_or_copy(path.with_suffix(_CURVE), context.work / finetune.CURVE)
+                link_or_copy(path.with_suffix(_CURVE), context.work / _artifacts.CURVE)
     facts = PruningFacts(
-        target=options.target,
+        target=timing.form.target,
         lengths=lengths,
-        threads=options.threads,
+        threads=timing.threads,
         tokens=sum(map(len, whole.rows)),
         whole_ms=whole_ms,
         times=times,
@@ -131,7 +134,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         left=left,
         seconds=whole.seconds,
     )
-    context.write(FACTS, facts)
+    context.write(_artifacts.PRUNING, facts)
     drop = None if best is None else best.drop
     return {"speedup": 1.0 if best is None else best.speedup, "drop": drop, "tried": len(tried), "reason": facts.reason}
 
@@ -148,7 +151,12 @@ class _Pruner:
         fastest: the largest speedup that was measured; None before the first.
     """
 
-    context: Context[Inputs, Options]
+    context: Context
+    capture: StepResult
+    data: StepResult
+    settings: Prune
+    timing: Timing
+    seed: int
     whole: Whole
     judge: AccuracyJudge
     levels: Mapping[str, Sequence[Level]]
@@ -161,7 +169,7 @@ class _Pruner:
 
     def attempt(self, wanted: float) -> PrunedModel | None:
         """The model of a speedup, judged on the tuning rows; None where no model is that fast."""
-        context, whole, settings = self.context, self.whole, self.context.options.settings
+        context, whole, settings = self.context, self.whole, self.settings
         with whole.timed("measuring"):
             found = reach(self.table, wanted, self._measured)
         if found is None:
@@ -170,9 +178,11 @@ class _Pruner:
         path = self.folder / f"{wanted}.onnx"
         with whole.timed("fitting"):
             sublayers = _write(whole, self.levels, found.units, self.table, settings.damping, path)
-        recovery = None if settings.recover is None else _recovered(context, whole, settings.recover, path)
+        recovery = (
+            None if settings.recover is None else _recovered(context, self.data, whole, settings.recover, path, self.seed)
+        )
         with whole.timed("judging"):
-            session = opened(path, whole.task.head)
+            session = open_graph(path, whole.task.head)
             judged = self.judge.judge(session)
             loss = divergence(whole.task, whole.outputs_of(session), self.reference, whole.compared)
         (criterion,) = self.judge.criteria
@@ -197,48 +207,24 @@ class _Pruner:
     @cached_property
     def _whole_session(self) -> Session:
         """The whole model in 8 bits."""
-        return _opened_at(self.context, {}, self.folder / "whole")
+        return _prunable.open_cut(self.capture, {}, self.folder / "whole", self.timing)
 
     def _measured(self, units: Mapping[str, int]) -> Measured:
         """Time a model with so many units against the whole one."""
         self.context.progress("timing a pruned model against the whole one", 0, 1)
         cut = {each.module: units[each.module] for each in self.whole.sublayers if units[each.module] < each.units}
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            session = _opened_at(self.context, cut, Path(place))
-            found = Measured(*level_times.against(self._whole_session, session, self.workloads, seed=self.context.options.seed))
+            session = _prunable.open_cut(self.capture, cut, Path(place), self.timing)
+            found = Measured(*level_times.against(self._whole_session, session, self.workloads, seed=self.seed))
             # Before its files go.
             del session
         self.fastest = max(found.speedup, self.fastest or 0.0)
         return found
 
 
-def _opened_at(context: Context[Inputs, Options], units: Mapping[str, int], folder: Path) -> Session:
-    """An 8-bit model in which some modules have so many units, on the target."""
-    options = context.options
-    return _levels.opened(
-        context.inputs.capture, units, folder, options.method, options.form, entries=options.entries, threads=options.threads
-    )
-
-
-def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
-    """Compares pruned models with the whole one on the tuning rows, in float."""
-    inputs, options, task = context.inputs, context.options, context.options.task.build()
-    settings, path = options.settings, inputs.capture.path(_artifacts.FLOAT)
-    context.scratch.mkdir(parents=True, exist_ok=True)
-    return AccuracyJudge(
-        [Criterion(metric=str(task.primary), max_drop=settings.max_drop, relative=settings.relative)],
-        task,
-        _rows.tuning_parts(inputs.data),
-        _rows.tokenizer_of(inputs.capture, task),
-        open_float=lambda: opened(path, task.head),
-        cache=context.scratch / "float.npz",
-        seed=options.seed,
-    )
-
-
-def _levels_of(context: Context[Inputs, Options], whole: Whole) -> dict[str, list[Level]]:
+def _levels_of(context: Context, whole: Whole, damping: float) -> dict[str, list[Level]]:
     """Module → its levels, by ascending units."""
-    graph, damping = ir.load(whole.path).graph, context.options.settings.damping
+    graph = ir.load(whole.path).graph
     nodes = {str(node.name): node for node in graph}
     values = {s.module: str(parts.linear_at(sites.linear_node(nodes, s.module)).x.name) for s in whole.sublayers}
     with whole.timed("moments"):
@@ -259,54 +245,44 @@ def _levels_of(context: Context[Inputs, Options], whole: Whole) -> dict[str, lis
                 weight,
                 bias,
                 sublayer.width,
-                _levels.levels_of(sublayer),
+                levels_of(sublayer),
                 damping,
             )
             found[sublayer.module] = sorted(levels, key=lambda level: level.units)
     return found
 
 
-def _lengths(context: Context[Inputs, Options], whole: Whole) -> tuple[int, ...]:
-    """Tokens of what is timed: the lengths that the recipe names, or lengths of the rows."""
-    tokens = [len(row) for row in whole.rows]
-    return context.options.lengths or tuple(sorted({int(np.quantile(tokens, q)) for q in QUANTILES}))
-
-
-def _workloads(context: Context[Inputs, Options], lengths: Sequence[int]) -> list[latency.Workload]:
-    vocabulary = int(context.inputs.capture.read_json("config.json").get("vocab_size", 1000))
-    batch, seed = context.options.batch, context.options.seed
-    return [latency.random_workload(batch, length, vocabulary, seed) for length in lengths]
-
-
 def _times(
-    context: Context[Inputs, Options], whole: Whole, workloads: Sequence[latency.Workload]
+    context: Context,
+    capture: StepResult,
+    whole: Whole,
+    timing: Timing,
+    workloads: Sequence[latency.Workload],
+    seed: int,
 ) -> tuple[float, tuple[LevelTimes, ...]]:
     """(Milliseconds of the whole model in 8 bits, times of levels)."""
-    largest = {kind: max((s for s in whole.sublayers if s.kind == kind), key=lambda s: s.units) for kind in _kinds(whole)}
+    kinds: list[SublayerKind] = sorted({sublayer.kind for sublayer in whole.sublayers})
+    largest = {kind: max((s for s in whole.sublayers if s.kind == kind), key=lambda s: s.units) for kind in kinds}
     return level_times.measure(
-        lambda cut, folder: _opened_at(context, _levels.units_of(cut, whole.sublayers), folder),
-        {kind: _levels.levels_of(sublayer) for kind, sublayer in largest.items()},
+        lambda cut, folder: _prunable.open_cut(capture, units_of(cut, whole.sublayers), folder, timing),
+        {kind: levels_of(sublayer) for kind, sublayer in largest.items()},
         {kind: _counts(kind, whole.sublayers) for kind in largest},
         workloads,
         seconds=level_times.SECONDS,
         size_bytes=sum(file.stat().st_size for file in whole.path.parent.glob(f"{whole.path.name}*")),
-        seed=context.options.seed,
+        seed=seed,
         on_progress=context.progress,
     )
 
 
-def _kinds(whole: Whole) -> list[SublayerKind]:
-    return sorted({each.kind for each in whole.sublayers})
-
-
 def _counts(kind: SublayerKind, sublayers: Sequence[Sublayer]) -> tuple[int, int]:
     """Sublayers of a kind before the last layer, and in it."""
-    own = [_levels.is_last(each, sublayers) for each in sublayers if each.kind == kind]
+    own = [is_last(each, sublayers) for each in sublayers if each.kind == kind]
     return len(own) - sum(own), sum(own)
 
 
 def _losses(
-    context: Context[Inputs, Options], whole: Whole, levels: Mapping[str, Sequence[Level]], reference: Outputs
+    context: Context, whole: Whole, levels: Mapping[str, Sequence[Level]], reference: Outputs
 ) -> dict[str, list[float]]:
     """Module → the loss of the model at each of its levels."""
 
@@ -350,14 +326,13 @@ def _write(
     )
 
 
-def _recovered(context: Context[Inputs, Options], whole: Whole, settings: Recover, path: Path) -> Recovery:
+def _recovered(context: Context, data: StepResult, whole: Whole, settings: Recover, path: Path, seed: int) -> Recovery:
     """Train a pruned graph towards the whole one, in place."""
     from octobert.training import graph_training
     from octobert.training.job import TrainingRows
 
-    inputs, task = context.inputs, whole.task
-    texts = texts_of(inputs.data)
-    rows = _rows.encoded(texts, task, whole.tokenizer).flat
+    texts = texts_of(data)
+    rows = _artifacts.encoded(texts, whole.task, whole.tokenizer).flat
     pruned = ir.load(path)
     with whole.timed("recovering"):
         recovery, curve = graph_training.train_(
@@ -365,9 +340,9 @@ def _recovered(context: Context[Inputs, Options], whole: Whole, settings: Recove
             ir.load(whole.path),
             TrainingRows(rows, [{} for _ in rows], whole.tokenizer.pad_id),
             settings,
-            head=task.head,
+            head=whole.task.head,
             family=whole.family,
-            seed=context.options.seed,
+            seed=seed,
             scratch=context.scratch / path.stem,
             identity=canonical_digest([file_digest(path), texts, settings.model_dump(mode="json")]),
             on_step=lambda done, of: context.progress("training the pruned model", done, of),

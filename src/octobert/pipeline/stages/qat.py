@@ -10,75 +10,86 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from octobert.config.recipe import Choice
-from octobert.config.training import Qat
+from octobert.config.training import Qat, Training
 from octobert.core.errors import PlanError
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
+from octobert.core.user_code import UserCode
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, StepResult, Summary
+from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
 from octobert.pipeline.stages import _artifacts, _plans, finetune
 from octobert.training.distributed import is_first
 
 
-class Inputs(FrozenModel):
-    """The captured graph, the graph that plans are made for, the rows, the ranges, and what `finetune` trained."""
-
-    capture: StepResult
-    data: StepResult
-    float_graph: StepResult
-    calibrate: StepResult
-    finetune: StepResult | None = None
-
-
-class Options(finetune.TrainingOptions):
-    """Quantization-aware training.
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    float_graph: StepResult,
+    calibrated: StepResult,
+    trained: StepResult | None,
+    *,
+    model: ModelSource,
+    teacher: ModelSource | None,
+    code: UserCode | None,
+    allow_pickle: bool,
+    training: Annotated[Training, NOT_IN_KEY],
+    spec: TaskSpec,
+    seed: int,
+    settings: Qat,
+    methods: dict[str, Choice],
+    attached: ModelSource | None,
+) -> Summary:
+    """Train, or take what a loop of the user's own has trained.
 
     Args:
+        float_graph: the graph that plans are made for.
+        trained: what `finetune` trained.
         methods: target → its method.
-        trained: folder of a training that is finished; nothing is trained.
+        attached: folder of a training that is finished; nothing is trained.
     """
-
-    settings: Qat
-    methods: dict[str, Choice]
-    trained: ModelSource | None
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Train, or take what a loop of the user's own has trained."""
     from octobert.training.simulation import Simulation
 
-    inputs, options = context.inputs, context.options
-    settings = options.settings
-    base = _artifacts.trained_source(options.model, inputs.finetune)
-    before = inputs.calibrate.read(_artifacts.RANGES, Ranges)
-    graph = inputs.float_graph.path(_artifacts.FLOAT)
-    plan = union([_plans.plan_of(inputs.capture, graph, before, name, method) for name, method in options.methods.items()])
-    if options.trained is not None:
-        return _taken(context, base, options.trained.path, plan, before)
-    model = finetune.load(options, base, settings)
+    lesson = finetune.Lesson(
+        base=_artifacts.trained_source(model, trained),
+        teacher=teacher,
+        code=code,
+        allow_pickle=allow_pickle,
+        training=training,
+        spec=spec,
+        seed=seed,
+        settings=settings,
+        methods=methods,
+    )
+    before = calibrated.read(_artifacts.RANGES, Ranges)
+    graph = float_graph.path(_artifacts.FLOAT)
+    plan = union([_plans.plan_of(capture, graph, before, name, method) for name, method in methods.items()])
+    if attached is not None:
+        return _taken(context, lesson, attached.path, plan, before)
+    pupil = finetune.load(lesson)
     simulation = Simulation(
-        model,
+        pupil,
         plan,
-        _artifacts.family_of(inputs.capture),
+        _artifacts.family_of(capture),
         learned=settings.ranges == "learned",
         keep=settings.keep,
         rate=settings.average,
     ).attach()
-    facts = finetune.train_(context, inputs.data, base, settings, model, simulation)
+    facts = finetune.train_(context, data, lesson, pupil, simulation)
     intervals, scales = simulation.intervals(), simulation.weight_scales()
     simulation.detach()
-    finetune.save(context.work, options, base, settings, model, facts)
+    finetune.save(context.work, lesson, pupil, facts)
     if is_first():
         _write(context, plan, before, settings.ranges, intervals, scales)
     return {**facts, "values": len(simulation.ranges.quantizers), "moved": moved(before, intervals)}
 
 
-def _taken(context: Context[Inputs, Options], base: ModelSource, folder: Path, plan: QuantPlan, before: Ranges) -> Summary:
+def _taken(context: Context, lesson: finetune.Lesson, folder: Path, plan: QuantPlan, before: Ranges) -> Summary:
     """Take the checkpoint and the ranges of a finished training.
 
     Raises:
@@ -88,7 +99,6 @@ def _taken(context: Context[Inputs, Options], base: ModelSource, folder: Path, p
     from octobert.models import checkpoint
     from octobert.training import attached
 
-    options = context.options
     record = attached.read(folder)
     if record.plan.decisions != plan.decisions:
         raise PlanError(
@@ -98,15 +108,15 @@ def _taken(context: Context[Inputs, Options], base: ModelSource, folder: Path, p
             expected=f"the plan of this recipe, {len(plan.quantized)} quantized values with its calibrated ranges",
             fix="attach the plan of a package made with this model, data, calibration, method and target, and transforms: []",
         )
-    model = checkpoint.load_torch(folder, options.task.build().head)
-    finetune.save(context.work, options, base, options.settings, model, {})
+    model = checkpoint.load_torch(folder, lesson.spec.build().head)
+    finetune.save(context.work, lesson, model, {})
     scales = {name: np.asarray(scale, np.float32) for name, scale in record.scales.items()}
     _write(context, plan, before, record.ranges, record.intervals, scales)
     return {"values": len(record.intervals), "moved": moved(before, record.intervals)}
 
 
 def _write(
-    context: Context[Inputs, Options],
+    context: Context,
     plan: QuantPlan,
     before: Ranges,
     kind: str,

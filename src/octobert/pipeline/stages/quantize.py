@@ -5,50 +5,51 @@ Writes `plan.json`, `model_quantized.onnx`, and `corrections.npz` where weights 
 
 from __future__ import annotations
 
-import numpy as np
-
 from octobert import targets
 from octobert.config.recipe import Choice
 from octobert.core import capability
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _plans, _rows
-from octobert.quantization import apply_corrections, corrections
+from octobert.pipeline.stages import _artifacts, _plans
+from octobert.quantization import apply_corrections
+from octobert.quantization.corrections import load
 from octobert.quantization.layers import LayerChange
 
 
-class Inputs(FrozenModel):
-    """The captured graph, the graph to quantize, the calibration rows, and the step that made the ranges."""
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    float_graph: StepResult,
+    ranges: StepResult,
+    *,
+    target: str,
+    method: Choice,
+    corrections: tuple[Choice, ...],
+    strict: bool,
+    spec: TaskSpec,
+) -> Summary:
+    """Plan, check, correct, write.
 
-    capture: StepResult
-    data: StepResult
-    float_graph: StepResult
-    ranges: StepResult
-
-
-class Options(FrozenModel):
-    """Method, corrections, and whether a plan that breaks a rule of its target is an error (`strict`) or is repaired."""
-
-    target: str
-    method: Choice
-    corrections: tuple[Choice, ...]
-    strict: bool
-    task: TaskSpec
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Plan, check, correct, write."""
-    inputs, options = context.inputs, context.options
-    graph = inputs.float_graph.path(_artifacts.FLOAT)
-    ranges = inputs.ranges.read(_artifacts.RANGES, Ranges)
-    plan = _plans.plan_of(inputs.capture, graph, ranges, options.target, options.method)
-    capabilities = targets.load(options.target).CAPABILITIES
-    if not options.strict:
+    Args:
+        float_graph: the graph to quantize.
+        strict: a plan that breaks a rule of its target is an error; otherwise it is repaired.
+    """
+    graph = float_graph.path(_artifacts.FLOAT)
+    plan = _plans.plan_of(capture, graph, ranges.read(_artifacts.RANGES, Ranges), target, method)
+    capabilities = targets.load(target).CAPABILITIES
+    if not strict:
         plan = capability.repaired(plan, capabilities)
     capability.check(plan, capabilities)
-    changes = _trained_scales(inputs.ranges, plan) or _corrected(context, plan)
+    changes = _trained_scales(ranges, plan)
+    if not changes and corrections:
+        task = spec.build()
+        tokenizer = _artifacts.tokenizer_of(capture, task)
+        rows = _artifacts.calibration_rows(data, task, tokenizer).flat
+        chosen = [(load(choice.name), choice.options) for choice in corrections]
+        steps = [(correction, correction.Options.model_validate(options)) for correction, options in chosen]
+        changes = apply_corrections.correct_layers(graph, rows, tokenizer.pad_id, plan, steps, context.progress)
     if changes:
         apply_corrections.save(changes, context.work / _artifacts.CORRECTIONS)
     size = _plans.write_quantized(graph, plan, changes, context.work / _artifacts.QUANTIZED)
@@ -67,17 +68,5 @@ def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChang
     for site, _ in plan.quantized:
         if site.is_weight:
             first.setdefault(site.value.removesuffix(".weight"), site.module)
-    with np.load(path) as arrays:
-        return {first[name]: LayerChange(None, None, arrays[name]) for name in arrays.files if name in first}
-
-
-def _corrected(context: Context[Inputs, Options], plan: QuantPlan) -> dict[str, LayerChange]:
-    chosen = [(corrections.load(choice.name), choice.options) for choice in context.options.corrections]
-    if not chosen:
-        return {}
-    inputs, task = context.inputs, context.options.task.build()
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
-    steps = [(correction, correction.Options.model_validate(options)) for correction, options in chosen]
-    graph = inputs.float_graph.path(_artifacts.FLOAT)
-    return apply_corrections.correct_layers(graph, rows, tokenizer.pad_id, plan, steps, context.progress)
+    scales = _artifacts.arrays_in(path)
+    return {first[name]: LayerChange(None, None, scale) for name, scale in scales.items() if name in first}

@@ -6,6 +6,8 @@ A model that cannot be opened is left out, with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 
@@ -20,12 +22,14 @@ from octobert.evaluation import latency, throughput
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import Workload
 from octobert.evaluation.worker import Worker
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _rows
+from octobert.pipeline.contract import NOT_IN_KEY, Context, Progress, StepResult, Summary, TaskSpec
+from octobert.pipeline.stages import _artifacts
 
 TIMES = "race.json"
 # A model that is so many times slower than the fastest one is timed in a few rounds only.
 _HOPELESS = 4.0
+# Limit of a race in a search without a time limit.
+MOST_SECONDS = 600.0
 # Rows of a batch in which throughput is measured.
 _BATCH = 8
 
@@ -69,93 +73,93 @@ class Race(FrozenModel):
     load: Load
 
 
-class Inputs(FrozenModel):
-    """The captured model with its tokenizer, the rows, and name → exported files."""
-
-    capture: StepResult
-    data: StepResult
-    exports: dict[str, StepResult]
-
-
-class Options(FrozenModel):
-    """Who is timed, and how long.
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    exports: dict[str, StepResult],
+    *,
+    entrants: dict[str, Entrant],
+    goal: Goal,
+    rounds: int,
+    seconds: float,
+    number: int,
+    machine: str,
+    spec: TaskSpec,
+    seed: int,
+    most_seconds: Annotated[float, NOT_IN_KEY] = MOST_SECONDS,
+) -> Summary:
+    """Race.
 
     Args:
+        exports: name → exported files.
         entrants: name → model, in order.
         rounds: of latency; each times another row of the user.
         seconds: of throughput, for each model.
         number: of the race, so that two races draw other rows.
         machine: digest of the machine and its runtimes, which times belong to.
+        most_seconds: with fewer rounds, but at least five, where they would take longer.
     """
-
-    entrants: dict[str, Entrant]
-    goal: Goal
-    rounds: int
-    seconds: float
-    number: int
-    machine: str
-    task: TaskSpec
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Race."""
-    inputs, options = context.inputs, context.options
-    task = options.task.build()
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    texts = list(dict.fromkeys(_rows.tuning_parts(inputs.data)[-1].texts))
+    task = spec.build()
+    tokenizer = _artifacts.tokenizer_of(capture, task)
+    texts = list(dict.fromkeys(_artifacts.tuning_parts(data)[-1].texts))
     rows = task.encode(tokenizer, texts).flat
-    order = np.random.default_rng((options.seed, options.number)).permutation(len(rows))
+    order = np.random.default_rng((seed, number)).permutation(len(rows))
     settings = Benchmark(
-        batch=(1 if options.goal == "latency" else _BATCH,),
+        batch=(1 if goal == "latency" else _BATCH,),
         sequence=("data",),
-        goal=options.goal,
-        repeats=options.rounds,
-        seconds=options.seconds if options.goal == "throughput" else None,
+        goal=goal,
+        repeats=rounds,
+        seconds=seconds if goal == "throughput" else None,
     )
-    workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, options.seed)
+    workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, seed)
     racing = {
         name: Candidate(
             name=entrant.target,
-            path=str(targets.load(entrant.target).model_file(inputs.exports[name].path(""))),
+            path=str(targets.load(entrant.target).model_file(exports[name].path(""))),
             head=task.head,
             label=name,
             entries=entrant.entries,
         )
-        for name, entrant in options.entrants.items()
+        for name, entrant in entrants.items()
     }
     problems: dict[str, str] = {}
+    timed = partial(_timed, workload, settings, most_seconds, seed + number, context.progress)
     try:
-        times, load = _timed(context, list(racing.values()), workload, settings)
+        times, load = timed(list(racing.values()))
     except OctobertError:
         problems = _problems(racing)
         if not problems or len(problems) == len(racing):
             raise
         fit = [candidate for name, candidate in racing.items() if name not in problems]
-        times, load = _timed(context, fit, workload, settings)
+        times, load = timed(fit)
     context.write(TIMES, Race(times=times, problems=problems, load=load))
     return {"medians_ms": {name: float(np.median(each.samples_ms)) for name, each in times.items()}, "problems": problems}
 
 
 def _timed(
-    context: Context[Inputs, Options], racing: Sequence[Candidate], workload: Sequence[Workload], settings: Benchmark
+    workload: Sequence[Workload],
+    settings: Benchmark,
+    most_seconds: float,
+    seed: int,
+    progress: Progress,
+    racing: Sequence[Candidate],
 ) -> tuple[dict[str, Timed], Load]:
     """Time all of them in turn; what else the machine did meanwhile."""
-    options = context.options
     measured = latency.measure(
         racing,
         workload,
         # Throughput needs a few runs of each model as well, for its memory.
-        repeats=options.rounds if options.goal == "latency" else 5,
+        repeats=settings.repeats if settings.goal == "latency" else 5,
         threads=0,
-        seconds_per_shape=600,
+        seconds_per_shape=most_seconds,
         hopeless=_HOPELESS,
-        seed=options.seed + options.number,
-        on_progress=context.progress,
+        seed=seed,
+        on_progress=progress,
     )
     samples = {each.candidate: each.samples_ms for each in measured.latencies}
-    if options.goal == "throughput":
-        rates, _ = throughput.measure(racing, workload, settings, on_progress=context.progress)
+    if settings.goal == "throughput":
+        rates, _ = throughput.measure(racing, workload, settings, on_progress=progress)
         samples = {each.candidate: tuple(1000 * turn.seconds / turn.rows for turn in each.turns) for each in rates}
     footprints = {footprint.candidate: footprint for footprint in measured.footprints}
     return {n: Timed(samples_ms=times, footprint=footprints[n]) for n, times in samples.items()}, measured.load

@@ -11,6 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,67 +21,106 @@ from octobert.config.recipe import Accuracy
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
 from octobert.core.files import atomic_write, link_or_copy, read_sealed, sealed, unsealed, write_sealed
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.criterion import AccuracyJudge, Criterion
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts, _plans, _rows, sensitivity
+from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import apply_corrections, search
 from octobert.quantization.layers import LayerChange
 from octobert.targets import runtimes
 
-FACTS = "search.json"
 # Rounds in which the kinds of units are timed against each other.
 _TIMING_ROUNDS = 15
 _TRIALS, _TIMINGS, _FLOAT = "trials.jsonl", "timings.json", "float.npz"
 
 
-class Inputs(FrozenModel):
-    """The captured graph, the graph to quantize, the rows, the plan that quantizes all, and what its values cost."""
-
-    capture: StepResult
-    data: StepResult
-    float_graph: StepResult
-    quantize: StepResult
-    sensitivity: StepResult
-
-
-class Options(FrozenModel):
-    """The criterion, and the target that it must be met on.
+@dataclass(frozen=True)
+class _Models:
+    """Models of plans, on their target.
 
     Args:
-        entries: what the recipe sets for its sessions.
-        machine: digest of the machine and its runtimes, which the timings belong to.
+        graph: the float graph.
+        changes: corrected layers.
+        session: what the recipe sets for the target's sessions.
+        head, vocabulary, seed: of the run, for timings.
     """
 
-    accuracy: Accuracy
+    graph: Path
+    changes: Mapping[str, LayerChange]
     target: str
-    entries: SessionEntries
-    machine: str
-    task: ScoredTask
+    session: SessionEntries
+    head: str
+    vocabulary: int
     seed: int
 
+    def write(self, plan: QuantPlan, path: Path) -> None:
+        """Write the quantized graph of a plan."""
+        _plans.write_quantized(self.graph, plan, self.changes, path)
 
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Search."""
-    inputs, options = context.inputs, context.options
+    def entries(self, plan: QuantPlan) -> SessionEntries:
+        """What models of a plan are opened with."""
+        return runtimes.entries_in(self.session, targets.load(self.target).CAPABILITIES, plan.float_parts)
+
+    def opened(self, plan: QuantPlan) -> Session:
+        """A session of a plan."""
+        with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
+            path = Path(folder) / _artifacts.QUANTIZED
+            self.write(plan, path)
+            return targets.load(self.target).open_session(path, SessionOptions(entries=self.entries(plan)))
+
+
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    float_graph: StepResult,
+    quantized: StepResult,
+    costs: StepResult,
+    *,
+    accuracy: Accuracy,
+    target: str,
+    session: SessionEntries,
+    machine: str,
+    scored: ScoredTask,
+    seed: int,
+) -> Summary:
+    """Search.
+
+    Args:
+        float_graph: the graph to quantize.
+        quantized: the plan that quantizes all.
+        costs: what its values cost.
+        accuracy: the criterion.
+        target: that it must be met on.
+        session: what the recipe sets for the target's sessions.
+        machine: digest of the machine and its runtimes, which the timings belong to.
+    """
+    task = scored.build()
     context.scratch.mkdir(parents=True, exist_ok=True)
-    plan = inputs.quantize.read(_artifacts.PLAN, QuantPlan)
-    corrected = inputs.quantize.path(_artifacts.CORRECTIONS)
+    plan = quantized.read(_artifacts.PLAN, QuantPlan)
+    corrected = quantized.path(_artifacts.CORRECTIONS)
     changes = apply_corrections.load(corrected) if corrected.is_file() else {}
+    graph, vocabulary = float_graph.path(_artifacts.FLOAT), _artifacts.vocabulary_of(capture)
+    models = _Models(graph, changes, target, session, task.head, vocabulary, seed)
     began = time.monotonic()
-    judge = _judge(context)
+    judge = AccuracyJudge(
+        [Criterion.of(accuracy, task)],
+        task,
+        _artifacts.tuning_parts(data),
+        _artifacts.tokenizer_of(capture, task),
+        open_float=lambda: candidates.open_float(target, capture.path(_artifacts.FLOAT), task.head, session),
+        cache=context.scratch / _FLOAT,
+        seed=seed,
+    )
     judge.check_float("accuracy.at_least")
     criterion = judge.criteria[0]
     units = search.units_of(plan)
-    sixteen = _sixteen_bits(targets.load(options.target).CAPABILITIES, options.accuracy)
-    saving = _savings(context, plan, changes, units, judge.median_tokens, sixteen)
-    order = search.fallback_order(
-        units, search.unit_errors(units, inputs.sensitivity.read(sensitivity.FACTS, Sensitivity)), saving
-    )
+    sixteen = _sixteen_bits(targets.load(target).CAPABILITIES, accuracy)
+    saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
+    order = search.fallback_order(units, search.unit_errors(units, costs.read(_artifacts.SENSITIVITY, Sensitivity)), saving)
     trials = _stored_trials(context.scratch / _TRIALS)
     spent = time.monotonic() - began
 
@@ -89,16 +129,15 @@ def run(context: Context[Inputs, Options]) -> Summary:
         count = len(trials)
         context.progress(f"trial {count + 1}: {len(names)} of {len(units)} units in fallback", count, count + 1)
         fallback = [unit for unit in units if unit.name in names]
-        session = _opened(context, search.with_fallback(plan, fallback, sixteen), changes)
-        judged = judge.judge(session)
-        found = judged.metrics[criterion.metric]
+        judged = judge.judge(models.opened(search.with_fallback(plan, fallback, sixteen)))
+        figures = judged.metrics[criterion.metric]
         saved = sum(saving.get(unit.kind, 0.0) for unit in units if unit not in fallback)
         seconds = time.monotonic() - started
         return Trial(
             fallback=names,
             rows=judged.rows,
-            value=found.value,
-            drop=found.drop,
+            value=figures.value,
+            drop=figures.drop,
             met=judged.met,
             saved_ms=saved,
             seconds=seconds,
@@ -109,13 +148,13 @@ def run(context: Context[Inputs, Options]) -> Summary:
         with (context.scratch / _TRIALS).open("ab") as stream:
             stream.write(_line(trial))
 
-    seconds = options.accuracy.minutes * 60 - spent
+    seconds = accuracy.minutes * 60 - spent
     # Something must stay in 8 bits, or there is nothing to write.
     most = len(units) - 1 if sixteen is None else len(units)
     outcome = search.search(order, saving, attempt, list(trials), most=most, seconds=seconds, on_trial=store)
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
     taken = search.with_fallback(plan, fallback, sixteen)
-    _plans.write_quantized(inputs.float_graph.path(_artifacts.FLOAT), taken, changes, context.work / _artifacts.QUANTIZED)
+    models.write(taken, context.work / _artifacts.QUANTIZED)
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
     result = Search(
@@ -132,7 +171,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
         ended=outcome.ended,
     )
     context.write(_artifacts.PLAN, taken)
-    context.write(FACTS, result)
+    context.write(_artifacts.SEARCH, result)
     return {
         "met": result.met,
         "trials": len(trials),
@@ -141,38 +180,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
     }
 
 
-def _judge(context: Context[Inputs, Options]) -> AccuracyJudge:
-    inputs, options, task = context.inputs, context.options, context.options.task.build()
-    return AccuracyJudge(
-        [Criterion.of(options.accuracy, task)],
-        task,
-        _rows.tuning_parts(inputs.data),
-        _rows.tokenizer_of(inputs.capture, task),
-        open_float=lambda: candidates.open_float(
-            options.target, inputs.capture.path(_artifacts.FLOAT), task.head, options.entries
-        ),
-        cache=context.scratch / _FLOAT,
-        seed=options.seed,
-    )
-
-
-def _opened(context: Context[Inputs, Options], plan: QuantPlan, changes: Mapping[str, LayerChange]) -> Session:
-    """A session of a plan on its target."""
-    with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        path = Path(folder) / _artifacts.QUANTIZED
-        _plans.write_quantized(context.inputs.float_graph.path(_artifacts.FLOAT), plan, changes, path)
-        return targets.load(context.options.target).open_session(path, SessionOptions(entries=_entries(context.options, plan)))
-
-
-def _entries(options: Options, plan: QuantPlan) -> SessionEntries:
-    """What models of a plan are opened with."""
-    return runtimes.entries_in(options.entries, targets.load(options.target).CAPABILITIES, plan.float_parts)
-
-
 def _savings(
-    context: Context[Inputs, Options],
+    context: Context,
+    models: _Models,
     plan: QuantPlan,
-    changes: Mapping[str, LayerChange],
     units: Sequence[search.Unit],
     tokens: int,
     sixteen: DType | None,
@@ -182,9 +193,7 @@ def _savings(
     if (content := read_sealed(path)) is not None:
         stored: dict[str, float] = json.loads(content)
         return stored
-    options, graph = context.options, context.inputs.float_graph.path(_artifacts.FLOAT)
     kinds = list(dict.fromkeys(unit.kind for unit in units))
-    vocabulary = int(context.inputs.capture.read_json("config.json").get("vocab_size", 1000))
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         plans = {"none": plan}
         plans |= {kind: search.with_fallback(plan, [u for u in units if u.kind == kind], sixteen) for kind in kinds}
@@ -192,15 +201,16 @@ def _savings(
         for index, (label, variant) in enumerate(plans.items()):
             file = Path(folder) / f"{index}.onnx"
             if variant.quantized:
-                _plans.write_quantized(graph, variant, changes, file)
+                models.write(variant, file)
             else:
-                link_or_copy(graph, file)
-            head = options.task.build().head
-            entries = _entries(options, plan)
-            timed.append(candidates.Candidate(name=options.target, path=str(file), head=head, label=label, entries=entries))
+                link_or_copy(models.graph, file)
+            entries = models.entries(plan)
+            timed.append(
+                candidates.Candidate(name=models.target, path=str(file), head=models.head, label=label, entries=entries)
+            )
         latencies = latency.measure(
             timed,
-            [latency.random_workload(1, tokens, vocabulary, options.seed)],
+            [latency.random_workload(1, tokens, models.vocabulary, models.seed)],
             repeats=_TIMING_ROUNDS,
             threads=0,
             on_progress=lambda _, done, of: context.progress("timing units", done, of),

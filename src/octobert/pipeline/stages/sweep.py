@@ -14,71 +14,69 @@ from octobert import targets
 from octobert.config.loading import in_recipe
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import DataError
-from octobert.core.frozen import FrozenModel
-from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Provenance, Ranges, TensorStatistics
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.core.sweep import Sweep, Swept, recommendation
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _plans, _rows, observe
-from octobert.quantization import calibrators, observer, sensitivity
+from octobert.pipeline.stages import _artifacts, _plans
+from octobert.quantization import observer, sensitivity
+from octobert.quantization.calibrators import interval_of, load
 from octobert.targets import runtimes
 
 FACTS = "sweep.json"
 JUDGED_ROWS = 256
 
 
-class Inputs(FrozenModel):
-    """The captured graph, the graph to quantize, the rows, and the statistics."""
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    float_graph: StepResult,
+    observed: StepResult,
+    *,
+    target: str,
+    session: SessionEntries,
+    method: Choice,
+    calibrators: tuple[Choice, ...],
+    spec: TaskSpec,
+    seed: int,
+) -> Summary:
+    """Sweep.
 
-    capture: StepResult
-    data: StepResult
-    float_graph: StepResult
-    observe: StepResult
-
-
-class Options(FrozenModel):
-    """The calibrators to compare, for one target and method."""
-
-    target: str
-    entries: SessionEntries
-    method: Choice
-    calibrators: tuple[Choice, ...]
-    task: TaskSpec
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Sweep."""
-    inputs, options = context.inputs, context.options
-    task, target = options.task.build(), targets.load(options.target)
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
+    Args:
+        float_graph: the graph to quantize.
+        session: what the recipe sets for sessions of the target.
+        calibrators: to be compared.
+    """
+    task, module = spec.build(), targets.load(target)
+    tokenizer = _artifacts.tokenizer_of(capture, task)
     # The parts of the tuning rows grow; the first that is large enough will do.
-    parts = [part["inputs"] for part in inputs.data.read_json("tuning.json")]
-    encoded = _rows.encoded(next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer)
-    float_session = candidates.open_float(options.target, inputs.capture.path(_artifacts.FLOAT), task.head, options.entries)
+    parts = [part["inputs"] for part in data.read_json("tuning.json")]
+    encoded = _artifacts.encoded(next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer)
+    float_session = candidates.open_float(target, capture.path(_artifacts.FLOAT), task.head, session)
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
-    statistics = observer.load(inputs.observe.path(observe.STATISTICS))
-    graph = inputs.float_graph.path(_artifacts.FLOAT)
+    statistics = observer.load(observed.path(_artifacts.STATISTICS))
+    graph = float_graph.path(_artifacts.FLOAT)
     fidelity_name = ""
     swept = []
-    for number, choice in enumerate(options.calibrators):
+    for number, choice in enumerate(calibrators):
         label = choice.name + "".join(f" {value}" for value in choice.options.values())
         setting = in_recipe(choice)
-        context.progress(f"sweeping: {label}", number, len(options.calibrators))
+        context.progress(f"sweeping: {label}", number, len(calibrators))
         try:
-            plan = _plan(context, choice, statistics)
+            ranges = _ranges(choice, statistics)
+            plan = _plans.plan_of(capture, graph, ranges, target, method)
         except DataError as error:
             swept.append(Swept(calibrator=label, setting=setting, problem=str(error)))
             continue
         with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
             path = Path(folder) / _artifacts.QUANTIZED
             _plans.write_quantized(graph, plan, {}, path)
-            entries = runtimes.entries_in(options.entries, target.CAPABILITIES, plan.float_parts)
-            session = target.open_session(path, SessionOptions(entries=entries))
-            outputs = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
+            entries = runtimes.entries_in(session, module.CAPABILITIES, plan.float_parts)
+            quantized = module.open_session(path, SessionOptions(entries=entries))
+            outputs = run_rows(quantized, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         fidelity = task.fidelity(outputs, reference, encoded)
         fidelity_name = fidelity.name
         quantizers = {site.value: quantizer for site, quantizer in plan.quantized if site.value in statistics}
@@ -94,9 +92,9 @@ def run(context: Context[Inputs, Options]) -> Summary:
         )
     recommended, reason = recommendation(swept, Recipe.model_fields["calibrate"].default.name)
     result = Sweep(
-        target=options.target,
+        target=target,
         fidelity=fidelity_name,
-        calibration_rows=int(inputs.observe.read_json(observe.FACTS)["samples"]),
+        calibration_rows=int(observed.read_json(_artifacts.OBSERVED)["samples"]),
         judged_rows=len(encoded.texts),
         ranges={value: (seen.minimum, seen.maximum) for value, seen in statistics.items()},
         swept=tuple(swept),
@@ -107,12 +105,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
     return {"calibrators": len(swept)}
 
 
-def _plan(context: Context[Inputs, Options], choice: Choice, statistics: Mapping[str, TensorStatistics]) -> QuantPlan:
-    """The plan that a calibrator's ranges give."""
-    inputs, options = context.inputs, context.options
-    calibrator = calibrators.load(choice.name)
+def _ranges(choice: Choice, statistics: Mapping[str, TensorStatistics]) -> Ranges:
+    """The ranges that a calibrator finds."""
+    calibrator = load(choice.name)
     settings = calibrator.Options.model_validate(choice.options)
-    intervals = {value: calibrators.interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()}
+    intervals = {value: interval_of(calibrator, settings, value, seen) for value, seen in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
-    ranges = Ranges(calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance)
-    return _plans.plan_of(inputs.capture, inputs.float_graph.path(_artifacts.FLOAT), ranges, options.target, options.method)
+    return Ranges(calibrator=choice.name, options=choice.options, intervals=intervals, provenance=provenance)

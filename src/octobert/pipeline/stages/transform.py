@@ -12,56 +12,46 @@ import onnx_ir as ir
 
 from octobert.config.recipe import Choice
 from octobert.core.evidence import Smoothed
-from octobert.core.frozen import FrozenModel
 from octobert.core.results import AppliedTransform, TransformFacts
 from octobert.graph import operators, parity
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _rows
+from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.capture import parity_batches
-from octobert.quantization import observer, transforms
+from octobert.quantization import observer
+from octobert.quantization.transforms import load
 
-FACTS, CHANNELS = "transforms.json", "channels.json"
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 512
 # Channels of a group whose magnitudes are kept.
 KEPT_CHANNELS = 128
 
 
-class Inputs(FrozenModel):
-    """The captured model with its tokenizer, the calibration rows, and the graph to transform."""
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    float_graph: StepResult,
+    *,
+    transforms: tuple[Choice, ...],
+    spec: TaskSpec,
+    seed: int,
+) -> Summary:
+    """Transform.
 
-    capture: StepResult
-    data: StepResult
-    float_graph: StepResult
-
-
-class Channels(FrozenModel):
-    """`channels.json`: of every group whose channels were scaled, their magnitudes."""
-
-    smoothed: tuple[Smoothed, ...]
-
-
-class Options(FrozenModel):
-    """The transforms, in order."""
-
-    transforms: tuple[Choice, ...]
-    task: TaskSpec
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Transform."""
-    inputs, task = context.inputs, context.options.task.build()
-    source = inputs.float_graph.path(_artifacts.FLOAT)
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    rows = _rows.calibration_rows(inputs.data, task, tokenizer).flat
-    family = _artifacts.family_of(inputs.capture)
+    Args:
+        float_graph: the graph to transform.
+        transforms: in order.
+    """
+    task, source = spec.build(), float_graph.path(_artifacts.FLOAT)
+    tokenizer = _artifacts.tokenizer_of(capture, task)
+    rows = _artifacts.calibration_rows(data, task, tokenizer).flat
+    family = _artifacts.family_of(capture)
     path = context.work / _artifacts.FLOAT
     model, before = ir.load(source), source
     applied: list[AppliedTransform] = []
     smoothed: list[Smoothed] = []
-    for choice in context.options.transforms:
-        transform = transforms.load(choice.name)
+    for choice in transforms:
+        transform = load(choice.name)
         options = transform.Options.model_validate(choice.options)
         samples = observer.sample(
             before,
@@ -69,7 +59,7 @@ def run(context: Context[Inputs, Options]) -> Summary:
             tokenizer.pad_id,
             transform.values(model.graph, family, options),
             tokens=SAMPLED_TOKENS,
-            seed=context.options.seed,
+            seed=seed,
             on_rows=lambda done: context.progress("sampling", done, len(rows)),
         )
         progress = lambda done, of, name=choice.name: context.progress(name, done, of)  # noqa: E731
@@ -81,10 +71,10 @@ def run(context: Context[Inputs, Options]) -> Summary:
         before = path
     batches = [parity.only(batch, model) for batch in parity_batches(tokenizer, task.head)]
     reference = parity.onnx_outputs(ir.load(source), batches, [str(v.name) for v in model.graph.outputs])
-    whole = inputs.float_graph.step == inputs.capture.step
+    whole = float_graph.step == capture.step
     proof = parity.compare(model, batches, reference, "the captured graph" if whole else "the pruned graph")
-    context.write(FACTS, TransformFacts(transforms=tuple(applied), parity=proof))
-    context.write(CHANNELS, Channels(smoothed=tuple(smoothed)))
+    context.write(_artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
+    context.write(_artifacts.CHANNELS, _artifacts.Channels(smoothed=tuple(smoothed)))
     return {"transforms": [each.name for each in applied], "largest_difference": proof.largest_difference}
 
 

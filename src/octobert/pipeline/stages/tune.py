@@ -3,64 +3,48 @@
 from __future__ import annotations
 
 from octobert import targets
-from octobert.core.frozen import FrozenModel
 from octobert.core.session import SessionEntries
-from octobert.core.settings import Goal, Tried, Tuned
+from octobert.core.settings import Goal, Tried
 from octobert.evaluation import tuning
 from octobert.evaluation.candidates import Candidate
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _rows
+from octobert.pipeline.stages import _artifacts
 
-TUNED = "tuned.json"
 # Limits of the search for each goal; those of a quick run after them.
 TRIALS, MINUTES = (20, 8), (5.0, 1.0)
 
 
-class Results(FrozenModel):
-    """`tuned.json`, one result per goal."""
-
-    results: tuple[Tuned, ...]
-
-
-class Inputs(FrozenModel):
-    """The captured model with its tokenizer, the rows, and the target's files."""
-
-    capture: StepResult
-    data: StepResult
-    export: StepResult
-
-
-class Options(FrozenModel):
-    """What is tuned.
+def run(
+    context: Context,
+    capture: StepResult,
+    data: StepResult,
+    export: StepResult,
+    *,
+    target: str,
+    goals: tuple[Goal, ...],
+    entries: SessionEntries,
+    quick: bool,
+    machine: str,
+    spec: TaskSpec,
+    seed: int,
+) -> Summary:
+    """Tune.
 
     Args:
         entries: what the recipe sets for the target's sessions; every setting is opened with it.
         quick: try fewer settings.
         machine: digest of the machine and its runtimes, which times belong to.
     """
-
-    target: str
-    goals: tuple[Goal, ...]
-    entries: SessionEntries
-    quick: bool
-    machine: str
-    task: TaskSpec
-    seed: int
-
-
-def run(context: Context[Inputs, Options]) -> Summary:
-    """Tune."""
-    inputs, options = context.inputs, context.options
-    task = options.task.build()
-    tokenizer = _rows.tokenizer_of(inputs.capture, task)
-    rows = _rows.evaluation_rows(inputs.data, task, tokenizer)[0].flat
-    path = str(targets.load(options.target).model_file(inputs.export.path("")))
-    candidate = Candidate(name=options.target, path=path, head=task.head, entries=options.entries)
-    trials, minutes = TRIALS[options.quick], MINUTES[options.quick]
+    task = spec.build()
+    tokenizer = _artifacts.tokenizer_of(capture, task)
+    rows = _artifacts.evaluation_rows(data, task, tokenizer)[0].flat
+    path = str(targets.load(target).model_file(export.path("")))
+    candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
+    trials, minutes = TRIALS[quick], MINUTES[quick]
     results = []
-    for goal in options.goals:
+    for goal in goals:
 
-        def on_trial(number: int, _: Tried, what: str = f"tuning {options.target} for {goal}") -> None:
+        def on_trial(number: int, _: Tried, what: str = f"tuning {target} for {goal}") -> None:
             context.progress(what, number, trials)
 
         found = tuning.tune(
@@ -71,9 +55,9 @@ def run(context: Context[Inputs, Options]) -> Summary:
             longest=tokenizer.max_length,
             trials=trials,
             minutes=minutes,
-            seed=options.seed,
+            seed=seed,
             on_trial=on_trial,
         )
         results.append(found)
-    context.write(TUNED, Results(results=tuple(results)))
+    context.write(_artifacts.TUNED, _artifacts.TunedResults(results=tuple(results)))
     return {result.goal: result.ratio for result in results}

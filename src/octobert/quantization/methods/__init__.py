@@ -48,6 +48,7 @@ class Method(Protocol):
 
 _PLUGINS = plugins.Family[Method]("methods")
 names, load = _PLUGINS.names, _PLUGINS.load
+float_parts = _common.float_parts
 
 
 def offer(name: str, options: Any, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer | None:
@@ -61,13 +62,3 @@ def offer(name: str, options: Any, capabilities: Capabilities, problems: Mapping
     """
     declared = getattr(load(name), "offer", None)
     return None if declared is None else declared(options, capabilities, problems)
-
-
-def float_parts(options: Any, capabilities: Capabilities) -> FloatType:
-    """Return the type of the operators that plans with these options of a method leave in float.
-
-    Args:
-        options: an instance of the method's `Options`.
-        capabilities: of the target.
-    """
-    return _common.float_parts(getattr(options, "float_parts", "float32"), capabilities)

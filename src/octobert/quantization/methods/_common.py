@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol, cast
 
-from octobert.core.axes import Axis
+from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
 from octobert.core.family import LINEAR_PARTS, NORM_PARTS
 from octobert.core.placement import Placement
-from octobert.core.plan import ROLES, Decision, FloatType, Quantizer, Site
+from octobert.core.plan import ROLES, Decision, FloatType, Quantizer, QuantPlan, Site
 from octobert.quantization import placements
 
 AUTO = "auto"
@@ -141,6 +141,17 @@ class WeightOptions(Protocol):
     def reduce_range(self) -> Literal["auto"] | bool: ...
 
 
+class LinearOptions(WeightOptions, Protocol):
+    """The options of methods that quantize linear layers."""
+
+    @property
+    def embeddings(self) -> str: ...
+    @property
+    def disable(self) -> tuple[str, ...]: ...
+    @property
+    def enable(self) -> tuple[str, ...]: ...
+
+
 def weight(options: WeightOptions, capabilities: Capabilities) -> Quantizer:
     """Return the quantizer of the weight of a linear layer."""
     return Quantizer(
@@ -165,9 +176,68 @@ def common_decision(site: Site, switches: Switches, embeddings: str, capabilitie
     return embedding(site, embeddings, capabilities) if site.role == "embedding.weight" else None
 
 
-def float_parts(chosen: str, capabilities: Capabilities) -> FloatType:
-    """Return the type of the float operators: the option, or the target's default for `auto`."""
+def float_parts(options: object, capabilities: Capabilities) -> FloatType:
+    """Return the type of the operators that plans with these options of a method leave in float.
+
+    Args:
+        options: an instance of the method's `Options`; without `float_parts` they are float32.
+        capabilities: of the target, whose default `auto` takes.
+    """
+    chosen = getattr(options, "float_parts", "float32")
     return capabilities.float_parts[0] if chosen == AUTO else cast(FloatType, chosen)
+
+
+def no_kinds(options: object, targets: Sequence[Capabilities]) -> tuple[str, ...]:
+    """`observed_kinds` of methods that need no calibrated range."""
+    return ()
+
+
+def plan_of_linears(
+    method: str,
+    sites: Sequence[Site],
+    capabilities: Capabilities,
+    options: LinearOptions,
+    *,
+    placement: str,
+    inputs: Quantizer | None,
+    reason: str,
+    otherwise: str,
+) -> QuantPlan:
+    """Make a plan that quantizes linear layers, heads where they are enabled, and word embeddings.
+
+    Args:
+        inputs: quantizer of the layers' inputs; None where they stay float.
+        placement: its name in the plan.
+        reason: why a site is quantized.
+        otherwise: why a site stays float.
+
+    Raises:
+        PlanError: a pattern matches no site, or contradicts another.
+    """
+    switches = Switches(sites, options.disable, options.enable, where=f"quantize.{method}")
+    decisions = []
+    for site in sites:
+        quantizer = weight(options, capabilities) if site.is_weight else inputs
+        layer, _, end = site.role.partition(".")
+        shared = common_decision(site, switches, options.embeddings, capabilities)
+        if shared is not None:
+            decisions.append(shared)
+        elif quantizer and end in ("input", "weight") and (layer == "linear" or (layer == "head" and switches.on(site))):
+            decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
+        else:
+            decisions.append(float_because(site, otherwise))
+    return QuantPlan(
+        method=method,
+        placement=placement,
+        target=capabilities.name,
+        decisions=tuple(decisions),
+        float_parts=float_parts(options, capabilities),
+    )
+
+
+def offer_of_linears(method: str, form: Form) -> Offer:
+    """Return what a method of `plan_of_linears` offers to a search."""
+    return Offer(forms=(form,), axes=weight_axes(method), varies=("transforms", "corrections"), falls_back=True)
 
 
 def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:

@@ -5,19 +5,15 @@ ONNX Runtime fuses the result into DynamicQuantizeMatMul and MatMulIntegerToFloa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
-from octobert.core.placement import Placement
-from octobert.core.plan import Decision, FloatType, Quantizer, QuantPlan, Site
+from octobert.core.plan import FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
-
-WHERE = "quantize.dynamic"
-_WHY = "only linear layers can be quantized dynamically"
 
 
 class Options(FrozenModel):
@@ -38,47 +34,24 @@ class Options(FrozenModel):
     enable: tuple[str, ...] = ()
 
 
-_LINEARS = Placement(description="linear layers", kinds=("linear.input", "linear.weight"))
-_TAKEN = ("linear.input", "linear.weight", "head.input", "head.weight")
-
-
-def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Return no kinds: nothing needs a calibrated range."""
-    return ()
+observed_kinds = _common.no_kinds
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
-    """Make a plan: a decision for every site.
-
-    Raises:
-        PlanError: a pattern matches no site, or contradicts another.
-    """
-    switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
-    decisions = []
-    for site in sites:
-        shared = _common.common_decision(site, switches, options.embeddings, capabilities)
-        on = switches.on(site)
-        if shared is not None:
-            decisions.append(shared)
-        elif site.role in _TAKEN and (_LINEARS.takes(site) or on):
-            decisions.append(Decision(site=site, quantizer=_quantizer(site, capabilities, options), reason="linear layer"))
-        else:
-            decisions.append(_common.float_because(site, _WHY))
-    return QuantPlan(method="dynamic", placement="linear", target=capabilities.name, decisions=tuple(decisions))
-
-
-def _quantizer(site: Site, capabilities: Capabilities, options: Options) -> Quantizer:
-    if not site.is_weight:
-        return Quantizer(dtype="uint8", symmetric=False, dynamic=True)
-    return _common.weight(options, capabilities)
+    """Make a plan: a decision for every site; see `_common.plan_of_linears`."""
+    return _common.plan_of_linears(
+        "dynamic",
+        sites,
+        capabilities,
+        options,
+        placement="linear",
+        inputs=Quantizer(dtype="uint8", symmetric=False, dynamic=True),
+        reason="linear layer",
+        otherwise="only linear layers can be quantized dynamically",
+    )
 
 
 def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
     """Return one form, for targets that compute such activations in integers."""
     why = None if capabilities.dynamic else f"{capabilities.name} computes dynamically quantized activations in float"
-    return Offer(
-        forms=(Form(precision="int8 dynamic", why_not=why),),
-        axes=_common.weight_axes("dynamic"),
-        varies=("transforms", "corrections"),
-        falls_back=True,
-    )
+    return _common.offer_of_linears("dynamic", Form(precision="int8 dynamic", why_not=why))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from octobert.core.axes import Form, Offer
@@ -23,9 +23,7 @@ class Options(FrozenModel):
     reduce_range: Literal[False] = False
 
 
-def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Return no kinds: nothing needs a calibrated range."""
-    return ()
+observed_kinds = _common.no_kinds
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
@@ -35,7 +33,7 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         placement="none",
         target=capabilities.name,
         decisions=tuple(_common.float_because(site, "the method is float") for site in sites),
-        float_parts=_common.float_parts(options.float_parts, capabilities),
+        float_parts=_common.float_parts(options, capabilities),
     )
 
 

@@ -98,7 +98,9 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
     """
     name, placement = _common.placement_of(options.placement, capabilities)
     switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
-    simulated = {s for s in sites if _in_float_anyway(s, capabilities, options)}
+    # The target, on this CPU, would multiply Q and K in float behind their quantizers.
+    saturating = options.placement == _common.AUTO and options.reduce_range is True
+    simulated = {s for s in sites if saturating and s.role in capabilities.symmetric_int8}
     taken = {s for s in sites if placement.takes(s) and not switches.off(s)} - simulated
     chosen = {s for s in sites if switches.on(s)} | taken
     outputs = {s.value for s in chosen if s.role.endswith(".output")}
@@ -123,13 +125,8 @@ def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, op
         placement=name,
         target=capabilities.name,
         decisions=tuple(decisions),
-        float_parts=_common.float_parts(options.float_parts, capabilities),
+        float_parts=_common.float_parts(options, capabilities),
     )
-
-
-def _in_float_anyway(site: Site, capabilities: Capabilities, options: Options) -> bool:
-    """Whether the target, on this CPU, would multiply Q and K in float behind their quantizers."""
-    return options.placement == "auto" and options.reduce_range is True and site.role in capabilities.symmetric_int8
 
 
 def _quantizer(site: Site, ranges: Ranges, capabilities: Capabilities, options: Options) -> Quantizer:
@@ -189,7 +186,7 @@ def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatT
     """Return one form; placements and float types to vary."""
     axes = [*_common.weight_axes("static"), *_placement_axes(options, capabilities)]
     # Gains: MiniLM, one thread, AVX512-VNNI and bf16 units, fastest of 42 to 141 interleaved runs (2026-11-22).
-    used = _common.float_parts(options.float_parts, capabilities)
+    used = _common.float_parts(options, capabilities)
     kinds = tuple(kind for kind, why in problems.items() if why is None and kind != used)
     if kinds:
         # bfloat16 in OpenVINO, two runs: 0.98 and 1.04 at 128 tokens, 0.87 and 1.05 at 256, 1.07 and 1.12 at 512, where

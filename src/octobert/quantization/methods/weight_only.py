@@ -5,18 +5,15 @@ Weights take a quarter of the bytes. Models are faster only where memory bandwid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
-from octobert.core.plan import Decision, FloatType, QuantPlan, Site
+from octobert.core.plan import FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
-
-WHERE = "quantize.weight-only"
-_TAKEN = ("linear.weight", "head.weight")
 
 
 class Options(FrozenModel):
@@ -39,42 +36,23 @@ class Options(FrozenModel):
     enable: tuple[str, ...] = ()
 
 
-def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Return no kinds: nothing needs a calibrated range."""
-    return ()
+observed_kinds = _common.no_kinds
 
 
 def plan(sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options) -> QuantPlan:
-    """Make a plan: a decision for every site.
-
-    Raises:
-        PlanError: a pattern matches no site, or contradicts another.
-    """
-    switches = _common.Switches(sites, options.disable, options.enable, where=WHERE)
-    decisions = []
-    for site in sites:
-        shared = _common.common_decision(site, switches, options.embeddings, capabilities)
-        if shared is not None:
-            decisions.append(shared)
-        elif site.role in _TAKEN and (site.role == "linear.weight" or switches.on(site)):
-            quantizer = _common.weight(options, capabilities)
-            decisions.append(Decision(site=site, quantizer=quantizer, reason="weight of a linear layer"))
-        else:
-            decisions.append(_common.float_because(site, "the method quantizes weights only"))
-    return QuantPlan(
-        method="weight-only",
+    """Make a plan: a decision for every site; see `_common.plan_of_linears`."""
+    return _common.plan_of_linears(
+        "weight-only",
+        sites,
+        capabilities,
+        options,
         placement="weights",
-        target=capabilities.name,
-        decisions=tuple(decisions),
-        float_parts=_common.float_parts(options.float_parts, capabilities),
+        inputs=None,
+        reason="weight of a linear layer",
+        otherwise="the method quantizes weights only",
     )
 
 
 def offer(options: Options, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> Offer:
     """Return one form, for searches for small files or little memory: the products are those of the float model."""
-    return Offer(
-        forms=(Form(precision="int8 weights", saves=("size", "memory")),),
-        axes=_common.weight_axes("weight-only"),
-        varies=("transforms", "corrections"),
-        falls_back=True,
-    )
+    return _common.offer_of_linears("weight-only", Form(precision="int8 weights", saves=("size", "memory")))

@@ -23,6 +23,7 @@ from octobert.graph import cutting, operators, parts, sites
 from octobert.graph.capture import shapes
 from octobert.quantization.pruning import removal
 from octobert.quantization.pruning.moments import Sums
+from octobert.quantization.pruning.sublayer_losses import constants
 
 # Most tokens of a batch.
 _TOKENS_PER_BATCH = 2048
@@ -63,7 +64,7 @@ def refit_(
     errors: dict[str, float] = {}
     same = True
     for done, (module, place) in enumerate(zip(order, own, strict=True)):
-        same = same and _equal(place, before[done])
+        same = same and all(map(np.array_equal, _constants(place), _constants(before[done])))
         if same:
             # Up to here nothing was cut, and nothing is to be compensated.
             errors[module] = 0.0
@@ -116,13 +117,7 @@ def _constants(place: _Place) -> tuple[np.ndarray, np.ndarray]:
     if place.linear is None:
         left = operators.constant_of(place.add.inputs[1])
         return np.zeros((0, len(left)), dtype=np.float32), left
-    weight, bias = operators.constant_of(place.linear.weight), operators.const_array(place.linear.bias)
-    return weight, np.zeros(weight.shape[1], dtype=np.float32) if bias is None else bias
-
-
-def _equal(place: _Place, other: _Place) -> bool:
-    """Return whether two output projections are the same."""
-    return all(np.array_equal(mine, theirs) for mine, theirs in zip(_constants(place), _constants(other), strict=True))
+    return constants(place.linear)
 
 
 def _solved(

@@ -6,7 +6,6 @@ A last column of ones stands for the bias, so that the mean output of what is re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,25 +14,17 @@ from octobert.data.tokenization import Encoded
 from octobert.quantization import observer
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Moments of one value.
-
-    Args:
-        count: tokens.
-        products: [C + 1, C + 1] float64, the sum over tokens of [x, 1]ᵀ [x, 1].
-    """
-
-    count: int
-    products: np.ndarray
-
-
 class Sums:
     """Adds up products over blocks of tokens: float32 within a block, float64 between blocks.
 
     Args:
         channels: C, without the ones.
         outputs: columns of a second factor.
+
+    Attributes:
+        count: tokens.
+        products: [C + 1, C + 1] float64, the sum over tokens of [x, 1]ᵀ [x, 1].
+        mixed: [C + 1, outputs] float64, the sum over tokens of [x, 1]ᵀ y.
     """
 
     def __init__(self, channels: int, outputs: int = 0) -> None:
@@ -54,10 +45,6 @@ class Sums:
         if y is not None:
             self.mixed += ones.T @ y
 
-    def moments(self) -> Moments:
-        """Return the moments of all tokens so far."""
-        return Moments(self.count, self.products)
-
 
 def moments(
     model_path: Path,
@@ -66,7 +53,7 @@ def moments(
     values: Sequence[str],
     *,
     on_rows: Callable[[int], None] | None = None,
-) -> dict[str, Moments]:
+) -> dict[str, Sums]:
     """Collect moments in one pass. Padding is left out.
 
     Memory holds one matrix per value: 0.9 GB for all feed-forwards of a BERT-base.
@@ -79,7 +66,7 @@ def moments(
         on_rows: called after each batch with the number of rows done.
 
     Returns:
-        Name of a value → its moments.
+        Name of a value → its sums.
 
     Raises:
         ModelError: a value is not in the graph.
@@ -91,4 +78,4 @@ def moments(
         sums.setdefault(name, Sums(tokens.shape[-1])).add(tokens)
 
     observer.stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
-    return {name: each.moments() for name, each in sums.items()}
+    return sums

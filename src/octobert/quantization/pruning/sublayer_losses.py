@@ -70,10 +70,13 @@ class Overridden:
 def projection(graph: ir.Graph, module: str) -> tuple[np.ndarray, np.ndarray]:
     """The weight [in, out] and the bias [out] of an output projection; zeros where it has none."""
     nodes = {str(node.name): node for node in graph}
-    linear = parts.linear_at(sites.linear_node(nodes, module))
+    return constants(parts.linear_at(sites.linear_node(nodes, module)))
+
+
+def constants(linear: parts.Linear) -> tuple[np.ndarray, np.ndarray]:
+    """The weight [in, out] and the bias [out] of a linear layer; zeros where it has none."""
     weight = operators.constant_of(linear.weight)
-    bias = np.zeros(weight.shape[1], np.float32) if linear.bias is None else operators.constant_of(linear.bias)
-    return weight, bias
+    return weight, np.zeros(weight.shape[1], np.float32) if linear.bias is None else operators.constant_of(linear.bias)
 
 
 def measure(

@@ -1,9 +1,9 @@
 """The page of a report: one HTML file without network access, from one run or several.
 
-`page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is `sections/<name>.py`: its title,
-the values of `<name>.html`, and the data of `<name>.js`, if it has a script; `<name>.css` has its style. `comparison` is on top
-of several runs. Text and tables are in the HTML, so that the page reads and prints without scripts; charts, and long lists of
-rows, are drawn from data, embedded as compressed JSON.
+`page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is `sections/<name>.py`, its title,
+its values and its data, with `<name>.html`, its style, template and scripts. `comparison` is on top of several runs. Text and
+tables are in the HTML, so that the page reads and prints without scripts; charts, and long lists of rows, are drawn from data,
+embedded as compressed JSON.
 
 Nothing that comes from a model, a data set or a recipe becomes markup (Jinja escapes it) or script (the scripts are static, and
 the page's content security policy allows only them, by their digests).
@@ -18,22 +18,25 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
+from octobert.core import wording
+from octobert.core.files import is_page, page_seal
 from octobert.report import choices, summary, times, vendor
 from octobert.report.page import comparison
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import ORDER, Section, load
+from octobert.report.page.runs import Run, facts_of, headline
+from octobert.report.page.sections import Section, sections
 from octobert.report.plans import quantizer_text
 
-__all__ = ["Run", "is_page", "page"]
+__all__ = ["Run", "headline", "is_page", "page"]
 
-# At the end of a page: the digest of what is before, so that a page that somebody has edited is not taken for octobert's own.
-_SEAL = "<!-- octobert sha256 {} -->\n"
+# The style and a script of a section: their tags stand alone on a line.
+_BLOCK = re.compile(r"^<(style|script)>\n(.*?)^</\1>\n", re.DOTALL | re.MULTILINE)
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -43,28 +46,33 @@ def page(runs: Sequence[Run]) -> str:
         runs: with different names.
     """
     environment = _environment()
-    parts = [{name: section for name in ORDER if (section := load(name).section(run)) is not None} for run in runs]
+    modules = sections().items()
+    parts = [{name: part for name, module in modules if (part := module.section(run)) is not None} for run in runs]
     compared = comparison.section(runs) if len(runs) > 1 else None
-    own = [f"sections/{name}" for name in ORDER if any(name in found for found in parts)] + ["comparison"] * bool(compared)
-    scripts = [*vendor.scripts(), "\n".join(['"use strict";', _file("page.js"), *_own(own, "js"), "page.start();"])]
+    panels = {name: _panel(f"sections/{name}") for name, _ in modules if any(name in found for found in parts)}
+    if compared:
+        panels["comparison"] = _panel("comparison")
+    own = [script for panel in panels.values() for script in panel.scripts]
+    scripts = [*vendor.scripts(), "\n".join(['"use strict";', _file("page.js"), *own, "page.start();"])]
     shown = environment.get_template("page.html").render(
-        comparison=compared and {"title": compared.title, "body": _body(environment, "comparison", compared)},
+        comparison=compared and {"title": compared.title, "body": _body(environment, panels["comparison"], compared)},
         runs=[
             {
                 "run": run,
+                "facts": facts_of(run.report),
                 "sections": [
                     {
                         "name": name,
                         "title": part.title,
                         "open": part.open,
-                        "body": _body(environment, f"sections/{name}", part, run=run, report=run.report),
+                        "body": _body(environment, panels[name], part, run=run, report=run.report),
                     }
                     for name, part in found.items()
                 ],
             }
             for run, found in zip(runs, parts, strict=True)
         ],
-        style=Markup("\n".join([_file("page.css"), *_own(own, "css")])),
+        style=Markup("\n".join([_file("page.css"), *(panel.style for panel in panels.values() if panel.style)])),
         scripts=[Markup(script) for script in scripts],
         digests=[_digest(script) for script in scripts],
         data=_packed(
@@ -76,17 +84,7 @@ def page(runs: Sequence[Run]) -> str:
     )
     # Names of files may have characters that UTF-8 does not have.
     content = shown.encode("utf-8", "replace")
-    return content.decode() + _seal(content)
-
-
-def is_page(content: bytes) -> bool:
-    """Whether a file is a page as `page` made it, and nobody has edited it."""
-    start = content.rfind(_SEAL.partition("{}")[0].encode())
-    return start >= 0 and content[start:] == _seal(content[:start]).encode()
-
-
-def _seal(content: bytes) -> str:
-    return _SEAL.format(hashlib.sha256(content).hexdigest())
+    return content.decode() + page_seal(content)
 
 
 def _environment() -> Environment:
@@ -97,27 +95,39 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["quantizer"] = quantizer_text
-    environment.filters["score"] = summary.score_text
-    environment.filters["ms"] = times.ms
-    environment.filters["speedup"] = times.speedup_text
+    environment.filters["score"] = wording.score_text
+    environment.filters["ms"] = wording.ms
+    environment.filters["speedup"] = wording.speedup_text
     environment.filters["strongest"] = times.strongest
     environment.filters["search"] = summary.search_text
     environment.filters["state"] = choices.state_of
     return environment
 
 
-def _body(environment: Environment, template: str, section: Section, **values: Any) -> Markup:
-    return Markup(environment.get_template(f"{template}.html").render(**values, **section.values))
+@dataclass(frozen=True)
+class _Panel:
+    """A file of a section, taken apart.
+
+    Args:
+        style: CSS; empty where it has none of its own.
+        template: Jinja.
+        scripts: in order.
+    """
+
+    style: str
+    template: str
+    scripts: list[str]
 
 
-def _own(parts: Sequence[str], kind: str) -> list[str]:
-    """The scripts or the styles of parts of the page, of those that have one; `<name>_<more>.js` comes before `<name>.js`."""
-    texts = []
-    for part in parts:
-        folder, slash, name = part.rpartition("/")
-        known = sorted((each.name for each in files(__name__).joinpath(folder).iterdir()), reverse=True)
-        texts += [_file(f"{folder}{slash}{each}") for each in known if re.fullmatch(rf"{name}(_\w+)?\.{kind}", each)]
-    return texts
+def _panel(name: str) -> _Panel:
+    text = _file(f"{name}.html")
+    blocks = _BLOCK.findall(text)
+    styles, scripts = ([block for tag, block in blocks if tag == wanted] for wanted in ("style", "script"))
+    return _Panel("".join(styles), _BLOCK.sub("", text), scripts)
+
+
+def _body(environment: Environment, panel: _Panel, section: Section, **values: Any) -> Markup:
+    return Markup(environment.from_string(panel.template).render(**values, **section.values))
 
 
 def _file(name: str) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from octobert.core import wording
 from octobert.core.environment import PACKAGES
+from octobert.core.measurements import TimedShape, shapes
 from octobert.core.results import Report
-from octobert.report import summary, times
+from octobert.report import summary
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
 # What is said of a run → how it reads. The first few decide whether figures may be compared.
-_MODEL, _ROWS = "model", "evaluation rows"
+_MODEL, _ROWS, _TASK = "model", "evaluation rows", "task"
 _FACTS: dict[str, Callable[[Report], str]] = {
     _MODEL: lambda report: f"{report.recipe['model']} ({report.model_digest[:12]})",
     _ROWS: lambda report: f"{report.data.evaluation_rows:,} of {report.data.source}",
-    "task": lambda report: report.task.name,
+    _TASK: lambda report: report.task.name,
     "octobert": lambda report: report.environment.versions.get("octobert", ""),
     "processor": lambda report: report.environment.cpu,
     "cores": lambda report: str(report.environment.cores),
@@ -29,36 +31,51 @@ _FACTS: dict[str, Callable[[Report], str]] = {
 
 
 def section(runs: Sequence[Run]) -> Section:
-    """The table of all 8-bit models of all runs, a chart of their speedups, and what differs.
+    """Tables of all 8-bit models of all runs, a chart of their speedups, and what differs.
+
+    Runs of different tasks or rows are in different tables: nothing says which of their models is better or faster.
 
     Args:
         runs: two or more.
     """
-    shape = _common_shape(runs)
-    rows = [row for run in runs for row in _rows(run, shape)]
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        task = run.report.task
+        groups.setdefault((task.name, task.primary or "", _FACTS[_ROWS](run.report)), []).append(run)
+    tables = [_table(group) for group in groups.values()]
     facts = {name: [fact(run.report) for run in runs] for name, fact in _FACTS.items()}
     values = {
         "names": [run.name for run in runs],
-        "rows": rows,
-        "shape": shape,
-        "metric": _shared([run.report.task.primary or "" for run in runs]),
+        "tables": tables,
         "differs": {name: found for name, found in facts.items() if len(set(found)) > 1},
         "same": [name for name, found in facts.items() if len(set(found)) == 1 and found[0]],
-        "sentence": _sentence(rows),
         "careful": _careful(facts),
     }
-    drawn = [row for row in rows if row["ratio"]]
+    drawn = [row for table in tables for row in table["rows"] if row["ratio"]]
     data = {"rows": drawn, "raw": [each for run in runs for each in _speedups(run)]} if drawn else None
     return Section(f"{len(runs)} runs side by side", values, data)
 
 
-def _common_shape(runs: Sequence[Run]) -> times.TimedShape | None:
+def _table(runs: Sequence[Run]) -> dict[str, Any]:
+    """The 8-bit models of runs of one task on the same rows."""
+    first, shape = runs[0].report, _common_shape(runs)
+    rows = [row for run in runs for row in _rows(run, shape)]
+    return {
+        "title": f"{first.task.name}: {_FACTS[_ROWS](first)}",
+        "metric": first.task.primary,
+        "shape": shape,
+        "rows": rows,
+        "sentence": _sentence(rows) if len(runs) > 1 else "",
+    }
+
+
+def _common_shape(runs: Sequence[Run]) -> TimedShape | None:
     """The first shape that all runs have timed; None where they have none in common."""
-    timed = [times.shapes(run.report.latencies) for run in runs]
+    timed = [shapes(run.report.latencies) for run in runs]
     return next((shape for shape in timed[0] if all(shape in others for others in timed[1:])), None)
 
 
-def _rows(run: Run, shape: times.TimedShape | None) -> list[dict[str, Any]]:
+def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
     """One row per 8-bit model of a run."""
     report, rows = run.report, []
     for model in summary.model_results(report):
@@ -73,13 +90,13 @@ def _rows(run: Run, shape: times.TimedShape | None) -> list[dict[str, Any]]:
                 "run": run.name,
                 "machine": f"{report.environment.cpu}, {report.environment.cores} cores",
                 "model": model.name,
-                "score": summary.score_text(score) if score else "",
+                "score": wording.score_text(score) if score else "",
                 "difference": _difference(compared.difference, compared.low, compared.high) if compared else "",
                 "shape": str(own),
                 "ms": model.timing.latencies[own].statistics_ms["p50"],
                 "reference": speedup.reference if speedup else "",
                 "ratio": speedup and [speedup.ratio, speedup.low, speedup.high],
-                "speedup": times.speedup_text(speedup) if speedup else "",
+                "speedup": wording.speedup_text(speedup) if speedup else "",
                 "mb": model.footprint.size_bytes / 1e6,
             }
         )
@@ -87,7 +104,7 @@ def _rows(run: Run, shape: times.TimedShape | None) -> list[dict[str, Any]]:
 
 
 def _difference(value: float | None, low: float | None, high: float | None) -> str:
-    return "" if value is None else f"{value:+.4f} {summary.interval(low, high, '+.4f')}"
+    return "" if value is None else wording.estimate(value, low, high, "+.4f")
 
 
 def _sentence(rows: Sequence[dict[str, Any]]) -> str:
@@ -96,7 +113,7 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
         return ""
     fastest = min(rows, key=lambda row: row["ms"])
     sentence = (
-        f"{fastest['model']} in {fastest['run']} takes the least time: {times.ms(fastest['ms'])} ms at {fastest['shape']}"
+        f"{fastest['model']} in {fastest['run']} takes the least time: {wording.ms(fastest['ms'])} ms at {fastest['shape']}"
     )
     gains = [row for row in rows if row["ratio"]]
     if not gains:
@@ -108,12 +125,11 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
 
 def _careful(facts: dict[str, list[str]]) -> str:
     """A warning where figures of different things stand side by side."""
-    different = [name for name in (_MODEL, _ROWS) if len(set(facts[name])) > 1]
+    kinds = {_TASK: "different tasks", _MODEL: "different models", _ROWS: "different rows"}
+    different = [kind for name, kind in kinds.items() if len(set(facts[name])) > 1]
     if not different:
         return ""
-    kinds = {_MODEL: "different models", _ROWS: "different rows"}
-    what = " and of ".join(kinds[name] for name in different)
-    return f"The runs are of {what}: compare gains within a run, not scores between runs."
+    return f"The runs are of {' and of '.join(different)}: compare gains within a run, not scores between runs."
 
 
 def _speedups(run: Run) -> list[list[Any]]:
@@ -125,7 +141,3 @@ def _speedups(run: Run) -> list[list[Any]]:
 def _runtimes(report: Report) -> str:
     versions = report.environment.versions.items()
     return ", ".join(f"{name} {version}" for name, version in versions if name not in PACKAGES)
-
-
-def _shared(values: Sequence[str]) -> str:
-    return values[0] if len(set(values)) == 1 else "main metric"

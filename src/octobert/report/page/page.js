@@ -31,7 +31,8 @@ const page = (() => {
       if (!width || width === drawn) return;
       drawn = width;
       const plot = Plot.plot({ width, style: { background: "transparent", color: "currentColor", fontSize: "12px" }, ...options(width) });
-      const svg = plot.tagName === "svg" ? plot : plot.querySelector("svg:last-of-type");
+      // The pictures of a legend come before the chart.
+      const svg = plot.tagName === "svg" ? plot : [...plot.querySelectorAll("svg")].at(-1);
       // Plot names its marks for screen readers, which read a picture as a whole.
       for (const mark of plot.querySelectorAll("g[aria-label]")) {
         mark.dataset.mark = mark.getAttribute("aria-label");
@@ -58,7 +59,7 @@ const page = (() => {
       element("a", { href: url, download: name }).click();
       setTimeout(() => URL.revokeObjectURL(url), 1000);
     };
-    return element("button", { type: "button", className: "csv", onclick: save }, "CSV");
+    return element("button", { type: "button", className: "csv", onclick: save }, `CSV of ${name.replace(/\.csv$/, "").replaceAll("-", " ")}`);
   }
 
   // A button beside a command (pre.command) that copies it.
@@ -150,13 +151,21 @@ const page = (() => {
       if (run >= 0) target.scrollIntoView();
     };
     addEventListener("hashchange", follow);
-    addEventListener("beforeprint", () => {
-      panels.forEach((panel) => { panel.hidden = false; });
-      charts.forEach((redraw) => redraw());
-    });
+    addEventListener("beforeprint", () => panels.forEach((panel) => { panel.hidden = false; }));
     addEventListener("afterprint", () => select(all.findIndex((tab) => tab.getAttribute("aria-selected") === "true")));
     select(0);
     follow();
+  }
+
+  // What is folded is printed, too.
+  function printable() {
+    let folded = [];
+    addEventListener("beforeprint", () => {
+      folded = [...document.querySelectorAll("details:not([open])")];
+      folded.forEach((each) => { each.open = true; });
+      charts.forEach((redraw) => redraw());
+    });
+    addEventListener("afterprint", () => folded.forEach((each) => { each.open = false; }));
   }
 
   // The button says which theme it changes to.
@@ -190,6 +199,7 @@ const page = (() => {
     document.querySelectorAll("table.sortable").forEach(sortable);
     document.querySelectorAll("pre.command").forEach(copyable);
     document.querySelectorAll("[role=tablist].tabs").forEach(tabs);
+    printable();
     const { runs, comparison } = await unpacked();
     const own = (section, data) => {
       const name = section.dataset.section;

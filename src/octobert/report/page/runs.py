@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from octobert.core.evidence import Evidence
 from octobert.core.results import Report
+
+# Suffixes of model files.
+_FILES = (".onnx", ".xml", ".py")
+
+
+def title_of(model: str) -> str:
+    """What people call a model: its name on the hub, or of its folder.
+
+    Example:
+        >>> title_of("/home/ada/out/minilm-mrpc/"), title_of("textattack/bert-base-uncased-MRPC"), title_of("../x/model.onnx")
+        ('minilm-mrpc', 'textattack/bert-base-uncased-MRPC', 'x/model.onnx')
+    """
+    if re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", model):
+        return model
+    parts = [part for part in re.split(r"[/\\]", model) if part not in ("", ".", "..", "~")]
+    # Of files, the name alone says little.
+    return "/".join(parts[-2:] if parts and parts[-1].endswith(_FILES) else parts[-1:]) or model
+
+
+def headline(report: Report) -> str:
+    """The title of the page of one run."""
+    return f"{title_of(str(report.recipe['model']))} in 8 bits"
+
+
+def facts_of(report: Report) -> dict[str, str]:
+    """What a run is about, for the head of its page: name → fact."""
+    data = report.recipe.get("data") or {}
+    source = title_of(str(data["source"])) if data.get("source") else report.data.source
+    rows = f"{report.data.evaluation_rows:,} evaluation rows"
+    facts = {
+        "task": report.task.name,
+        "data": f"{' '.join(filter(None, (source, data.get('config'))))}, {rows}",
+        "measured": f"{report.date.day} {report.date:%B %Y}" if report.date is not None else "",
+        "model": str(report.recipe["model"]),
+    }
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,16 @@ The file's name is the runtime's: `Capabilities.runtime` of a target names it. I
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.capability import Capabilities
 from octobert.core.plan import SHORT, FloatType
-from octobert.core.session import SessionEntries
+from octobert.core.session import RuntimeOption, SessionEntries
+
+# `RUNTIME_OPTIONS` of a target that tries none.
+NO_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]] = {}
 
 
 class Runtime(Protocol):

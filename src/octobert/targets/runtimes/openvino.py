@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from octobert.core import environment, logs
 from octobert.core.capability import Probe
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.ports import Port, Ports
-from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions, static_lengths
+from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions, static_lengths
 from octobert.targets.shared import openvino_norms, running
 from octobert.targets.shared.importing import unavailable
+from octobert.targets.shared.static_shape import static_if_fixed
 
 TITLE = "OpenVINO"
 PACKAGES = ("openvino",)
@@ -53,7 +55,7 @@ def precision_problem(precision: str) -> str | None:
     """
     if precision not in _NATIVE:
         return None
-    problem = unavailable("openvino", environment.install("openvino"))
+    problem = _unavailable()
     if problem is not None:
         return problem.missing
     name, capability, limits = _NATIVE[precision]
@@ -62,6 +64,24 @@ def precision_problem(precision: str) -> str | None:
     # The limit is for simulating other CPUs. OpenVINO does not know it, and cannot open models in the type.
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
     return f"ONEDNN_MAX_CPU_ISA={limit} excludes {name}" if limit in limits else None
+
+
+def _unavailable() -> Probe | None:
+    return unavailable("openvino", environment.install("openvino"))
+
+
+def _core(what: str, where: str) -> Any:
+    """Return OpenVINO's core.
+
+    Raises:
+        TargetError: openvino cannot be used.
+    """
+    problem = _unavailable()
+    if problem is not None:
+        raise TargetError(what, where=where, got=problem.missing, fix=problem.install)
+    import openvino
+
+    return openvino.Core()
 
 
 @functools.cache
@@ -83,7 +103,7 @@ def probe(device: str) -> Probe:
     Args:
         device: as OpenVINO names it, such as `CPU` or `GPU`.
     """
-    problem = unavailable("openvino", environment.install("openvino"))
+    problem = _unavailable()
     if problem is not None:
         return problem
     import openvino
@@ -98,12 +118,7 @@ def probe(device: str) -> Probe:
 
 def check_device(device: str) -> None:
     """Check that this machine has a device, or all devices that `AUTO:…`, `MULTI:…` or `HETERO:…` name."""
-    problem = unavailable("openvino", environment.install("openvino"))
-    if problem is not None:
-        raise TargetError("OpenVINO cannot be used", where="device", got=problem.missing, fix=problem.install)
-    import openvino
-
-    present = openvino.Core().available_devices
+    present = _core("OpenVINO cannot be used", "device").available_devices
     chooser, _, listed = device.partition(":")
     # AUTO:-GPU takes all devices but that one, and MULTI:CPU(2) gives a device two requests.
     names = [name.partition("(")[0].removeprefix("-") for name in listed.split(",")] if chooser in _CHOOSERS else [device]
@@ -176,13 +191,8 @@ def ports_of(path: Path) -> Ports:
 
 
 def _read(path: Path) -> Any:
-    problem = unavailable("openvino", environment.install("openvino"))
-    if problem is not None:
-        raise TargetError("an IR is read by openvino", where=str(path), got=problem.missing, fix=problem.install)
-    import openvino
-
     with running.runtime_errors("openvino cannot read the model", path):
-        return openvino.Core().read_model(str(path))
+        return _core("an IR is read by openvino", str(path)).read_model(str(path))
 
 
 def integers_of(path: Path) -> str | None:
@@ -237,6 +247,28 @@ _first_process: int | None = None
 _ANY_SHAPE = 0
 
 
+@dataclass(frozen=True)
+class Device:
+    """A device as targets have it: `probe` and `open_session`.
+
+    Args:
+        name: in OpenVINO, such as `CPU` or `GPU`.
+        precision: of float operators where the options of a session name none; None for float32.
+    """
+
+    name: str
+    precision: str | None = None
+
+    def probe(self) -> Probe:
+        """Return whether openvino is installed and has the device."""
+        return probe(self.name)
+
+    def open_session(self, path: Path, options: SessionOptions) -> Session:
+        """Compile an IR or an ONNX file. Batches are padded to the axes that are fixed in it."""
+        precise = options.model_copy(update={"precision": options.precision or self.precision})
+        return static_if_fixed(OpenvinoSession(path, precise, self.name))
+
+
 class OpenvinoSession:
     """An IR or an ONNX file, compiled for one device.
 
@@ -262,7 +294,10 @@ class OpenvinoSession:
             options = running.with_streams(options)
         core, self._path, self._chosen = openvino.Core(), path, options.device
         with running.runtime_errors("openvino cannot compile the model", path):
-            compiled: Any = core.compile_model(str(path), options.device or device, settings_of(options))
+            model = core.read_model(str(path))
+            # Once compiled, an output also has the names of values that were merged into it, and says one of them.
+            inputs, outputs = [port_of(port) for port in model.inputs], [port_of(port).name for port in model.outputs]
+            compiled: Any = core.compile_model(model, options.device or device, settings_of(options))
             models = {_ANY_SHAPE: compiled, **_compiled_statically(core, path, options, device)}
         self._compiled, self.prepares_shapes = compiled, True
         self.streams = options.streams or int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
@@ -270,10 +305,10 @@ class OpenvinoSession:
         self._free: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
         for _ in range(self.streams):
             self._free.put({length: model.create_infer_request() for length, model in models.items()})
-        self._inputs = running.Inputs([port_of(port) for port in compiled.inputs], path)
-        reads = options.outputs_of([port_of(port).name for port in compiled.outputs])
+        self._inputs = running.Inputs(inputs, path)
+        reads = options.outputs_of(outputs)
         # An output may have several names, and in some files it has none.
-        places = {name: i for i, port in enumerate(compiled.outputs) for name in (port_of(port).name, *port.get_names())}
+        places = {name: i for i, port in enumerate(compiled.outputs) for name in (outputs[i], *port.get_names())}
         self._reads = {name: places[own] for name, own in reads.items()}
         self.outputs, self.shape = tuple(reads), self._inputs.shape
         types = {"<Type: 'float32'>": "f32", "<Type: 'bfloat16'>": "bf16", "<Type: 'float16'>": "f16"}

@@ -6,7 +6,8 @@ import importlib
 import importlib.util
 import queue
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import numpy as np
 from octobert.core import environment, logs, telemetry
 from octobert.core.capability import Probe
 from octobert.core.errors import IgnoredFileWarning, RecipeError, TargetError, did_you_mean, reason
+from octobert.core.plain import preview
 from octobert.core.ports import Port
-from octobert.core.session import Feeds, RuntimeOption, SessionEntries, SessionOptions
+from octobert.core.session import Feeds, RuntimeOption, Session, SessionEntries, SessionOptions
 from octobert.targets.shared import optimized, running
 from octobert.targets.shared.importing import unavailable
+from octobert.targets.shared.static_shape import static_if_fixed
 
 TITLE = "ONNX Runtime"
 PACKAGES = ("onnxruntime",)
@@ -147,9 +150,10 @@ def set_entries_(settings: Any, entries: SessionEntries) -> None:
         try:
             setattr(settings, name, _field_value(getattr(settings, name), value))
         except (TypeError, ValueError, KeyError) as error:
-            where, expected = f"session.options.{name}", _expected(getattr(settings, name))
-            what = "onnxruntime does not take this value"
-            raise RecipeError(what, where=where, got=repr(value)[:100], expected=expected) from error
+            kind = type(getattr(settings, name))
+            expected = " or ".join(getattr(kind, "__members__", ())) or kind.__name__
+            where, what = f"session.options.{name}", "onnxruntime does not take this value"
+            raise RecipeError(what, where=where, got=preview(value), expected=expected) from error
 
 
 def _text(value: RuntimeOption) -> str:
@@ -167,9 +171,31 @@ def _field_value(current: Any, value: RuntimeOption) -> Any:
     return members[value] if isinstance(value, str) else type(current)(value)
 
 
-def _expected(current: Any) -> str:
-    members = getattr(type(current), "__members__", None)
-    return " or ".join(members) if members else type(current).__name__
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider as targets have it: `probe` and `open_session`.
+
+    Args:
+        name: in onnxruntime.
+        install: the command that installs it, for error messages.
+        settings: (model file, how it is opened) → options of the provider.
+        optimize, whole: as for `OrtSession`.
+    """
+
+    name: str
+    install: str = INSTALL
+    settings: Callable[[Path, SessionOptions], dict[str, str]] = lambda path, options: {}
+    optimize: bool = True
+    whole: bool = False
+
+    def probe(self) -> Probe:
+        """Return whether onnxruntime has the provider on this machine."""
+        return probe(self.name, self.install)
+
+    def open_session(self, path: Path, options: SessionOptions) -> Session:
+        """Open an ONNX file. Batches are padded to the axes that are fixed in it."""
+        settings = self.settings(path, options)
+        return static_if_fixed(OrtSession(path, options, self.name, settings, optimize=self.optimize, whole=self.whole))
 
 
 class OrtSession:
@@ -206,10 +232,9 @@ class OrtSession:
             ort.disable_telemetry_events()
         options = running.with_streams(options)
         self._path, self.streams, self.device = path, options.streams, None
-        settings = _settings(
-            options, options.threads or max(1, environment.cores() // self.streams), optimize=optimize, whole=whole
-        )
-        self.threads = settings.intra_op_num_threads or max(1, environment.cores() // self.streams)
+        share = max(1, environment.cores() // self.streams)
+        settings = _settings(options, options.threads or share, optimize=optimize, whole=whole)
+        self.threads = settings.intra_op_num_threads or share
         of_provider = {name: value for name, value in options.runtime_options.items() if name not in RUNTIME_OPTIONS}
         given = {name: _text(value) for name, value in {**of_provider, **options.entries.provider}.items()}
         provider_options = {**(provider_options or {}), **given}

@@ -6,6 +6,7 @@ need transformers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.capability import INTEGER_UNITS, Probe
 from octobert.core.errors import RecipeError, TargetError, reason
-from octobert.core.session import STATES, Feeds, SessionEntries, SessionOptions, read_outputs
+from octobert.core.session import STATES, Feeds, Session, SessionEntries, SessionOptions, read_outputs
 from octobert.targets.shared import running
 from octobert.targets.shared.importing import unavailable
 
@@ -62,6 +63,28 @@ def check_entries(entries: SessionEntries, device: str) -> None:
     if given := [*entries.options, *entries.provider]:
         fix = "remove it; benchmark.threads sets the threads of the timing"
         raise RecipeError("PyTorch models are opened without options", where="session", got=", ".join(given)[:200], fix=fix)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as targets have it: `probe` and `open_session`.
+
+    Args:
+        name: in torch, `cpu` or `cuda`.
+        compiled: models are compiled where the options of a session do not say.
+    """
+
+    name: str
+    compiled: bool
+
+    def probe(self) -> Probe:
+        """Return whether torch is installed and has the device."""
+        return probe(self.name)
+
+    def open_session(self, path: Path, options: SessionOptions) -> Session:
+        """Open an ONNX file; `options.compile` says whether it is compiled, else `compiled` does."""
+        compiled = self.compiled if options.compile is None else options.compile
+        return TorchGraphSession(path, options, self.name, compiled=compiled)
 
 
 def _set_threads(options: SessionOptions) -> None:

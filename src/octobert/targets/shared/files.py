@@ -5,8 +5,7 @@ Modules that edit graphs are imported inside functions, because prediction does 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from octobert.core.files import link_or_copy
 from octobert.core.session import ExportOptions
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from octobert.graph.passes import Pass
 
 
 def model_file(package: Path) -> Path:
@@ -27,32 +26,13 @@ def model_file(package: Path) -> Path:
     return package / "onnx" / "model_quantized.onnx"
 
 
-def write(quantized: Path, folder: Path, options: ExportOptions) -> Path:
-    """Write the Q/DQ graph into a package, in the opset and with float operators of the type that `options` name.
+def write(quantized: Path, folder: Path, options: ExportOptions, passes: Sequence[Pass] | None = None) -> Path:
+    """Write the Q/DQ graph into a package, rewritten by the passes that `options` ask for.
 
     Args:
         quantized: an ONNX file with Q/DQ.
         folder: of the package.
-
-    Returns:
-        The path of the written file.
-    """
-    if options.qoperator:
-        from octobert.graph.passes import qoperator
-
-        return write_rewritten(quantized, folder, options, qoperator.rewrite_)
-    if options.float_parts != "float32" or options.opset is not None:
-        return write_rewritten(quantized, folder, options)
-    for file in quantized.parent.glob(f"{quantized.name}*"):
-        link_or_copy(file, model_file(folder).with_name(file.name))
-    return model_file(folder)
-
-
-def write_rewritten(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
-    """Apply passes to the Q/DQ graph, convert its float operators, and write it into a package.
-
-    Args:
-        passes: functions that edit a model in place, in this order.
+        passes: before the float operators and the opset are converted; by default products may become integer operators.
 
     Returns:
         The path of the written file.
@@ -60,32 +40,20 @@ def write_rewritten(quantized: Path, folder: Path, options: ExportOptions, *pass
     import onnx_ir as ir
 
     from octobert.graph import operators
-    from octobert.graph.passes import float16, opset
+    from octobert.graph.passes import float16, opset, qoperator, run_, wanted
 
-    model = ir.load(quantized)
-    for edit in passes:
-        edit(model)
-    float16.convert_(model, options.float_parts)
-    if options.opset is not None:
-        opset.convert_checked_(model, options.opset)
     path = model_file(folder)
+    before = (qoperator.INTEGERS,) if passes is None else passes
+    asked = wanted((*before, float16.FLOAT_PARTS, opset.OPSET), options)
+    if not asked:
+        for file in quantized.parent.glob(f"{quantized.name}*"):
+            link_or_copy(file, path.with_name(file.name))
+        return path
+    model = ir.load(quantized)
+    run_(model, asked, options)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)
     return path
-
-
-def write_static(quantized: Path, folder: Path, options: ExportOptions, *passes: Callable[[ir.Model], object]) -> Path:
-    """Give the Q/DQ graph the static shape of `options`, apply other passes, and write it into a package.
-
-    Returns:
-        The path of the written file.
-    """
-    from octobert.graph.passes import static_shapes
-
-    shape = options.shape
-    assert shape is not None
-    make_static = partial(static_shapes.make_static_, batch=shape.batch, sequence=shape.sequence)
-    return write_rewritten(quantized, folder, options, make_static, *passes)
 
 
 def inputs_of(path: Path) -> list[str]:

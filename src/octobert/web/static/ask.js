@@ -26,10 +26,15 @@ function drawFields(model) {
       element("textarea", { id: `field-${name}`, name, value: kept[name] ?? "", rows: name === "second" && model.head === "question-answering" ? 6 : 3, onkeydown: sends }))),
     ...(model.prompts.length ? [promptField(model, kept.prompt)] : []),
   );
-  byId("sides").replaceChildren();
-  say("");
-  byId("read").hidden = true;
+  forget();
   times.clear();
+}
+
+// What was answered before is not the answer to what the fields say now.
+function forget() {
+  byId("sides").replaceChildren();
+  byId("read").hidden = true;
+  say("");
 }
 
 function promptField(model, chosen) {
@@ -58,31 +63,36 @@ function sends(event) {
 async function ask(event) {
   event.preventDefault();
   const button = byId("question").querySelector("button");
-  clear();
+  clear("ask-error");
   button.disabled = true;
+  byId("sides").classList.add("old");
   say("Asking …");
   remember(values());
   const asked = { model: state.model.name, input: input(), rounds: Number(byId("rounds").value) || 5 };
   try {
     let sides = [];
     let rounds = [];
+    let read = 0;
     await post("ask", JSON.stringify(asked), { onEvent: (found) => {
       if (found.sides) {
         sides = found.sides;
         if (reopened(found)) times.clear();
         tokens(found);
+        ({ read } = found);
       }
       if (found.answers) rounds = [];
+      if (found.answers) byId("sides").classList.remove("old");
       if (found.answers) byId("sides").replaceChildren(...sides.map((each) => side(each, found, asked.input)));
-      if (found.ms) times.add(sides, found);
+      if (found.ms) times.add(sides, found, read);
       if (found.ms && !found.warm) took(sides, rounds = [...rounds, found.ms]);
       if (found.sentence) say(found.sentence, found.same === false);
     } });
   } catch (error) {
-    say("");
-    fail(error);
+    forget();
+    fail(error, "ask-error");
   } finally {
     button.disabled = false;
+    byId("sides").classList.remove("old");
   }
 }
 
@@ -101,13 +111,12 @@ function took(sides, rounds) {
 function tokens(found) {
   const details = byId("read");
   const parts = found.rows > 1 ? `, in ${found.rows} windows, of which this is the first` : "";
-  const cut = found.truncated ? ": the text was cut" : "";
+  const left = found.whole === null ? "" : ` of the ${found.whole} in the text`;
+  const cut = found.truncated ? `: the text was cut, the model reads ${found.limit}${left}` : "";
   details.querySelector("summary").textContent = `${found.read} tokens read${parts}${cut}`;
   const listed = found.tokens.map(({ id, piece }) => element("span", { className: "token" }, piece, element("small", {}, id)));
-  const left = found.whole === null ? "" : ` of the ${found.whole} in the text`;
-  const mark = found.truncated ? element("span", { className: "token cut" }, `cut here: the model reads ${found.limit}${left}`) : null;
+  const mark = found.truncated ? element("span", { className: "token cut" }, "cut here") : null;
   details.querySelector(".tokens").replaceChildren(...listed, ...(mark ? [mark] : []));
-  details.open ||= found.truncated;
   details.hidden = false;
 }
 

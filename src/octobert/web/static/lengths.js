@@ -2,14 +2,15 @@
 import { post, wasCancelled } from "./api.js";
 import { input } from "./ask.js";
 import { clear, fail, number, onModel, reopened, state } from "./state.js";
-import { scale, times } from "./times.js";
+import { medians, scale, times } from "./times.js";
 
 const byId = (id) => document.getElementById(id);
 const figure = document.querySelector("#lengths figure");
 let work = null;
 
 async function measure() {
-  clear();
+  clear("lengths-error");
+  reset();
   work = new AbortController();
   byId("measure").disabled = true;
   byId("stop-lengths").hidden = false;
@@ -33,7 +34,7 @@ async function measure() {
     } });
   } catch (error) {
     status(wasCancelled(error) ? "Cancelled." : "");
-    if (!wasCancelled(error)) fail(error);
+    if (!wasCancelled(error)) fail(error, "lengths-error");
   } finally {
     byId("measure").disabled = false;
     byId("stop-lengths").hidden = true;
@@ -45,25 +46,19 @@ function start(sides, points) {
   reset();
   figure.hidden = false;
   const options = (width) => ({
-    width, height: Math.min(340, Math.max(240, width * 0.5)), marginLeft: 48, marginRight: 76, marginBottom: 38,
+    width, height: Math.min(340, Math.max(240, width * 0.5)), marginLeft: 48, marginTop: 26, marginBottom: 38,
     x: { label: "tokens", type: "log", base: 2, ticks: [...new Set(points.map((p) => p.tokens))], tickFormat: (x) => String(x) },
     y: { label: "ms", grid: true, zero: true },
-    color: { domain, range },
+    color: { domain, range, legend: true },
     marks: [
       Plot.dot(points, { x: "tokens", y: "ms", stroke: "model", strokeOpacity: 0.45, r: 2.5 }),
       Plot.line(medians(points), { x: "tokens", y: "ms", z: "model", stroke: "model", strokeWidth: 2.5 }),
-      Plot.text(medians(points), Plot.selectLast({ x: "tokens", y: "ms", z: "model", text: "model", textAnchor: "start", dx: 8, fill: "currentColor" })),
       Plot.tip(points, Plot.pointer({ x: "tokens", y: "ms", title: (d) => `${d.model}\n${d.tokens} tokens: ${number(d.ms)} ms` })),
     ],
   });
   const chart = page.chart(figure, "Milliseconds against tokens, by model", options);
   figure.append(page.csv("lengths.csv", ["tokens", "model", "round", "ms"], () => points));
   return chart;
-}
-
-function medians(points) {
-  const groups = d3.rollups(points, (own) => d3.median(own, (p) => p.ms), (p) => p.model, (p) => p.tokens);
-  return groups.flatMap(([model, lengths]) => lengths.map(([tokens, ms]) => ({ model, tokens, ms })));
 }
 
 function reset() {

@@ -1,6 +1,7 @@
 // Puts the page together: its parts register what they do with the chosen package.
 import "./ask.js";
 import "./lengths.js";
+import "./open.js";
 import "./rows.js";
 import "./search.js";
 import { changed, clear, fail, fragment, link, refresh, state } from "./state.js";

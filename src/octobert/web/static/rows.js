@@ -26,7 +26,8 @@ function given() {
 }
 
 async function compare() {
-  clear();
+  clear("rows-error");
+  reset();
   try {
     const [name, content] = given();
     begin();
@@ -37,7 +38,7 @@ async function compare() {
     byId("rows-status").textContent = `All ${number(job.rows, 9)} rows of ${name} are done.`;
   } catch (error) {
     byId("rows-status").textContent = wasCancelled(error) ? "Cancelled. The figures are those of the rows that were done." : "";
-    if (!wasCancelled(error)) fail(error);
+    if (!wasCancelled(error)) fail(error, "rows-error");
   } finally {
     end();
   }
@@ -45,7 +46,6 @@ async function compare() {
 
 function begin() {
   work = new AbortController();
-  reset();
   byId("start").disabled = true;
   byId("cancel").hidden = byId("progress").hidden = false;
   byId("progress").removeAttribute("value");
@@ -120,7 +120,7 @@ function tiles(job, found) {
 
 function chart(job, likeness) {
   const made = page.chart(figure, `${likeness} over the rows so far`, (width) => ({
-    width, height: 200, marginLeft: 56, marginBottom: 38,
+    width, height: 200, marginLeft: 56, marginTop: 26, marginBottom: 38,
     x: { label: "rows", domain: [0, job.rows] },
     y: { label: likeness, grid: true, ticks: 4, domain: [Math.min(0.99, d3.min(job.points, (p) => p.agreement)), 1], tickFormat: likeness === "agreement" ? (y) => `${number(100 * y, 4)} %` : undefined },
     marks: [
@@ -136,13 +136,12 @@ function speeds(job) {
   const { domain, range } = scale(job.sides);
   const points = () => job.sides.flatMap((side) => job.points.map((p) => ({ rows: p.rows, model: side.title, speed: p[`${side.name} rows/s`] })));
   return page.chart(speed, "Rows per second over the rows so far, by model", (width) => ({
-    width, height: 200, marginLeft: 48, marginRight: 76, marginBottom: 38,
+    width, height: 200, marginLeft: 48, marginTop: 26, marginBottom: 38,
     x: { label: "rows", domain: [0, job.rows] },
     y: { label: "rows/s", grid: true, zero: true, ticks: 4 },
-    color: { domain, range },
+    color: { domain, range, legend: true },
     marks: [
       Plot.line(points(), { x: "rows", y: "speed", z: "model", stroke: "model", strokeWidth: 2 }),
-      Plot.text(points(), Plot.selectLast({ x: "rows", y: "speed", z: "model", text: "model", textAnchor: "start", dx: 8, fill: "currentColor" })),
     ],
   }));
 }

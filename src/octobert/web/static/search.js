@@ -10,7 +10,8 @@ let work = null;
 
 async function search(event) {
   event.preventDefault();
-  clear();
+  clear("search-error");
+  byId("nearest").replaceChildren();
   const texts = byId("list").value.split("\n").map((line) => line.trim()).filter(Boolean);
   const asked = { model: state.model.name, texts, query: byId("query").value, prompts: [byId("query-prompt").value, byId("list-prompt").value] };
   const button = byId("searching").querySelector("button.main");
@@ -36,7 +37,7 @@ async function search(event) {
     } });
   } catch (error) {
     status(wasCancelled(error) ? "Cancelled." : "");
-    if (!wasCancelled(error)) fail(error);
+    if (!wasCancelled(error)) fail(error, "search-error");
   } finally {
     button.disabled = false;
     byId("stop-search").hidden = true;

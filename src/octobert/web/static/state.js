@@ -17,13 +17,14 @@ export function onModel(listener) {
   listeners.push(listener);
 }
 
-export function fail(error) {
-  byId("error").textContent = error.message;
-  byId("error").hidden = false;
+// Say what is wrong beside the control that was used: place is the id of a paragraph there.
+export function fail(error, place = "error") {
+  byId(place).textContent = error.message;
+  byId(place).hidden = false;
 }
 
-export function clear() {
-  byId("error").hidden = true;
+export function clear(place = "error") {
+  byId(place).hidden = true;
 }
 
 // Say where a package was opened again. Returns whether it was.
@@ -56,8 +57,11 @@ export function changed() {
   const { model } = state;
   if (!model) return;
   const others = models.filter((each) => each.problem !== null).map((each) => ` ${each.problem}`);
+  byId("title").textContent = `${model.model}: float against INT8, live`;
+  document.title = `${model.model} – octobert compare`;
   byId("about").textContent = `${model.task} on ${model.target}.${others.join("")}`;
   byId("note").hidden = true;
+  document.querySelectorAll("section > .problem").forEach((each) => clear(each.id));
   listeners.forEach((listener) => listener(model));
 }
 

@@ -1,4 +1,4 @@
-// The times of all questions to the chosen package: one row of points for each model, with its median.
+// The times of all questions to the chosen package against their tokens, with the median at each length.
 import { number } from "./state.js";
 
 const figure = document.getElementById("times");
@@ -12,33 +12,43 @@ export function scale(sides) {
   return { domain: sides.map((side) => side.title), range: sides.map((side) => COLOURS[side.name]) };
 }
 
-function add(sides, found) {
+// tokens is how many were read.
+function add(sides, found, tokens) {
   if (found.warm) question += 1;
   for (const side of sides) {
-    samples.push({ question, model: side.title, ms: found.ms[side.name], warm: Boolean(found.warm), counted: found.warm ? "warm-up" : "counted" });
+    samples.push({ question, tokens, model: side.title, ms: found.ms[side.name], counted: found.warm ? "warm-up" : "counted" });
   }
   figure.hidden = false;
   if (drawn === null) start(sides);
   drawn.redraw();
 }
 
+// One point for each model and length: times of different lengths have no median that says anything.
+export function medians(points) {
+  const groups = d3.rollups(points, (own) => d3.median(own, (p) => p.ms), (p) => p.model, (p) => p.tokens);
+  return groups.flatMap(([model, lengths]) => d3.sort(lengths, ([tokens]) => tokens).map(([tokens, ms]) => ({ model, tokens, ms })));
+}
+
 function start(sides) {
   const { domain, range } = scale(sides);
-  const counted = () => samples.filter((sample) => !sample.warm);
-  drawn = page.chart(figure, "Milliseconds of each question, by model", (width) => ({
-    width, height: 56 + 64 * domain.length, marginLeft: 108, marginBottom: 38,
-    x: { label: "ms, text to answer", grid: true, type: "log", ticks: Math.max(2, width / 110), tickFormat: (x) => number(x) },
-    y: { domain, label: null, tickSize: 0 },
-    color: { domain, range },
-    marks: [
-      Plot.dot(samples, { x: "ms", y: "model", stroke: "model", symbol: "counted", r: 4, strokeOpacity: 0.8, tip: true, channels: { question: "question" } }),
-      Plot.tickX(counted(), Plot.groupY({ x: "median" }, { x: "ms", y: "model", stroke: "currentColor", strokeWidth: 3, insetTop: 8, insetBottom: 8 })),
-      Plot.text(counted(), Plot.groupY({ x: "median", text: (values) => `median ${number(d3.median(values))} ms of ${values.length}` },
-        { x: "ms", y: "model", text: "ms", dy: -24, fill: "currentColor", textAnchor: "middle" })),
-    ],
-    symbol: { domain: ["counted", "warm-up"], range: ["circle", "times"] },
-  }));
-  figure.append(page.csv("times.csv", ["question", "model", "ms", "counted"], () => samples));
+  drawn = page.chart(figure, "Milliseconds of each question against its tokens, by model", (width) => {
+    const middle = medians(samples.filter((sample) => sample.counted === "counted"));
+    const at = { x: "tokens", y: "ms", stroke: "model" };
+    return {
+      width, height: 240, marginLeft: 56, marginTop: 26, marginBottom: 38,
+      x: { label: "tokens →", domain: [0, 1.08 * d3.max(samples, (sample) => sample.tokens)], ticks: Math.max(3, width / 90) },
+      y: { label: "↑ ms, text to answer", grid: true, type: "log", ticks: 5, tickFormat: (y) => number(y) },
+      color: { domain, range, legend: true },
+      symbol: { domain: ["counted", "warm-up"], range: ["circle", "times"] },
+      marks: [
+        Plot.dot(samples, { ...at, symbol: "counted", r: 3.5, strokeOpacity: 0.7 }),
+        Plot.line(middle, { ...at, z: "model", strokeWidth: 2 }),
+        Plot.dot(middle, { ...at, fill: "model", r: 5 }),
+        Plot.tip(samples, Plot.pointer({ x: "tokens", y: "ms", title: (d) => `${d.model}, question ${d.question}\n${d.tokens} tokens: ${number(d.ms)} ms${d.counted === "counted" ? "" : " (warm-up)"}` })),
+      ],
+    };
+  });
+  figure.append(page.csv("times.csv", ["question", "tokens", "model", "ms", "counted"], () => samples));
 }
 
 function clear() {

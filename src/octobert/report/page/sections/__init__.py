@@ -1,36 +1,20 @@
-"""Sections of the page, one module each.
+"""Sections of the page: `<name>.py` asks, `<name>.html` shows.
 
-A section's module has `section(run)`, which returns a `Section`, or None where the run has nothing to show. `<name>.html` next
-to it is a Jinja template of the values (also `run` and `report`). `<name>.js`, where there is one, registers how to draw the
-data: `page.draw("<name>", (root, data) => …)`, with the section's element in the document. `<name>.css` is its style, where it
-has one of its own; a long script has parts, `<name>_<part>.js`.
+A section's module has `PLACE`, its height on the page, and `section(run)`, which returns a `Section`, or None where the run has
+nothing to show. `<name>.html` next to it is a Jinja template of the values (also `run` and `report`), after its own `<style>`,
+where it has one, and before its scripts, which register how to draw the data: `page.draw("<name>", (root, data) => …)`, with
+the section's element in the document.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
+import pkgutil
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Protocol, cast
 
 from octobert.report.page.runs import Run
-
-# From the top of the page.
-ORDER = (
-    "verdict",
-    "frontier",
-    "notes",
-    "speed",
-    "quality",
-    "rows",
-    "choice",
-    "pruning",
-    "layers",
-    "executed",
-    "ranges",
-    "training",
-    "trials",
-    "how",
-)
 
 
 @dataclass(frozen=True)
@@ -53,11 +37,18 @@ class Section:
 class SectionModule(Protocol):
     """What a section's module has."""
 
+    # From the top of the page; gaps are room for others.
+    PLACE: int
+
     def section(self, run: Run) -> Section | None:
         """What it shows of a run; None where there is nothing."""
         ...
 
 
-def load(name: str) -> SectionModule:
-    """A section by its name."""
-    return cast(SectionModule, importlib.import_module(f"{__name__}.{name}"))
+@functools.cache
+def sections() -> dict[str, SectionModule]:
+    """The modules of all sections by name, from the top of the page."""
+    found = {
+        each.name: cast(SectionModule, import_module(f"{__name__}.{each.name}")) for each in pkgutil.iter_modules(__path__)
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1].PLACE))

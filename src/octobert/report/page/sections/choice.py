@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from octobert.config.words import Words
 from octobert.report import choices
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
-from octobert.report.reasons import Words
+
+PLACE = 70
 
 # More variants than this are folded.
 _MANY = 12

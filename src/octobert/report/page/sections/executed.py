@@ -8,6 +8,8 @@ from octobert.core.evidence import Execution
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 100
+
 
 def section(run: Run) -> Section | None:
     """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from octobert.core.selection import Figure
+from octobert.core.measurements import Figure
 from octobert.report.frontier import Frontier, frontier
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 from octobert.report.verdict import verdict
+
+PLACE = 20
 
 
 def section(run: Run) -> Section | None:
@@ -19,7 +21,7 @@ def section(run: Run) -> Section | None:
         return None
     cost = chart.x[0].title.removesuffix(f" in {chart.x[0].unit}")
     return Section(
-        f"{chart.y.name[0].upper()}{chart.y.name[1:]} against {cost}", {"chart": chart, "winner": chart.winner()}, _data(chart)
+        f"{chart.y.name[:1].upper()}{chart.y.name[1:]} against {cost}", {"chart": chart, "winner": chart.winner()}, _data(chart)
     )
 
 

@@ -7,6 +7,8 @@ from octobert.config.recipe import Recipe
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 140
+
 
 def section(run: Run) -> Section | None:
     """Sources of everything on the page."""

@@ -13,6 +13,8 @@ from octobert.core.results import SiteSensitivity
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 90
+
 Place = tuple[int | None, str]
 # What a cell shows of a state, and how it is called. No state is told by its colour alone.
 STATES = {

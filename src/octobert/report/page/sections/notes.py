@@ -6,6 +6,8 @@ from octobert.report import summary
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 30
+
 
 def section(run: Run) -> Section | None:
     """All sentences that do not change what the first screen says."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from octobert.core import wording
 from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.report import pruned
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
+
+PLACE = 80
 
 
 def section(run: Run) -> Section | None:
@@ -22,7 +25,7 @@ def section(run: Run) -> Section | None:
             "speedup": model.speedup,
             "speedup_low": model.speedup_low,
             "speedup_high": model.speedup_high,
-            "speedup_text": pruned.speedup_text(model),
+            "speedup_text": wording.estimate(model.speedup, model.speedup_low, model.speedup_high),
             "predicted": model.predicted,
             "drop": model.drop,
             "low": model.low,
@@ -31,7 +34,7 @@ def section(run: Run) -> Section | None:
             "loss": model.loss,
             "rows": model.rows,
             "stayed": pruned.stayed(model.sublayers),
-            "drop_text": pruned.drop_text(model),
+            "drop_text": wording.estimate(model.drop, model.low, model.high, ".4f", ".3f"),
             "chosen": place == pruning.chosen,
         }
         for place, model in enumerate(pruning.tried)

@@ -6,6 +6,8 @@ from octobert.report import summary
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 50
+
 
 def section(run: Run) -> Section | None:
     """The tables of scores, where models were measured."""
@@ -13,4 +15,5 @@ def section(run: Run) -> Section | None:
     if not models:
         return None
     values = {"models": models, "metrics": summary.metrics(report), "main_metrics": summary.main_metrics(report)}
+    values["source_bytes"] = report.model.source_bytes
     return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)

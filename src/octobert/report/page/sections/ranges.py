@@ -8,6 +8,8 @@ from octobert.core.evidence import Activation
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 110
+
 
 def section(run: Run) -> Section | None:
     """Histograms and intervals, the activations first that lose most to clipping; and channels before and after."""

@@ -9,6 +9,8 @@ from octobert.core.results import Report
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 60
+
 # What the texts of a row are, by the head of the model; other rows have one text or a pair.
 _SOURCES = {"question-answering": ("question", "context"), "token-classification": ("sentence",)}
 # Height of a row in the list, about, so that nothing below moves when it is drawn.

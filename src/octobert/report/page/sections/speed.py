@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 from octobert.config.recipe import Recipe
-from octobert.core.measurements import Latency
+from octobert.core.measurements import Latency, in_order, shapes
 from octobert.report import summary, times
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
-from octobert.report.verdict import in_order
+
+PLACE = 40
 
 # Statistics that are marked among the samples.
 _MARKED = ("p50", "p90", "p99")
@@ -29,7 +30,7 @@ def section(run: Run) -> Section | None:
         "timings": [*(model.timing for model in models), *summary.throughputs(report)],
         "shown": times.SHOWN,
         "how": times.how(Recipe.model_validate(report.recipe).benchmark, report.throughputs),
-        "shapes": times.shapes(report.latencies),
+        "shapes": shapes(report.latencies),
         "rows": len(run.evidence.lengths),
         "costs": _costs(run) is not None,
     }
@@ -39,8 +40,8 @@ def section(run: Run) -> Section | None:
 def _distributions(run: Run) -> list[dict[str, Any]]:
     """The samples of each model at each shape, with the ends of their axis."""
     shapes = []
-    for shape in in_order(run.report):
-        timed = [each for each in run.report.latencies if times.TimedShape(each.batch, each.sequence) == shape]
+    for shape in in_order(run.report.latencies):
+        timed = [each for each in run.report.latencies if each.shape == shape]
         samples = [_known(each.samples_ms) for each in timed]
         known = [ms for each in samples for ms in each]
         if not known:

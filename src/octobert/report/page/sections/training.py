@@ -6,6 +6,8 @@ from octobert.report import summary
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 120
+
 TITLES = {"finetune": "Fine-tuning", "prune.recover": "Training after pruning", "qat": "Quantization-aware training"}
 
 

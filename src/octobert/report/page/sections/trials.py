@@ -11,6 +11,8 @@ from octobert.report import choices
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 
+PLACE = 130
+
 
 def section(run: Run) -> Section | None:
     """Trial by trial, and the best so far."""

