@@ -42,7 +42,7 @@ from soaking import events, octobert, table
 
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.results import Report
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import space
@@ -87,7 +87,7 @@ class Grid:
         found = [self.trials.found(variant) for variant in variants]
         return min((each for each in found if each.state == "admissible"), key=lambda each: ratio_of(each).value)
 
-    def compare(self, one: Variant, other: Variant) -> Figure:
+    def compare(self, one: Variant, other: Variant) -> Estimate:
         """Time of a variant divided by that of another one, timed against each other."""
         if one != other:
             self.trials.race([one, other], 3 * ROUNDS)
@@ -115,7 +115,7 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
         yield grid
 
 
-def ratio_of(found: Found) -> Figure:
+def ratio_of(found: Found) -> Estimate:
     """Time of a variant divided by that of the float reference."""
     assert found.ratio is not None
     return found.ratio

@@ -69,7 +69,7 @@ def show(report: Report, larger: Report) -> None:
     for line in summary.model_results(report):
         latency, speedup = line.timing.latencies[shape], line.timing.baseline.get(shape)
         medians = f"{latency.statistics_ms['p50']:.1f} | {latency.statistics_ms['p90']:.1f}"
-        print(f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio:.2f}' if speedup else ''} |")
+        print(f"| {line.name} | {line.precision} | {medians} | {f'{speedup.ratio.value:.2f}' if speedup else ''} |")
     print("\n| calibration rows of 128 tokens | peak memory GB | seconds |\n| --- | --- | --- |")
     for run in (report, larger):
         stage = run.stages["observe"]

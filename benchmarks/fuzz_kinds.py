@@ -191,6 +191,7 @@ def use_report(folder: Path) -> None:
 
 def make_package(folder: Path) -> None:
     """A package for ONNX Runtime, tuned on this machine."""
+    from octobert.core.estimate import Estimate
     from octobert.core.settings import Setting, Tuned
     from octobert.inference import tuned_file
 
@@ -199,7 +200,8 @@ def make_package(folder: Path) -> None:
     shutil.copytree(work / "out" / TARGETS[0], folder, dirs_exist_ok=True)
     shutil.rmtree(work)
     setting = Setting(threads=1, runtime_options={"spinning": False})
-    result = Tuned(goal="latency", setting=setting, ratio=0.9, low=0.8, high=0.95, default_ms=1.0, rows=8, tried=())
+    ratio = Estimate(value=0.9, low=0.8, high=0.95)
+    result = Tuned(goal="latency", setting=setting, ratio=ratio, default_ms=1.0, rows=8, tried=())
     tuned_file.write_tuned(folder, result)
 
 
@@ -344,13 +346,13 @@ def search(folder: Path) -> None:
     """Three trials of a search without models, or those that the study has."""
     from octobert.config.loading import parse
     from octobert.core import environment
-    from octobert.core.measurements import Figure
+    from octobert.core.estimate import Estimate
     from octobert.core.selection import Found
     from octobert.pipeline.choosing import claims, space, study
 
     searched = {"space": {"calibrate": ["minmax", "mse", "entropy"]}, "study": "mine", "goals": ["size"]}
     recipe = parse({"model": "m", "task": "mrpc", "data": "glue", "search": searched})
-    one = Figure(value=1.0, low=0.9, high=1.1)
+    one = Estimate(value=1.0, low=0.9, high=1.1)
 
     def values(found: Found) -> claims.Values:
         # What a search does with the times of others.

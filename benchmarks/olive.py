@@ -276,7 +276,7 @@ def _figures(report: Report, target: str) -> str:
     scores = [f"{s.metric} {s.value:.3f} ({floats[s.metric]:.3f})" for s in model.scores if s.metric in floats]
     if model.comparison is not None and not scores:
         scores = [f"{model.comparison.fidelity_name} {model.comparison.fidelity:.4f}"]
-    ratios = [speedup.ratio for speedup in model.timing.baseline.values()]
+    ratios = [speedup.ratio.value for speedup in model.timing.baseline.values()]
     fastest = f"{min(ratios):.1f}" if ratios else ""
     speed = f", {fastest if len(ratios) == 1 else f'{fastest} to {max(ratios):.1f}'} × float" if ratios else ""
     return f"{target}: {', '.join(scores)}{speed}"

@@ -35,6 +35,7 @@ import onnx_ir as ir
 
 from octobert import targets, tasks
 from octobert.core import environment
+from octobert.core.estimate import Estimate
 from octobert.core.family import EncoderFamily
 from octobert.core.pruning import LevelTimes, Sublayer
 from octobert.core.ranges import Provenance, Ranges
@@ -51,7 +52,7 @@ from octobert.models.source import resolve
 from octobert.quantization import calibrators, observer
 from octobert.quantization.methods import static
 from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
-from octobert.quantization.pruning.budget import Measured, Table, reach
+from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.quantization.transforms import smoothquant
 from octobert.tasks import Outputs, Task
@@ -278,10 +279,10 @@ def variants(
     table = Table(model.sublayers, units, {module: own.tolist() for module, own in losses.items()}, times, whole_ms)
     whole = lacking(model, options.target, {}, folder / "timed whole")
 
-    def measured(units: Mapping[str, int]) -> Measured:
+    def measured(units: Mapping[str, int]) -> Estimate:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             session = lacking(model, options.target, units, Path(place))
-            return Measured(*level_times.against(whole, session, workloads, seed=SEED))
+            return level_times.against(whole, session, workloads, seed=SEED)
 
     shares = [by_magnitude(model, percent / 100) for percent in range(99, 0, -1)]
     smaller = list({tuple(units_of(each).values()): each for each in shares}.values())
@@ -293,7 +294,7 @@ def variants(
             print(f"no model is {speedup:g} × as fast")
             continue
         levels = {s.module: model.levels[s.module][table.units[s.module].index(best.units[s.module])] for s in model.sublayers}
-        place = bisect.bisect_left(smaller, best.measured.speedup, key=lambda each: measured(units_of(each)).speedup)
+        place = bisect.bisect_left(smaller, best.measured.value, key=lambda each: measured(units_of(each)).value)
         uniform = smaller[min(place, len(smaller) - 1)]
         methods = {
             "octobert": (levels, True),
@@ -345,7 +346,8 @@ def examine(case: Case, options: argparse.Namespace) -> dict[str, Any]:
                 "loss": divergence(model.task, outputs[index], floats[0], model.evaluated),
                 **compared.model_dump(exclude={"changed"}),
             }
-        row["measured"], row["low"], row["high"] = statistics.speedup(taken, mean[0])
+        ratio = statistics.speedup(taken, mean[0])
+        row |= {"measured": ratio.value, "low": ratio.low, "high": ratio.high}
         rows.append(row)
     show(case, model, lengths, rows)
     return {"rows": rows, "seconds": model.seconds, "lengths": lengths, "times": [each.model_dump() for each in times[1]]}

@@ -21,7 +21,7 @@ from octobert.core import environment
 from octobert.core.errors import DataError
 from octobert.core.pruning import PruningFacts
 from octobert.core.session import Feeds
-from octobert.core.wording import estimate
+from octobert.core.wording import estimate_text
 from octobert.data import readers
 from octobert.data.tokenization import Tokenizer, feeds_of
 from octobert.pipeline import runner
@@ -235,8 +235,8 @@ def pruning_note(folder: Path) -> str:
     model = facts.taken if facts is not None else None
     if facts is None or model is None:
         return ""
-    drop = estimate(model.drop, model.low, model.high, ".4f")
-    speedup = estimate(model.speedup, model.speedup_low, model.speedup_high)
+    drop = estimate_text(model.drop, ".4f")
+    speedup = estimate_text(model.speedup)
     return (
         f"The pruned model: {speedup} times as fast as the whole one in 8 bits on {facts.target}; "
         f"drop of {facts.metric} on the tuning rows {drop}; pruning took {sum(facts.seconds.values()):.0f} s."

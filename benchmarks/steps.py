@@ -23,8 +23,9 @@ import numpy as np
 
 from octobert import targets
 from octobert.core import environment
-from octobert.core.measurements import quantile
+from octobert.core.estimate import quantile
 from octobert.core.session import Session, SessionOptions
+from octobert.core.wording import estimate_text
 from octobert.data import readers
 from octobert.inference import cost_model
 from octobert.inference.batching import make_batches
@@ -78,8 +79,7 @@ def gain(timed: Timed, cost: CostModel, lengths: Sequence[int], longest: int, ro
             for extra, into in ((0, own), (to - length, other))[:: 1 if number % 2 else -1]:
                 into.append(run_ms(timed, length, extra))
         ratios.append(sum(other) / sum(own))
-    value, low, high = quantile(ratios)
-    return len(padded), f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return len(padded), estimate_text(quantile(ratios), ".3f")
 
 
 def text_lengths(model: Opened, file: Path | None) -> dict[str, list[int]]:

@@ -30,6 +30,7 @@ import openvino
 
 from octobert.core import environment
 from octobert.core.session import Feeds
+from octobert.core.wording import estimate_text
 from octobert.evaluation import latency, statistics, throughput
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
@@ -98,8 +99,8 @@ def main() -> None:
     print(f"{here.cpu}, {here.cores} cores, {', '.join(here.features)}, openvino {here.versions.get('openvino')}\n")
     print(f"| 1 × {options.sequence} | rows/s | × benchmark_app |\n|---|---|---|")
     for name, own in rates.items():
-        ratio, low, high = statistics.rate_ratio(np.array(own), np.array(rates["benchmark_app"]))
-        against = "1" if name == "benchmark_app" else f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+        ratio = statistics.rate_ratio(np.array(own), np.array(rates["benchmark_app"]))
+        against = "1" if name == "benchmark_app" else estimate_text(ratio, ".3f")
         print(f"| {name} | {np.mean(own):.0f} | {against} |")
 
 

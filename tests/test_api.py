@@ -12,6 +12,7 @@ import pytest
 
 import octobert
 from octobert.api.runs import _Estimate, _Listener
+from octobert.core.estimate import Estimate
 from octobert.core.settings import Setting, Tried, Tuned
 from octobert.core.tabular import Tabular
 from octobert.pipeline.planner import steps_of
@@ -112,8 +113,8 @@ def test_a_report_is_a_table(finished) -> None:
 
 def test_other_results_are_tables_too() -> None:
     tried = (Tried(setting=Setting(), ratio=1.0), Tried(setting=Setting(streams=2), ratio=None, problem="<none>"))
-    ratios = {"ratio": 1.0, "low": 1.0, "high": 1.0, "default_ms": 2.0}
-    tuned = Tuned(goal="latency", setting=Setting(), rows=8, tried=tried, **ratios)
+    same = Estimate.exactly(1.0)
+    tuned = Tuned(goal="latency", setting=Setting(), rows=8, tried=tried, ratio=same, default_ms=2.0)
     assert [row["streams"] for row in tuned.to_rows()] == [1, 2]
     assert "&lt;none&gt;" in tuned._repr_html_()
     assert "&lt;Tuned: 2 rows&gt;" in tuned._repr_html_()

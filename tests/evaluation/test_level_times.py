@@ -23,9 +23,9 @@ def test_a_noisy_speedup_is_measured_longer(monkeypatch: pytest.MonkeyPatch, noi
         return made[-1]
 
     monkeypatch.setattr(level_times, "interleaved", interleaved)
-    ratio, low, high = level_times.against(*[SimpleNamespace()] * 2, WORKLOADS)  # type: ignore[arg-type]
+    found = level_times.against(*[SimpleNamespace()] * 2, WORKLOADS)  # type: ignore[arg-type]
     assert len(made) == parts
     whole, cut = np.concatenate(made, axis=1).mean(axis=2)
-    assert ratio == pytest.approx(np.median(whole / cut), rel=1e-12)
-    assert low <= ratio <= high
-    assert (high - low <= level_times.NARROW * ratio) == (parts < level_times.TIMES_AGAINST)
+    assert found.value == pytest.approx(np.median(whole / cut), rel=1e-12)
+    assert found.low <= found.value <= found.high
+    assert (found.high - found.low <= level_times.NARROW * found.value) == (parts < level_times.TIMES_AGAINST)

@@ -7,6 +7,7 @@ import pytest
 from octobert.cli import run as run_command
 from octobert.config.loading import parse
 from octobert.core.errors import RecipeError, SpeedError
+from octobert.core.estimate import Estimate
 from octobert.core.measurements import Speedup
 from octobert.evaluation.latency import speed_goals
 from octobert.pipeline.stages import report
@@ -16,8 +17,8 @@ PLAIN = {"model": "m", "task": "mrpc", "data": "d"}
 
 
 def speedup(low: float, high: float, sequence: int = 128, reference: str = "ort-f32") -> Speedup:
-    middle = (low + high) / 2
-    return Speedup(candidate="ort-cpu", reference=reference, batch=1, sequence=sequence, ratio=middle, low=low, high=high)
+    ratio = Estimate(value=(low + high) / 2, low=low, high=high)
+    return Speedup(candidate="ort-cpu", reference=reference, batch=1, sequence=sequence, ratio=ratio)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pytest
 import octobert
 from octobert.core import environment, plugins
 from octobert.core.errors import ModelError, OctobertError, RecipeError, StorageError, TargetError
+from octobert.core.estimate import Estimate
 from octobert.core.session import SessionOptions
 from octobert.core.settings import GOALS, Goal, Setting, Tuned, default_setting
 from octobert.data.tokenization import Encoded
@@ -77,15 +78,15 @@ def test_what_is_faster_is_kept(monkeypatch) -> None:
 
     found = search(monkeypatch, ms)
     assert found.setting.runtime_options["spinning"] is False
-    assert found.low <= found.ratio <= found.high < 1 - tuning.MARGIN
-    assert found.ratio == pytest.approx(0.8, abs=0.06)
+    assert found.ratio.low <= found.ratio.value <= found.ratio.high < 1 - tuning.MARGIN
+    assert found.ratio.value == pytest.approx(0.8, abs=0.06)
     assert default_setting("latency") != found.setting
 
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_noise_is_not_a_gain(monkeypatch, goal: Goal) -> None:
     found = search(monkeypatch, noise, goal)
-    assert (found.setting, found.ratio) == (default_setting(goal), 1.0)
+    assert (found.setting, found.ratio.value) == (default_setting(goal), 1.0)
     # All were looked at, each once, and some looked faster.
     assert len({one.setting.model_dump_json() for one in found.tried}) == len(found.tried) > 10
     assert min(one.ratio or 1.0 for one in found.tried) < 1.0
@@ -137,7 +138,9 @@ def test_every_knob_opens_and_computes_the_same(finished, target: str) -> None:
 
 def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> None:
     setting = Setting(streams=1, threads=1, tokens=64, runtime_options={"memory_arena": False})
-    result = Tuned(goal="latency", setting=setting, ratio=0.9, low=0.88, high=0.92, default_ms=1.0, rows=8, tried=())
+    result = Tuned(
+        goal="latency", setting=setting, ratio=Estimate(value=0.9, low=0.88, high=0.92), default_ms=1.0, rows=8, tried=()
+    )
     tuned_file.write_tuned(package, result)
     tuned_file.write_tuned(package, result.model_copy(update={"goal": "throughput", "setting": Setting(streams=2, threads=1)}))
     assert octobert.load(package).setting == setting
@@ -153,7 +156,7 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
 
 def settings_file(package: Path, **setting: object) -> None:
     """A file of this machine with a setting that no search found."""
-    result = {"goal": "latency", "ratio": 0.9, "low": 0.8, "high": 0.95, "default_ms": 1.0, "rows": 1, "tried": []}
+    result = {"goal": "latency", "ratio": {"value": 0.9, "low": 0.8, "high": 0.95}, "default_ms": 1.0, "rows": 1, "tried": []}
     content = {tuned_file.machine_id(): {"latency": {**result, "setting": setting}}}
     (package / tuned_file.FILE).write_text(json.dumps(content))
 

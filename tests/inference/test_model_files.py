@@ -23,6 +23,7 @@ import octobert
 from octobert import targets
 from octobert.cli.main import app
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError, TargetError
+from octobert.core.estimate import Estimate
 from octobert.core.onnx_files import integers_of
 from octobert.core.ports import Port
 from octobert.core.session import SessionOptions
@@ -232,7 +233,9 @@ def test_tuned_settings_lie_beside_the_file_and_are_used(folder, tmp_path) -> No
     for name in ("config.json", "tokenizer.json", "model.onnx"):
         shutil.copyfile(folder / name, tmp_path / name)
     setting = Setting(threads=1, tokens=64)
-    result = Tuned(goal="latency", setting=setting, ratio=0.9, low=0.88, high=0.92, default_ms=1.0, rows=8, tried=())
+    result = Tuned(
+        goal="latency", setting=setting, ratio=Estimate(value=0.9, low=0.88, high=0.92), default_ms=1.0, rows=8, tried=()
+    )
     tuned_file.write_tuned(tmp_path / "model.onnx", result)
     assert (tmp_path / "model.onnx.tuned.json").is_file()
     assert octobert.load(tmp_path / "model.onnx", task=TASK).setting == setting

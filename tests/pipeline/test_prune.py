@@ -14,6 +14,7 @@ from octobert.cli import run as run_command
 from octobert.config.loading import parse
 from octobert.config.pruning import Prune
 from octobert.core.errors import AccuracyError, OctobertError
+from octobert.core.estimate import Estimate
 from octobert.core.evidence import Evidence
 from octobert.core.pruning import PrunedModel
 from octobert.evaluation import level_times
@@ -63,7 +64,7 @@ def known_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def kept(*given, **named):
         found = against(*given, **named)
-        measured.append(found[0])
+        measured.append(found.value)
         return found
 
     monkeypatch.setattr(_prunable, "open_cut", noted)
@@ -101,9 +102,9 @@ def test_a_pruned_model_runs_on_its_targets_and_the_float_baseline_is_whole(chec
     assert taken is not None
     # The first model that was allocated is not as fast as predicted; what is reported was measured.
     assert known_times[0] < 1.2 * (1 - budget.NEAR)
-    assert taken.speedup == taken.speedup_low == taken.speedup_high == known_times[-1]
-    assert 1.2 * (1 - budget.NEAR) <= taken.speedup < taken.predicted
-    assert f"measured {taken.speedup:.2f} × as fast" in pruned_words.sentences(facts)[0]
+    assert taken.speedup == Estimate.exactly(known_times[-1])
+    assert 1.2 * (1 - budget.NEAR) <= taken.speedup.value < taken.predicted
+    assert f"measured {taken.speedup.value:.2f} × as fast" in pruned_words.sentences(facts)[0]
     assert any(each.kept < each.sublayer.units for each in taken.sublayers)
     (captured,) = (out / ".octobert" / "store").glob("capture-*")
     (pruned,) = (out / ".octobert" / "store").glob("prune-*")
@@ -141,9 +142,15 @@ def test_a_model_without_anything_to_spare_is_left_whole_and_said_so(checkpoint,
 
 
 def model_of(speedup: float, drop: float) -> PrunedModel:
-    ends = {"speedup_low": speedup - 0.01, "speedup_high": speedup + 0.01, "predicted": speedup + 0.1}
-    figures = {"metric": 0.9 - drop, "drop": drop, "low": 0.0, "high": 0.1}
-    return PrunedModel(speedup=speedup, **ends, loss=0.0, rows=10, **figures, sublayers=())
+    return PrunedModel(
+        speedup=Estimate(value=speedup, low=speedup - 0.01, high=speedup + 0.01),
+        predicted=speedup + 0.1,
+        loss=0.0,
+        rows=10,
+        metric=0.9 - drop,
+        drop=Estimate(value=drop, low=0.0, high=0.1),
+        sublayers=(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,9 +174,9 @@ def test_the_fastest_model_that_keeps_the_drop_is_found_with_few_trials(
         return model_of(speedup, 0.05 * (speedup - 1))
 
     best, models = _frontier.search(Prune(**settings), 0.9, attempt)
-    assert (None if best is None else best.speedup) == expected
+    assert (None if best is None else best.speedup.value) == expected
     assert len(tried) == len(models) <= most
-    assert [each.speedup for each in models] == sorted(tried)
+    assert [each.speedup.value for each in models] == sorted(tried)
 
 
 @pytest.mark.parametrize(

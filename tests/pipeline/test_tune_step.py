@@ -9,6 +9,7 @@ import pytest
 
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
+from octobert.core.estimate import Estimate
 from octobert.core.settings import Setting, Tuned
 from octobert.inference import tuned_file
 from octobert.pipeline.planner import steps_of
@@ -18,7 +19,8 @@ from tests.support.stages import call_of, stored
 
 
 def result(ratio: float, goal: str = "latency", **setting: Any) -> Tuned:
-    plain = {"goal": goal, "setting": Setting(**setting), "ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.05}
+    interval = Estimate(value=ratio, low=ratio - 0.1, high=ratio + 0.05)
+    plain = {"goal": goal, "setting": Setting(**setting), "ratio": interval}
     return Tuned.model_validate({**plain, "default_ms": 3.0, "rows": 8, "tried": ()})
 
 

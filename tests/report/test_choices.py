@@ -9,7 +9,7 @@ import pytest
 from octobert.config import checks
 from octobert.config.choosing import Limit
 from octobert.config.words import Words
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Selection
 from octobert.report import choices, terminal
 from octobert.report.console import PlainConsole
@@ -213,7 +213,7 @@ def test_metrics_outside_of_0_to_1_have_no_points() -> None:
     words = Words("latency", "recall@10", REFERENCE.model_copy(update={"values": {"recall@10": 87.5}}))
     limit = Limit(max_drop=0.5)
     assert words.limit(limit) == "recall@10 drops by at most 0.5"
-    assert words.misses_drop(limit, Figure(value=1.25, low=0.75, high=1.75)) == (
+    assert words.misses_drop(limit, Estimate(value=1.25, low=0.75, high=1.75)) == (
         "recall@10 drops by 1.25 (0.75 to 1.75), 0.75 more than the limit"
     )
     assert words.lines((limit,)) == {"accepted_drop": 0.5}
@@ -304,6 +304,6 @@ def test_facts_of_a_search() -> None:
     ],
 )
 def test_a_drop_below_one_point_keeps_its_sign(drop: tuple[float, float, float], as_drop: str, as_change: str) -> None:
-    figure = Figure(value=drop[0], low=drop[1], high=drop[2])
+    figure = Estimate(value=drop[0], low=drop[1], high=drop[2])
     assert WORDS.drop("f1", figure) == as_drop
     assert WORDS.change("f1", figure) == as_change

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.results import Report
 from octobert.core.selection import Selection
 from octobert.report.frontier import Frontier, Point, frontier
@@ -148,7 +148,7 @@ def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
             assert point.x[n].low <= point.x[n].value <= point.x[n].high  # type: ignore[union-attr]
     compared = {each.candidate: each for each in report.comparisons}
     ours = named(chart)["openvino-cpu"].y
-    assert ours == Figure(
+    assert ours == Estimate(
         value=100 * compared["openvino-cpu"].difference,
         low=100 * compared["openvino-cpu"].low,
         high=100 * compared["openvino-cpu"].high,

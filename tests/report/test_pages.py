@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import octobert
+from octobert.config import checks
 from octobert.pipeline.carrying import keep_beside
 from octobert.report.notebook import show_reports
 from octobert.report.page import is_page
@@ -270,3 +272,19 @@ def test_a_run_replaces_a_page_that_was_made_again_and_keeps_one_that_was_edited
     file.write_bytes(file.read_bytes().replace(b"<h1>", b"<h1>My ", 1))
     (note,) = keep_beside(file, {"": "sha256 of the new page"}, {"": "sha256 of the page before"})
     assert "yours is now" in note
+
+
+@pytest.mark.parametrize("count", [[], {}, "many"])
+def test_a_number_of_truncated_texts_that_is_none_is_left_out(out: Path, count: object) -> None:
+    content = json.loads((out / "report.json").read_text())
+    stage = next(stage for name, stage in content["stages"].items() if name.startswith("evaluate/"))
+    stage["summary"]["truncated"] = count
+    (out / "report.json").write_text(json.dumps(content))
+    assert octobert.page(out, out=out / "new.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("rows", "reach", "room"), [(0, 0.1, 0.01), (40, math.nan, 0.01), (40, 0.1, math.inf), (40, 0.1, math.nan)]
+)
+def test_no_number_of_rows_is_named_where_the_figures_say_nothing(rows: int, reach: float, room: float) -> None:
+    assert checks.rows_needed(rows, reach, room) is None

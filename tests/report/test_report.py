@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from octobert.core import environment, wording
+from octobert.core.estimate import Estimate
 from octobert.core.measurements import Footprint, Latency, Load, Score, Speedup, shapes
 from octobert.core.plan import Decision
 from octobert.core.results import Finetuned, Report, Search, Simulated, StageFacts, Trial
@@ -80,7 +81,9 @@ def test_each_target_is_compared_with_float_in_a_sentence(report) -> None:
 def sped_up(reference: str, *ratios: tuple[float, float, float]) -> list[Speedup]:
     """Speedups of openvino-cpu at 1 × 128 and 8 × 128."""
     return [
-        Speedup(candidate="openvino-cpu", reference=reference, batch=b, sequence=128, ratio=r, low=low, high=high)
+        Speedup(
+            candidate="openvino-cpu", reference=reference, batch=b, sequence=128, ratio=Estimate(value=r, low=low, high=high)
+        )
         for b, (r, low, high) in zip((1, 8), ratios, strict=False)
     ]
 
@@ -128,9 +131,7 @@ def test_a_float_form_that_is_closer_to_float_is_named(report) -> None:
             reference=name,
             batch=shape.batch,
             sequence=shape.sequence,
-            ratio=ratio,
-            low=ratio - 0.1,
-            high=ratio + 0.1,
+            ratio=Estimate(value=ratio, low=ratio - 0.1, high=ratio + 0.1),
         )
         for name, ratio in (("openvino-f32", 2.0), ("openvino-bf16", 1.0))
     ]
@@ -196,11 +197,11 @@ def test_a_float_model_that_has_learned_nothing_is_named(report) -> None:
 
 def test_every_speedup_has_an_interval(report) -> None:
     assert {(s.candidate, s.reference) for s in report.speedups} >= {(t, f"{r}-f32") for t, r in BASELINES if t in report.plans}
-    assert all(s.low <= s.ratio <= s.high for s in report.speedups)
+    assert all(s.ratio.low <= s.ratio.value <= s.ratio.high for s in report.speedups)
     one = report.speedups[0]
     text, page = shown(terminal.render(report)), page_of(report)
-    assert wording.speedup_text(one) in text
-    assert wording.speedup_text(one) in page
+    assert wording.estimate_text(one.ratio) in text
+    assert wording.estimate_text(one.ratio) in page
 
 
 def test_no_word_of_a_table_is_cut_however_narrow_the_console(report) -> None:
@@ -377,7 +378,12 @@ def test_a_table_of_settings_says_which_is_stored(ratio: float, decision: str) -
         Tried(setting=Setting(threads=1), ratio=None, problem="the runtime refuses it"),
     )
     result = Tuned(
-        goal="latency", setting=tried[0].setting, ratio=ratio, low=0.88, high=0.92, default_ms=1.0, rows=8, tried=tried
+        goal="latency",
+        setting=tried[0].setting,
+        ratio=Estimate(value=ratio, low=0.88, high=0.92),
+        default_ms=1.0,
+        rows=8,
+        tried=tried,
     )
     text = shown(terminal.tuned_table(result))
     assert decision in text

@@ -16,7 +16,8 @@ from octobert.config import checks, loading
 from octobert.config.choosing import Limit
 from octobert.config.words import Words, words_of
 from octobert.core.errors import AccuracyError
-from octobert.core.measurements import Figure, Latency, Score, quantile
+from octobert.core.estimate import Estimate, quantile
+from octobert.core.measurements import Latency, Score
 from octobert.core.results import Report
 from octobert.report import commands
 from octobert.report.verdict import Verdict, fastest_float, paired, verdict
@@ -224,9 +225,9 @@ def test_the_fastest_float_form_of_any_runtime_counts(report) -> None:
 @pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (30, 9), (100, 39), (5000, 2430)])
 def test_the_interval_of_a_median_is_that_of_the_tables(count: int, left_out: int) -> None:
     """Ranks of the sign test: 10 and 21 of 30 samples, 40 and 61 of 100."""
-    value, low, high = quantile([float(n) for n in range(count)])
-    assert value == (count - 1) / 2
-    assert (low, high) == (left_out, count - 1 - left_out)
+    median = quantile([float(n) for n in range(count)])
+    assert median.value == (count - 1) / 2
+    assert (median.low, median.high) == (left_out, count - 1 - left_out)
 
 
 def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def test_the_first_screen_has_the_sentence_the_machine_and_what_changes_its_mean
 def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_criterion(report) -> None:
     """Every limit of every metric: also a smallest value, another metric, a time; not only the drop of the main metric."""
     made = with_figures(report)
-    other = {**made.comparisons[0].differences, "f1": Figure(value=-0.03, low=-0.04, high=-0.02)}
+    other = {**made.comparisons[0].differences, "f1": Estimate(value=-0.03, low=-0.04, high=-0.02)}
     made = made.model_copy(update={"comparisons": (made.comparisons[0].model_copy(update={"differences": other}),)})
     limits = {
         "accuracy is at least 0.9": Limit(at_least=0.9),

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 
 from octobert.cli import _show
+from octobert.core.estimate import Estimate
 from octobert.core.measurements import shapes
 from octobert.core.profile import Fallback, Inspection, Operator, Profile, Split
 from octobert.core.settings import Setting, Tried, Tuned
@@ -91,7 +92,14 @@ def sweep() -> Sweep:
 def tuned() -> Tuned:
     options = {"graph_optimization": "extended", "execution": "parallel", "memory_arena": False}
     tried = [Tried(setting=Setting(streams=n, runtime_options=options), ratio=1 + n / 10) for n in range(1, 6)]
-    return Tuned(goal="latency", setting=tried[0].setting, ratio=0.9, low=0.8, high=0.95, default_ms=31.4, rows=64, tried=tried)
+    return Tuned(
+        goal="latency",
+        setting=tried[0].setting,
+        ratio=Estimate(value=0.9, low=0.8, high=0.95),
+        default_ms=31.4,
+        rows=64,
+        tried=tried,
+    )
 
 
 SHOWN: dict[str, Callable[[], RenderableType]] = {

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from octobert.config.loading import parse
 from octobert.core.environment import Environment
+from octobert.core.estimate import Estimate
 from octobert.core.evidence import (
     Activation,
     Answer,
@@ -371,9 +372,7 @@ def _speedups(name: str) -> list[Speedup]:
             reference=TARGETS[name],
             batch=batch,
             sequence=sequence,
-            ratio=ratio,
-            low=ratio - 0.1,
-            high=ratio + 0.1,
+            ratio=Estimate(value=ratio, low=ratio - 0.1, high=ratio + 0.1),
         )
         for batch, sequence in shapes
     ]

@@ -7,7 +7,8 @@ from typing import Any
 from octobert.config.choosing import Limit
 from octobert.config.words import NOT_TRIED, Words
 from octobert.core.environment import Environment
-from octobert.core.measurements import Comparison, Figure, Speedup
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import Comparison, Speedup
 from octobert.core.results import DataFacts, Report
 from octobert.core.selection import Found, Selection, Variant
 
@@ -44,9 +45,9 @@ _VARIANTS: tuple[tuple[str, float | None, float | None, float, float, str], ...]
 )
 
 
-def figure(value: float, half: float) -> Figure:
+def figure(value: float, half: float) -> Estimate:
     """A figure with an interval of equal arms."""
-    return Figure(value=value, low=value - half, high=value + half)
+    return Estimate(value=value, low=value - half, high=value + half)
 
 
 def found(name: str, ms: float | None, drop: float | None, half: float, mb: float, state: Any) -> Found:
@@ -127,7 +128,13 @@ def final_run(difference: tuple[float, float, float] | None = (-0.001, -0.006, 0
 
 def speedup(ratio: float, low: float, high: float, reference: str = "openvino-f32", sequence: int | str = "data") -> Speedup:
     """A speedup of openvino-cpu."""
-    return Speedup(candidate="openvino-cpu", reference=reference, batch=1, sequence=sequence, ratio=ratio, low=low, high=high)
+    return Speedup(
+        candidate="openvino-cpu",
+        reference=reference,
+        batch=1,
+        sequence=sequence,
+        ratio=Estimate(value=ratio, low=low, high=high),
+    )
 
 
 def _reason(words: Words, each: Found, best: Found) -> str:

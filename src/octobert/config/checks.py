@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import Words
-from octobert.core.measurements import Figure, Footprint, at_first_shape, in_order, quantile, score_named
+from octobert.core.estimate import Estimate, quantile
+from octobert.core.measurements import Footprint, at_first_shape, in_order, score_named
 from octobert.core.results import Report
 from octobert.core.selection import Check
 from octobert.core.wording import rows_text
@@ -34,7 +35,7 @@ def check(limits: Sequence[Limit], words: Words, report: Report, name: str) -> t
     for limit in limits:
         own, theirs = figure_of(report, name, words, limit.of), _reference(report, words, name, limit.of)
         drop = _drop(report, name, words.key(limit.of))
-        rows = None if figure_named(limit.of).name in UNITS else report.data.evaluation_rows
+        rows = None if objective_named(limit.of).name in UNITS else report.data.evaluation_rows
         for bound in bounds(limit, words, own, drop, theirs):
             # Of a gain in time or size no number of rows decides.
             found.append(_check(words, bound, rows if bound.limit.min_gain is None else None))
@@ -54,7 +55,7 @@ class Bound:
     """
 
     limit: Limit
-    own: Figure
+    own: Estimate
     most: float
     scale: float
     misses: str
@@ -65,7 +66,7 @@ class Bound:
         return self.own.value - self.most
 
 
-def bounds(limit: Limit, words: Words, own: Figure | None, drop: Figure | None, theirs: float | None) -> Iterator[Bound]:
+def bounds(limit: Limit, words: Words, own: Estimate | None, drop: Estimate | None, theirs: float | None) -> Iterator[Bound]:
     """The things that a limit says, as far as the figures that they are about are known.
 
     Args:
@@ -87,34 +88,33 @@ def bounds(limit: Limit, words: Words, own: Figure | None, drop: Figure | None, 
     if limit.min_gain is not None and theirs is not None:
         only, share = limit.only("min_gain"), 100 / max(abs(theirs), EXACT)
         ends = {end: share * (value - theirs) for end, value in own}
-        gain = Figure(**ends).times(1 if figure_named(limit.of).more_is_better else -1)
+        gain = Estimate(**ends).times(1 if limit.objective.more_is_better else -1)
         yield Bound(only, gain.times(-1), -limit.min_gain, 100, words.misses_gain(only, gain))
 
 
-def figure_of(report: Report, name: str, words: Words, of: str) -> Figure | None:
+def figure_of(report: Report, name: str, words: Words, of: str) -> Estimate | None:
     """A figure of a model in the final measurement, with its interval; None where it was not measured."""
-    figure = figure_named(of)
+    figure = objective_named(of)
     if figure.name not in UNITS:
         score = score_named(words.key(of), report.scores.get(name, ()))
         if score is None or score.low is None or score.high is None:
             return None
-        return Figure(value=score.value, low=score.low, high=score.high)
+        return Estimate(value=score.value, low=score.low, high=score.high)
     if figure.name == "speedup":
         shape = next(iter(in_order(report.latencies)), None)
         own = [each for each in report.speedups if each.candidate == name and each.shape == shape]
-        return Figure(value=own[0].ratio, low=own[0].low, high=own[0].high) if own else None
+        return own[0].ratio if own else None
     if figure.name == "throughput":
         measured = [each for each in report.throughputs if each.candidate == name]
         measured.sort(key=lambda each: (each.sequence != "data", each.batch))
-        return Figure.exactly(measured[0].rows_per_second) if measured else None
+        return Estimate.exactly(measured[0].rows_per_second) if measured else None
     if figure.name == "latency":
         timed = next((each for each in at_first_shape(report.latencies) if each.candidate == name), None)
         if timed is None:
             return None
-        value, low, high = quantile(timed.samples_ms, (figure.percentile or 50) / 100)
-        return Figure(value=value, low=low, high=high)
+        return quantile(timed.samples_ms, (figure.percentile or 50) / 100)
     footprint = next((each for each in report.footprints if each.candidate == name), None)
-    return None if footprint is None else Figure.exactly(_cost(footprint, figure.name))
+    return None if footprint is None else Estimate.exactly(_cost(footprint, figure.name))
 
 
 def _cost(footprint: Footprint, figure: str) -> float:
@@ -130,7 +130,7 @@ def _reference(report: Report, words: Words, name: str, of: str) -> float | None
     return None if figure is None else figure.value
 
 
-def _drop(report: Report, name: str, metric: str) -> Figure | None:
+def _drop(report: Report, name: str, metric: str) -> Estimate | None:
     """How far a metric is below that of the float model, with its interval."""
     compared = next((each for each in report.comparisons if each.candidate == name), None)
     if compared is None:
@@ -140,7 +140,7 @@ def _drop(report: Report, name: str, metric: str) -> Figure | None:
         return None if known is None else known.times(-1)
     if compared.difference is None or compared.low is None or compared.high is None or math.isnan(compared.difference):
         return None
-    return Figure(value=compared.difference, low=compared.low, high=compared.high).times(-1)
+    return Estimate(value=compared.difference, low=compared.low, high=compared.high).times(-1)
 
 
 def _check(words: Words, bound: Bound, rows: int | None) -> Check:
@@ -175,13 +175,13 @@ def rows_needed(rows: int, reach: float, room: float) -> int | None:
         room: from the figure to the limit.
 
     Returns:
-        None where there is no room.
+        None where there is no room, or where the figures say nothing.
 
     Example:
         >>> rows_needed(40, 0.088, 0.01), rows_needed(408, 0.012, 0.01)
         (370, 520)
     """
-    if room <= EXACT:
+    if rows < 1 or not (EXACT < room < math.inf and reach < math.inf):
         return None
     seen = max(reach**2 - (_EXPONENTIAL / rows) ** 2, 0.0) * rows
     # room² = seen / N + (3.69 / N)², solved for 1 / N.

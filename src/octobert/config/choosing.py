@@ -22,10 +22,12 @@ UNITS = {"latency": "ms", "size": "MB", "memory": "MB", "load": "ms", "throughpu
 DATABASES = ("sqlite", "postgresql", "postgres")
 # A drop and a speedup that nobody asks for: units were mistaken.
 _LARGE_DROP, _LARGE_SPEEDUP = 0.5, 10
+# Of metrics that are computed in another order.
+_ROUNDING = 1e-12
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d)?)")
 
 
-class Figure(FrozenModel):
+class Objective(FrozenModel):
     """The name of a figure, taken apart.
 
     Args:
@@ -45,7 +47,7 @@ class Figure(FrozenModel):
         return UNITS.get(self.name) not in ("ms", "MB")
 
 
-def figure_named(text: str) -> Figure:
+def objective_named(text: str) -> Objective:
     """Return the figure of a name.
 
     Args:
@@ -55,16 +57,16 @@ def figure_named(text: str) -> Figure:
         ValueError: it is not the name of a figure.
 
     Example:
-        >>> figure_named("latency@p90").percentile, figure_named("mrr@10").name
+        >>> objective_named("latency@p90").percentile, objective_named("mrr@10").name
         (90.0, 'mrr@10')
     """
     name, at, percentile = text.partition("@")
     if name and (not at or (name not in UNITS and percentile.isdecimal())):
-        return Figure(name=text)
+        return Objective(name=text)
     found = _PERCENTILE.fullmatch(percentile)
     if name != "latency" or found is None:
         raise ValueError(f'"{text}" is not a figure; a percentile is written latency@p90')
-    return Figure(name=name, percentile=float(found[1]))
+    return Objective(name=name, percentile=float(found[1]))
 
 
 class Limit(FrozenModel):
@@ -91,27 +93,58 @@ class Limit(FrozenModel):
     @field_validator("of")
     @classmethod
     def _is_figure(cls, value: str) -> str:
-        return str(figure_named(value))
+        return str(objective_named(value))
 
     @model_validator(mode="after")
     def _says_something(self) -> Limit:
         given = [name for name in ("max_drop", "at_least", "at_most", "min_gain") if getattr(self, name) is not None]
         if not given:
             raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
-        if self.max_drop is not None and self.figure.name in UNITS:
+        if self.max_drop is not None and self.objective.name in UNITS:
             raise ValueError(f"max_drop is for metrics of the task; use at_most or at_least for {self.of}")
-        right, wrong = ("at_least", "at_most") if self.figure.more_is_better else ("at_most", "at_least")
+        right, wrong = ("at_least", "at_most") if self.objective.more_is_better else ("at_most", "at_least")
         if getattr(self, wrong) is not None and getattr(self, right) is None:
-            better = "more" if self.figure.more_is_better else "less"
+            better = "more" if self.objective.more_is_better else "less"
             raise ValueError(f"of {self.of} {better} is better, so {wrong} limits nothing that matters; use {right}")
-        if self.min_gain is not None and self.min_gain >= 100 and not self.figure.more_is_better:
+        if self.min_gain is not None and self.min_gain >= 100 and not self.objective.more_is_better:
             raise ValueError(f"{self.of} cannot fall by {self.min_gain:g} %; min_gain: 20 is a fifth less")
         return self
 
+    def metric(self, primary: str | None) -> str:
+        """The metric that it limits.
+
+        Args:
+            primary: the main metric.
+        """
+        return primary or "" if self.of == "metric" else self.of
+
+    def accepted_drop(self, float_value: float) -> float | None:
+        """The largest drop of a metric that is accepted, negative where it has to rise; None where any is.
+
+        Args:
+            float_value: metric of the float model.
+        """
+        drops = []
+        if self.max_drop is not None:
+            drops.append(self.max_drop * (abs(float_value) if self.relative else 1.0))
+        if self.min_gain is not None:
+            drops.append(-self.min_gain / 100 * abs(float_value))
+        return min(drops, default=None)
+
+    def kept(self, value: float, float_value: float) -> bool:
+        """Whether a value of a metric keeps it.
+
+        Args:
+            float_value: metric of the float model.
+        """
+        drop = self.accepted_drop(float_value)
+        within = drop is None or float_value - value <= drop + _ROUNDING
+        return within and (self.at_least is None or value >= self.at_least)
+
     @property
-    def figure(self) -> Figure:
+    def objective(self) -> Objective:
         """The figure that it limits."""
-        return figure_named(self.of)
+        return objective_named(self.of)
 
     def only(self, key: Literal["max_drop", "at_least", "at_most", "min_gain"]) -> Limit:
         """One of several things that it says."""
@@ -133,9 +166,9 @@ def doubts(limits: Iterable[Limit]) -> list[str]:
             found.append(
                 f"a drop of {drop:g} accepts the loss of {part}; 0.01 is one {'percent' if limit.relative else 'point'}"
             )
-        if limit.figure.name not in UNITS and least > 1:
+        if limit.objective.name not in UNITS and least > 1:
             found.append(f"{limit.of} is to be at least {least:g}; most metrics are between 0 and 1, and 0.9 is 90 %")
-        if limit.figure.name == "speedup" and least >= _LARGE_SPEEDUP:
+        if limit.objective.name == "speedup" and least >= _LARGE_SPEEDUP:
             found.append(f"a speedup of {least:g} is wanted; 8 bits are seldom more than 4 times as fast")
     return found
 
@@ -177,12 +210,12 @@ class Choose(_Judged):
     @field_validator("goal")
     @classmethod
     def _is_figure(cls, value: str) -> str:
-        return str(figure_named(value))
+        return str(objective_named(value))
 
     @field_validator("ties")
     @classmethod
     def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(figure_named(each)) for each in value)
+        return tuple(str(objective_named(each)) for each in value)
 
     @model_validator(mode="after")
     def _pruning_has_a_limit(self) -> Choose:
@@ -231,7 +264,7 @@ class Search(_Judged):
     @field_validator("goals")
     @classmethod
     def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(figure_named(each)) for each in value)
+        return tuple(str(objective_named(each)) for each in value)
 
     @field_validator("space", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, PositiveInt, model_validator
 
+from octobert.config.choosing import Limit
 from octobert.core.frozen import FrozenModel
 
 
@@ -52,6 +53,11 @@ class Prune(FrozenModel):
     tokens: int = Field(default=50_000, ge=1_000)
     damping: float = Field(default=0.01, gt=0, le=10)
     recover: Recover | None = None
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """What the pruned model must keep."""
+        return () if self.max_drop is None else (Limit(max_drop=self.max_drop, relative=self.relative),)
 
     @model_validator(mode="before")
     @classmethod

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from octobert.config.choosing import UNITS, Limit, figure_named
-from octobert.core.measurements import Comparison, Figure, score_named
+from octobert.config.choosing import UNITS, Limit, objective_named
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import Comparison, score_named
 from octobert.core.results import Report
 from octobert.core.selection import Found, Selection, Variant
 from octobert.core.wording import fidelity_text, points, rows_text, signed, times_text
@@ -40,6 +41,17 @@ class Words:
     goal: str
     metric: str | None
     reference: Found
+
+    @staticmethod
+    def about(metric: str | None, values: Mapping[str, float], name: str = "") -> Words:
+        """The words where no search was made.
+
+        Args:
+            values: metric → value of the float model.
+            name: of the float model.
+        """
+        variant = Variant(name=name, target=name, precision="f32")
+        return Words("latency", metric, Found(variant=variant, state="admissible", reason="", values=dict(values)))
 
     @staticmethod
     def of(choice: Selection) -> Words:
@@ -74,26 +86,26 @@ class Words:
         """A difference of a metric without its sign: `1.4 points`."""
         return f"{points(abs(value))} points" if self.in_points(metric) else f"{abs(value):.3g}"
 
-    def drop(self, metric: str, figure: Figure) -> str:
+    def drop(self, metric: str, figure: Estimate) -> str:
         """A drop with its interval: `1.4 points (0.8 to 2.0)`; a rise has a minus sign."""
         amount = self.amount(metric, figure.value)
         sign = "−" if figure.value < 0 and float(amount.split()[0]) else ""
         return f"{sign}{amount}{self.interval(metric, figure)}"
 
-    def change(self, metric: str, drop: Figure) -> str:
+    def change(self, metric: str, drop: Estimate) -> str:
         """A drop as a change of the metric, with its interval: `F1 −1.4 points (−2.0 to −0.8)`."""
         value, low, high = (self.signed(metric, -each) for each in (drop.value, drop.high, drop.low))
         interval = "" if drop.low == drop.high else f" ({low} to {high})"
         return f"{self.name(metric)} {value}{self.unit(metric)}{interval}"
 
-    def interval(self, metric: str, figure: Figure) -> str:
+    def interval(self, metric: str, figure: Estimate) -> str:
         """The interval of a drop in brackets; empty where it has none."""
         if figure.low == figure.high:
             return ""
         low, high = (points(end) if self.in_points(metric) else f"{end:.3g}" for end in (figure.low, figure.high))
         return f" ({low} to {high})".replace("-", "−")
 
-    def drop_cell(self, metric: str, figure: Figure) -> str:
+    def drop_cell(self, metric: str, figure: Estimate) -> str:
         """A drop for a table, without its unit: `1.4 [0.8, 2.0]`."""
         ends = (figure.value, figure.low, figure.high)
         value, low, high = (points(end) if self.in_points(metric) else f"{end:.3g}" for end in ends)
@@ -123,7 +135,7 @@ class Words:
             return f"{limit.max_drop:g}"
         return f"{hundredths} point{'' if hundredths == '1' else 's'}"
 
-    def misses_drop(self, limit: Limit, drop: Figure) -> str:
+    def misses_drop(self, limit: Limit, drop: Estimate) -> str:
         """What is said of a variant whose metric drops by more than `max_drop`.
 
         Args:
@@ -133,7 +145,7 @@ class Words:
         more = self.amount(metric, drop.value - self.accepted_drop(limit))
         return f"{self.name(limit.of)} drops by {self.drop(metric, drop)}, {more} more than the limit"
 
-    def misses_value(self, limit: Limit, value: Figure) -> str:
+    def misses_value(self, limit: Limit, value: Estimate) -> str:
         """What is said of a variant that misses `at_least` or `at_most`.
 
         Args:
@@ -147,7 +159,7 @@ class Words:
         missed = f"{abs(value.value - (bound or 0.0)):.2g}{unit} {more} than the limit"
         return f"{self.name(limit.of)} is {value.value:.4g}{unit}{interval}, {missed}"
 
-    def misses_gain(self, limit: Limit, gain: Figure) -> str:
+    def misses_gain(self, limit: Limit, gain: Estimate) -> str:
         """What is said of a variant that improves by less than `min_gain`.
 
         Args:
@@ -165,7 +177,7 @@ class Words:
             named: with the name of the best one.
         """
         than, as_ = (f" than {best.variant.name}", f" as {best.variant.name}") if named else ("", "")
-        goal = figure_named(self.goal).name
+        goal = objective_named(self.goal).name
         if goal in COSTS:
             more, equal = COSTS[goal]
             ratio = (cost_of(found, goal) or 1) / (cost_of(best, goal) or 1)
@@ -190,8 +202,7 @@ class Words:
 
     def accepted_drop(self, limit: Limit) -> float:
         """The largest drop that a limit accepts."""
-        value = abs(self.reference.values.get(self.key(limit.of), 0.0))
-        return (limit.max_drop or 0.0) * (value if limit.relative else 1.0)
+        return limit.accepted_drop(self.reference.values.get(self.key(limit.of), 0.0)) or 0.0
 
     def lines(self, limits: Sequence[Limit]) -> dict[str, float]:
         """Limits as lines of the chart: the fields `accepted_drop` and `accepted_ms` of a `Selection`."""
@@ -220,7 +231,7 @@ class Words:
         return self.amount(metric, ours.value - theirs.value) if ours and theirs and ours.value > theirs.value else ""
 
 
-def relative(found: Found, best: Found) -> Figure | None:
+def relative(found: Found, best: Found) -> Estimate | None:
     """The time of a variant divided by that of another, each measured in turn with the reference.
 
     The ends are those of the most different times, so that the interval is rather too wide.
@@ -261,7 +272,7 @@ def loss(words: Words, compared: Comparison | None, rows: int) -> list[str]:
 
 
 def _unit(figure: str) -> str:
-    unit = UNITS.get(figure_named(figure).name)
+    unit = UNITS.get(objective_named(figure).name)
     return f" {unit}" if unit else ""
 
 
@@ -272,6 +283,4 @@ def words_of(report: Report) -> Words:
     name = next((each.reference for each in report.comparisons), "")
     score = score_named(report.task.primary, report.scores.get(name, ()))
     metric = next((each.metric for each in report.comparisons if each.metric is not None), report.task.primary)
-    values = {} if score is None or metric is None else {metric: score.value}
-    reference = Found(variant=Variant(name=name, target=name, precision="f32"), state="admissible", reason="", values=values)
-    return Words("latency", metric, reference)
+    return Words.about(metric, {} if score is None or metric is None else {metric: score.value}, name)

@@ -5,7 +5,6 @@ Names carry units. Measurements keep their raw samples or confidence intervals, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, computed_field, model_validator
 
+from octobert.core.estimate import Estimate, quantile
 from octobert.core.frozen import FrozenModel
 
 # Of the bootstrap of an interval.
@@ -36,46 +36,6 @@ def statistics_of(samples: Sequence[float]) -> dict[str, float]:
     array = np.asarray(samples, dtype=np.float64)
     percentiles = dict(zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True))
     return {"min": float(array.min()), "avg": float(array.mean()), **percentiles, "max": float(array.max())}
-
-
-class Figure(FrozenModel):
-    """A measured value with its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def over(self, other: Figure) -> Figure:
-        """The ratio to another figure. The interval reaches from the smallest to the largest quotient."""
-        return Figure(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
-
-    def times(self, factor: float) -> Figure:
-        """The figure in another unit, relative to another one, or with the other sign."""
-        low, high = sorted((factor * self.low, factor * self.high))
-        return Figure(value=factor * self.value, low=low, high=high)
-
-    @staticmethod
-    def exactly(value: float) -> Figure:
-        """A figure without noise."""
-        return Figure(value=value, low=value, high=value)
-
-
-def quantile(samples: Sequence[float], share: float = 0.5) -> tuple[float, float, float]:
-    """The median of samples, or another quantile, and its 95 % confidence interval.
-
-    The interval reaches from one order statistic to another, by how many samples are below the quantile: a binomial
-    distribution, here by its normal approximation with correction for continuity (Conover, Practical Nonparametric Statistics,
-    3.2). It assumes nothing of the distribution of the samples. Too few samples, fewer than six for the median, give less than
-    95 %: from the smallest to the largest.
-
-    Example:
-        >>> quantile([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
-        (5.0, 2.0, 8.0)
-    """
-    ordered, last = sorted(samples), len(samples) - 1
-    middle, reach = share * len(samples), 1.96 * math.sqrt(len(samples) * share * (1 - share)) + 0.5
-    below, above = max(math.floor(middle - reach), 0), min(math.ceil(middle + reach) - 1, last)
-    return float(np.quantile(ordered, share)), ordered[min(below, last)], ordered[max(above, 0)]
 
 
 def _without_computed(raw: Any) -> Any:
@@ -147,7 +107,7 @@ class Comparison(FrozenModel):
     fidelity: float
     output_error: float
     changed: tuple[tuple[int, str, str, str], ...]
-    differences: dict[str, Figure] = Field(default_factory=dict)
+    differences: dict[str, Estimate] = Field(default_factory=dict)
     fidelity_chance: float | None = None
     divergence: float | None = None
     direction: str = ""
@@ -299,20 +259,15 @@ class Speedup(FrozenModel):
         reference: name of the float model.
         batch: rows of a batch.
         sequence: tokens of a row, or `data` for evaluation rows.
-        ratio: median of the ratios of their times in each round; of throughputs, the geometric mean of the ratios of their
-            rows per second.
-        low: lower end of the 95 % confidence interval of the ratio over the rounds that timed both (order statistics; of
-            throughputs, Student's t on logarithms).
-        high: upper end of that interval.
+        ratio: median of the ratios of their times in the rounds that timed both (interval by order statistics); of
+            throughputs, the geometric mean of the ratios of their rows per second (Student's t on logarithms).
     """
 
     candidate: str
     reference: str
     batch: int
     sequence: int | str
-    ratio: float
-    low: float
-    high: float
+    ratio: Estimate
 
     @property
     def shape(self) -> TimedShape:
@@ -425,15 +380,13 @@ def paired_speedup(ours: Latency, theirs: Latency) -> Speedup | None:
     ratios = [b / a for a, b in zip(ours.samples_ms, theirs.samples_ms, strict=False) if a > 0]
     if not ratios:
         return None
-    value, low, high = quantile(ratios)
+    ratio = quantile(ratios)
     if len(ratios) < _LEAST_ROUNDS:
-        low, high = min(low, 1.0), max(high, _ANY_GAIN)
+        ratio = Estimate(value=ratio.value, low=min(ratio.low, 1.0), high=max(ratio.high, _ANY_GAIN))
     return Speedup(
         candidate=ours.candidate,
         reference=theirs.candidate,
         batch=ours.batch,
         sequence=ours.sequence,
-        ratio=value,
-        low=low,
-        high=high,
+        ratio=ratio,
     )

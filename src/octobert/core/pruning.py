@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
 
 SublayerKind = Literal["attention", "ffn"]
@@ -79,30 +80,22 @@ class PrunedModel(FrozenModel):
     """One pruned model that was tried.
 
     Args:
-        speedup: measured in 8 bits, in turn with the whole model: the ratio of the medians.
-        speedup_low: lower end of its 95 % interval.
-        speedup_high: upper end.
+        speedup: measured in 8 bits, in turn with the whole model.
         predicted: speedup by the times of the levels; a correction of the budget makes it differ from what was asked for.
         loss: KL divergence of its outputs on rows that weights were fitted to, in nats per row.
         rows: tuning rows that it was judged on; fewer than all where these showed that it drops too much.
         metric: on these rows, in float.
         drop: of the metric, from the whole model.
-        low: lower end of the 95 % interval of the drop.
-        high: upper end.
         sublayers: what each kept.
         recovery: how its training went; None where it was not trained.
     """
 
-    speedup: float
-    speedup_low: float
-    speedup_high: float
+    speedup: Estimate
     predicted: float
     loss: float
     rows: int
     metric: float
-    drop: float
-    low: float
-    high: float
+    drop: Estimate
     sublayers: tuple[PrunedSublayer, ...]
     recovery: Recovery | None = None
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from octobert.core.environment import Environment
+from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
-from octobert.core.measurements import Figure, Load
+from octobert.core.measurements import Load
 from octobert.core.tabular import Row, Tabular
 
 # Name of the chosen package in an output directory.
@@ -63,12 +64,12 @@ class Found(FrozenModel):
     variant: Variant
     state: Literal["chosen", "admissible", "excluded", "slower", "not tried"]
     reason: str
-    ratio: Figure | None = None
-    time_ms: Figure | None = None
-    rows_per_second: Figure | None = None
-    figures: dict[str, Figure] = Field(default_factory=dict)
+    ratio: Estimate | None = None
+    time_ms: Estimate | None = None
+    rows_per_second: Estimate | None = None
+    figures: dict[str, Estimate] = Field(default_factory=dict)
     rounds: int = 0
-    drops: dict[str, Figure] = Field(default_factory=dict)
+    drops: dict[str, Estimate] = Field(default_factory=dict)
     values: dict[str, float] = Field(default_factory=dict)
     rows: int = 0
     size_bytes: int | None = None
@@ -79,7 +80,7 @@ class Found(FrozenModel):
 
     @field_validator("ratio")
     @classmethod
-    def _is_a_ratio(cls, value: Figure | None) -> Figure | None:
+    def _is_a_ratio(cls, value: Estimate | None) -> Estimate | None:
         if value is not None and not all(0 < each < math.inf for each in (value.value, value.low, value.high)):
             raise ValueError("a ratio of times is positive")
         return value

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from octobert.core import environment
 from octobert.core.errors import RecipeError
+from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import RuntimeOption, SessionOptions
 from octobert.core.tabular import Row, Tabular
@@ -84,8 +85,6 @@ class Tuned(Tabular):
     Args:
         setting: the fastest setting, or the default where no other was significantly faster.
         ratio: its time divided by the time of the default setting.
-        low: lower end of the 95 % confidence interval of `ratio`.
-        high: upper end of that interval.
         default_ms: median time of one round of work with the default setting.
         rows: rows in one round of work.
         tried: every setting that was timed, in order.
@@ -93,9 +92,7 @@ class Tuned(Tabular):
 
     goal: Goal
     setting: Setting
-    ratio: float
-    low: float
-    high: float
+    ratio: Estimate
     default_ms: float
     rows: int
     tried: tuple[Tried, ...]

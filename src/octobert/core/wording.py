@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octobert.core.measurements import Comparison, Score, Speedup
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import Comparison, Score
 
 
-def estimate(value: float, low: float | None, high: float | None, form: str = ".2f", ends: str = "") -> str:
+def estimate_text(estimate: Estimate | Score, form: str = ".2f", ends: str = "") -> str:
     """A value with its interval.
 
     Args:
@@ -15,10 +16,10 @@ def estimate(value: float, low: float | None, high: float | None, form: str = ".
         ends: form of the ends of the interval, if it is another one.
 
     Example:
-        >>> estimate(1.31, 1.28, 1.34), estimate(0.01, -0.01, 0.03, ".4f", ".3f")
-        ('1.31 [1.28, 1.34]', '0.0100 [-0.010, 0.030]')
+        >>> estimate_text(Estimate(value=1.31, low=1.28, high=1.34))
+        '1.31 [1.28, 1.34]'
     """
-    return f"{value:{form}} {interval(low, high, ends or form)}"
+    return f"{estimate.value:{form}} {interval(estimate.low, estimate.high, ends or form)}"
 
 
 def interval(low: float | None, high: float | None, form: str) -> str:
@@ -38,7 +39,7 @@ def score_text(score: Score) -> str:
         >>> score_text(Score(metric="f1", value=0.8186, low=0.7791, high=0.8552, rows=408))
         '0.8186 [0.779, 0.855]'
     """
-    return estimate(score.value, score.low, score.high, ".4f", ".3f")
+    return estimate_text(score, ".4f", ".3f")
 
 
 def probability(p_value: float | None) -> str:
@@ -49,16 +50,6 @@ def probability(p_value: float | None) -> str:
         ('p = 0.15', 'p < 0.01', '')
     """
     return "" if p_value is None else "p < 0.01" if p_value < 0.01 else f"p = {p_value:.2f}"
-
-
-def speedup_text(speedup: Speedup) -> str:
-    """Format a speedup with its confidence interval.
-
-    Example:
-        >>> speedup_text(Speedup(candidate="a", reference="b", batch=1, sequence=128, ratio=3.791, low=3.702, high=3.851))
-        '3.79 [3.70, 3.85]'
-    """
-    return estimate(speedup.ratio, speedup.low, speedup.high)
 
 
 def ms(value: float) -> str:
@@ -147,21 +138,21 @@ def points(share: float) -> str:
     return text.replace("-0.0", "0.0") if text == "-0.0" else text
 
 
-def speed_text(reference: str, ratio: float, low: float, high: float, *, throughput: bool = False) -> str:
+def speed_text(reference: str, ratio: Estimate, *, throughput: bool = False) -> str:
     """How fast a model is, compared with a float model: `2.4 × faster than openvino-f32 (2.3–2.5)`.
 
     Args:
         reference: name of the float model.
         ratio: of their speeds; above 1 is faster.
-        low, high: of its interval.
         throughput: the ratio is that of throughputs.
     """
-    if low <= 1 <= high:
-        return f"as fast as {reference} within the noise ({low:.2f}–{high:.2f} ×)"
-    if ratio < 1:
-        return f"{times_text(1 / ratio)} × slower than {reference} ({span(1 / high, 1 / low)})"
+    if ratio.low <= 1 <= ratio.high:
+        return f"as fast as {reference} within the noise ({ratio.low:.2f}–{ratio.high:.2f} ×)"
+    if ratio.value < 1:
+        slower = ratio.inverse()
+        return f"{times_text(slower.value)} × slower than {reference} ({span(slower.low, slower.high)})"
     what = "the throughput of" if throughput else "faster than"
-    return f"{times_text(ratio)} × {what} {reference} ({span(low, high)})"
+    return f"{times_text(ratio.value)} × {what} {reference} ({span(ratio.low, ratio.high)})"
 
 
 def fidelity_text(compared: Comparison) -> str:

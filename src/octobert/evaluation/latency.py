@@ -206,10 +206,15 @@ def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]]) 
     """
     times = {(t.candidate, t.batch, t.sequence): np.array(t.samples_ms) for t in latencies}
     return tuple(
-        Speedup(candidate=name, reference=rival, batch=batch, sequence=sequence, ratio=ratio, low=low, high=high)
+        Speedup(
+            candidate=name,
+            reference=rival,
+            batch=batch,
+            sequence=sequence,
+            ratio=statistics.speedup(own, times[rival, batch, sequence]),
+        )
         for (name, batch, sequence), own in times.items()
         for rival in rivals.get(name, ())
-        for ratio, low, high in (statistics.speedup(own, times[rival, batch, sequence]),)
     )
 
 
@@ -227,9 +232,9 @@ def speed_goals(found: Sequence[Speedup], baselines: Mapping[str, str], min_spee
         if not own:
             goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state="not measured"))
             continue
-        met, missed = all(each.low >= min_speedup for each in own), any(each.high < min_speedup for each in own)
+        met, missed = all(each.ratio.low >= min_speedup for each in own), any(each.ratio.high < min_speedup for each in own)
         state: Literal["met", "missed", "not clear"] = "met" if met else "missed" if missed else "not clear"
-        slowest = min(own, key=lambda each: each.ratio)
+        slowest = min(own, key=lambda each: each.ratio.value)
         goals.append(SpeedGoal(target=target, min_speedup=min_speedup, state=state, slowest=slowest))
     return tuple(goals)
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from octobert.core.estimate import Estimate
 from octobert.core.pruning import LevelTimes, SublayerKind
 from octobert.core.session import Feeds, Session
 from octobert.evaluation import statistics
@@ -142,19 +143,15 @@ def measure(
     return float(whole_ms.mean()), tuple(times)
 
 
-def against(whole: Session, cut: Session, workloads: Sequence[Workload], *, seed: int = 0) -> tuple[float, float, float]:
-    """Time a model in turn with the whole one; of several workloads the mean counts.
-
-    Returns:
-        (how many times as fast as the whole model it is: the median of the rounds' ratios; ends of the 95 % interval).
-    """
+def against(whole: Session, cut: Session, workloads: Sequence[Workload], *, seed: int = 0) -> Estimate:
+    """Return how many times as fast as the whole model a model is, timed in turn; of several workloads the mean counts."""
     feeds = [each.rounds[0] for each in workloads]
     taken = np.empty((2, 0))
     for part in range(TIMES_AGAINST):
         more = interleaved([whole, cut], feeds, SECONDS_AGAINST, seed + part).mean(axis=2)
         taken = np.concatenate([taken, more], axis=1)
         found = statistics.speedup(taken[1], taken[0])
-        if found[2] - found[1] <= NARROW * found[0]:
+        if found.high - found.low <= NARROW * found.value:
             break
     return found
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from octobert.core.errors import DataError
-from octobert.core.measurements import Comparison, Figure, Score, score_named
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import Comparison, Score, score_named
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.statistics import mcnemar, paired, scores_of
 from octobert.models.heads import head_of
@@ -68,7 +69,7 @@ def compare(
     """
     fidelity = task.fidelity(*outputs, encoded)
     difference = low = high = p_value = None
-    differences: dict[str, Figure] = {}
+    differences: dict[str, Estimate] = {}
     if task.primary is not None and len(gold):
         ours, theirs = (task.items(each, encoded, gold) for each in outputs)
         extremes = task.extremes(theirs)
@@ -77,7 +78,7 @@ def compare(
             if name == task.primary:
                 difference, low, high, p_value = value, below, above, chance
             if below is not None and above is not None:
-                differences[name] = Figure(value=value, low=below, high=above)
+                differences[name] = Estimate(value=value, low=below, high=above)
         if task.primary == "accuracy" and head_of(task.head).shape == "classes":
             right = [each[:, 0] == each[:, 1] for each in map(unpacked, (ours, theirs))]
             p_value = mcnemar(right[0], right[1])

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from octobert.core.errors import OctobertError
-from octobert.core.measurements import RESAMPLES, Score, quantile
+from octobert.core.estimate import Estimate, quantile
+from octobert.core.measurements import RESAMPLES, Score
 from octobert.tasks import Computed, Extremes, Metric
 
 # A metric that code of others computes may be slow: then fewer resamples, but at least so many.
@@ -185,24 +186,24 @@ def sign_test(one: int, other: int) -> float:
     return min(1.0, 2 * float(bdtr(min(one, other), one + other, 0.5)))
 
 
-def speedup(own_ms: np.ndarray, reference_ms: np.ndarray) -> tuple[float, float, float]:
+def speedup(own_ms: np.ndarray, reference_ms: np.ndarray) -> Estimate:
     """Compute how many times as fast a model is, from times that were measured in turn on the same rows.
 
     Args:
         own_ms, reference_ms: [rounds] times of the two models in the same rounds.
 
     Returns:
-        (median of the ratios of the rounds, lower and upper end of its 95 % interval, as `quantile` has it).
+        The median of the ratios of the rounds, as `quantile` has it.
 
     Example:
         >>> speedup(np.array([1.0, 1.1, 0.9]), np.array([2.0, 2.2, 1.8]))
-        (2.0, 2.0, 2.0)
+        Estimate(value=2.0, low=2.0, high=2.0)
     """
     return quantile((reference_ms / own_ms).tolist())
 
 
-def percentile(samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | None = None) -> tuple[float, float, float]:
-    """Compute a percentile of times, or the ratio of two percentiles, and its 95 % interval by the bootstrap over the rounds.
+def percentile(samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | None = None) -> Estimate:
+    """Compute a percentile of times, or the ratio of two percentiles, with its 95 % interval by the bootstrap over the rounds.
 
     Args:
         samples: [rounds] times of a model.
@@ -210,22 +211,19 @@ def percentile(samples: np.ndarray, q: float, *, seed: int, over: np.ndarray | N
         seed: of the resamples.
         over: [rounds] times of another model in the same rounds, to divide by its percentile.
 
-    Returns:
-        (value, lower and upper end of the interval).
-
     Example:
         >>> percentile(np.array([2.0, 2.0, 2.0]), 50, seed=0, over=np.array([4.0, 4.0, 4.0]))
-        (0.5, 0.5, 0.5)
+        Estimate(value=0.5, low=0.5, high=0.5)
     """
     drawn = np.random.default_rng(seed).integers(0, len(samples), (RESAMPLES, len(samples)))
     below = np.ones(1) if over is None else np.percentile(over[drawn], q, axis=1)
     tail = (1 - CONFIDENCE) / 2 * 100
     low, high = np.percentile(np.percentile(samples[drawn], q, axis=1) / below, [tail, 100 - tail]).tolist()
     value = np.percentile(samples, q) / (1.0 if over is None else np.percentile(over, q))
-    return float(value), low, high
+    return Estimate(value=float(value), low=low, high=high)
 
 
-def rate_ratio(own: np.ndarray, reference: np.ndarray) -> tuple[float, float, float]:
+def rate_ratio(own: np.ndarray, reference: np.ndarray) -> Estimate:
     """Compute the ratio of two throughputs that were measured in turn. There are few rounds, and each is the mean of many
     inferences, so the interval is Student's t on the logarithms of the rounds' ratios.
 
@@ -233,18 +231,19 @@ def rate_ratio(own: np.ndarray, reference: np.ndarray) -> tuple[float, float, fl
         own, reference: [rounds] rows per second of the two models in the same rounds; at least two rounds.
 
     Returns:
-        (geometric mean of the ratios, lower and upper end of the 95 % interval).
+        The geometric mean of the ratios.
 
     Example:
-        >>> [round(end, 6) for end in rate_ratio(np.array([20.0, 22.0]), np.array([10.0, 11.0]))]
-        [2.0, 2.0, 2.0]
+        >>> round(rate_ratio(np.array([20.0, 22.0]), np.array([10.0, 11.0])).value, 6)
+        2.0
     """
     from scipy.special import stdtrit
 
     logs = np.log(own / reference)
     middle, error = float(logs.mean()), float(logs.std(ddof=1)) / len(logs) ** 0.5
     reach = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * error
-    return float(np.exp(middle)), float(np.exp(middle - reach)), float(np.exp(middle + reach))
+    value, low, high = np.exp([middle, middle - reach, middle + reach]).tolist()
+    return Estimate(value=value, low=low, high=high)
 
 
 def _interval(below: np.ndarray, above: np.ndarray) -> tuple[float | None, float | None]:

@@ -74,10 +74,15 @@ def ratios(throughputs: Sequence[Throughput], rivals: Mapping[str, Sequence[str]
         for each in throughputs
     }
     return tuple(
-        Speedup(candidate=name, reference=rival, batch=batch, sequence=sequence, ratio=ratio, low=low, high=high)
+        Speedup(
+            candidate=name,
+            reference=rival,
+            batch=batch,
+            sequence=sequence,
+            ratio=statistics.rate_ratio(own, rates[rival, batch, sequence]),
+        )
         for (name, batch, sequence), own in rates.items()
         for rival in rivals.get(name, ())
-        for ratio, low, high in (statistics.rate_ratio(own, rates[rival, batch, sequence]),)
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import OctobertError, TargetError
-from octobert.core.measurements import Figure, quantile
+from octobert.core.estimate import Estimate, quantile
 from octobert.core.session import Feeds, RuntimeOption
 from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
 from octobert.data.tokenization import Encoded
@@ -96,16 +96,14 @@ def tune(
         finals = [(setting, _final(candidate, setting, work, base)) for setting in finalists]
         # Where every trial drew the default, nothing was timed yet.
         base_ms = float(np.median(base.times or [base.ms()]))
-    same = Figure(value=1.0, low=1.0, high=1.0)
+    same = Estimate.exactly(1.0)
     setting, ratio = min(finals, key=lambda result: result[1].value, default=(default, same))
     if ratio.high >= 1 - MARGIN:
         setting, ratio = default, same
     return Tuned(
         goal=goal,
         setting=setting,
-        ratio=ratio.value,
-        low=ratio.low,
-        high=ratio.high,
+        ratio=ratio,
         default_ms=base_ms,
         rows=len(chosen),
         tried=tuple(tried.values()),
@@ -217,8 +215,7 @@ def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> 
         return Tried(setting=setting, ratio=None, problem=str(error))
 
 
-def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Figure:
+def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Estimate:
     """Return the median ratio to the defaults over many rounds, with its interval."""
     with _Open(candidate, setting, work) as opened:
-        value, low, high = quantile(_ratios(opened, base, _FINAL_ROUNDS))
-    return Figure(value=value, low=low, high=high)
+        return quantile(_ratios(opened, base, _FINAL_ROUNDS))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import COSTS, Words, cost_of, loss
-from octobert.core.measurements import Figure, Speedup
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import Speedup
 from octobert.core.results import Report
 from octobert.core.selection import Found, Selection
 from octobert.core.wording import duration, points, speed_text, times_text
@@ -70,7 +71,8 @@ def because(choice: Selection, limits: Sequence[Limit]) -> str:
     if best.variant.precision in ("bf16", "f16"):
         return _no_eight_bits(choice, words, limits)
     known = [found for found in choice.found if found.ratio or found.drops]
-    name, better = _BEST.get(figure_named(choice.goal).name, (f"the one with the highest {words.name(choice.goal)}", "better"))
+    highest = f"the one with the highest {words.name(choice.goal)}"
+    name, better = _BEST.get(objective_named(choice.goal).name, (highest, "better"))
     ahead = [each for each in known if each.state == "excluded" and _first(words, [each, best]) is each]
     those = f"{len(ahead)} {better} {'one does' if len(ahead) == 1 else 'ones do'}"
     among = f"among {len(known)} variants{f' ({those} not)' if ahead else ''}"
@@ -96,7 +98,7 @@ def in_order(choice: Selection, count: int | None = None) -> list[Found]:
     return [found for found in first if found.variant.name in kept]
 
 
-def speed_of(choice: Selection, found: Found) -> Figure | None:
+def speed_of(choice: Selection, found: Found) -> Estimate | None:
     """The figure of speed that tables show: rows per second for throughput, otherwise milliseconds."""
     return found.rows_per_second if choice.goal == "throughput" else found.time_ms
 
@@ -157,7 +159,7 @@ def _figures_of(best: Found | None) -> str:
 
 def gains(choice: Selection, report: Report) -> list[str]:
     """What the winner gains: over the float models of the final run, or of the search where the winner is a float model."""
-    words, best, goal = Words.of(choice), choice.best, figure_named(choice.goal).name
+    words, best, goal = Words.of(choice), choice.best, objective_named(choice.goal).name
     found = []
     if goal in COSTS:
         ours, theirs = cost_of(best, goal), cost_of(words.reference, goal)
@@ -167,10 +169,10 @@ def gains(choice: Selection, report: Report) -> list[str]:
             found.append(f"{times_text(theirs / ours)} × {less} {than}")
     if best.variant.precision == "f32":
         ratio = best.ratio
-        over = [] if ratio is None else [(choice.reference, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low)]
+        over = [] if ratio is None else [(choice.reference, ratio.inverse())]
     else:
-        over = [(each.reference, each.ratio, each.low, each.high) for each in speeds(choice, report)]
-    return found + [speed_text(name, ratio, low, high, throughput=goal == "throughput") for name, ratio, low, high in over]
+        over = [(each.reference, each.ratio) for each in speeds(choice, report)]
+    return found + [speed_text(name, ratio, throughput=goal == "throughput") for name, ratio in over]
 
 
 def speeds(choice: Selection, report: Report) -> list[Speedup]:
@@ -181,7 +183,7 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
     shapes = sorted({(each.sequence != "data", each.batch) for each in own})
     own = [each for each in own if (each.sequence != "data", each.batch) == shapes[0]]
     own = list({each.reference: each for each in reversed(own)}.values())[::-1]
-    fastest = min(own, key=lambda each: each.ratio, default=None)
+    fastest = min(own, key=lambda each: each.ratio.value, default=None)
     return own[:1] + ([fastest] if fastest is not None and fastest is not own[0] else [])
 
 
@@ -208,7 +210,7 @@ def _no_eight_bits(choice: Selection, words: Words, limits: Sequence[Limit]) -> 
         return f"8 bits gain nothing on this machine: {kept.variant.name} is {words.behind(kept, choice.best, named=False)}"
     excluded = _first(words, [found for found in eight if found.state == "excluded"])
     if excluded is not None and _first(words, [excluded, choice.best]) is excluded:
-        better = _BEST.get(figure_named(choice.goal).name, ("", "better"))[1]
+        better = _BEST.get(objective_named(choice.goal).name, ("", "better"))[1]
         return f"no {better} model in 8 bits {_keeps(words, limits)}: with {excluded.variant.name}, {excluded.reason}"
     late = _first(words, eight)
     if late is not None:
@@ -232,7 +234,7 @@ def _kind(found: Found) -> tuple[str, str]:
 
 def _first(words: Words, found: Sequence[Found]) -> Found | None:
     """The best of several in the goal."""
-    goal = figure_named(words.goal).name
+    goal = objective_named(words.goal).name
     if goal in COSTS:
         return min((each for each in found if cost_of(each, goal)), key=lambda each: cost_of(each, goal) or 0.0, default=None)
     if goal not in UNITS:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from octobert.config.choosing import UNITS
 from octobert.config.words import COSTS, Words, cost_of, loss, words_of
-from octobert.core.measurements import Comparison, Figure, Latency, in_order, quantile
+from octobert.core.estimate import Estimate, quantile
+from octobert.core.measurements import Comparison, Latency, in_order
 from octobert.core.results import Report
 from octobert.core.selection import Found, Selection
 from octobert.report import choices, commands, summary
@@ -70,8 +71,8 @@ class Point:
 
     name: str
     state: str
-    x: tuple[Figure | None, ...]
-    y: Figure | None
+    x: tuple[Estimate | None, ...]
+    y: Estimate | None
     details: tuple[str, ...]
     command: str
     floating: bool
@@ -180,12 +181,11 @@ def _of_models(report: Report, folder: str) -> list[Point]:
     return points
 
 
-def _typical(timed: Latency | None) -> Figure | None:
+def _typical(timed: Latency | None) -> Estimate | None:
     """The median of the times of a model at one shape."""
     if timed is None or not timed.samples_ms:
         return None
-    value, low, high = quantile(timed.samples_ms)
-    return _finite(Figure(value=value, low=low, high=high))
+    return _finite(quantile(timed.samples_ms))
 
 
 def _kind(report: Report) -> str:
@@ -195,29 +195,29 @@ def _kind(report: Report) -> str:
     return "fidelity" if any(math.isfinite(each.fidelity) for each in report.comparisons) else "error"
 
 
-def _quality(report: Report, words: Words, compared: Comparison | None) -> Figure | None:
+def _quality(report: Report, words: Words, compared: Comparison | None) -> Estimate | None:
     if compared is None:
         return None
     if _kind(report) == "error":
-        return Figure.exactly(compared.output_error)
+        return Estimate.exactly(compared.output_error)
     if _kind(report) == "fidelity":
         share = (100.0 if compared.fidelity_name == "agreement" else 1.0) * compared.fidelity
-        return Figure.exactly(share)
+        return Estimate.exactly(share)
     if compared.difference is None:
         return None
     unit, value = words.scale(words.metric or ""), compared.difference
     low, high = (value if end is None else end for end in (compared.low, compared.high))
-    return Figure(value=value, low=low, high=high).times(unit)
+    return Estimate(value=value, low=low, high=high).times(unit)
 
 
-def _same(report: Report) -> Figure:
+def _same(report: Report) -> Estimate:
     """The quality of a model that is equal to the float model."""
     share = next((each.fidelity_name == "agreement" for each in report.comparisons), False)
     value = {"metric": 0.0, "fidelity": 100.0 if share else 1.0, "error": 0.0}[_kind(report)]
-    return Figure.exactly(value)
+    return Estimate.exactly(value)
 
 
-def _quality_axis(report: Report, matter: Sequence[Figure], ys: Sequence[Figure]) -> Axis:
+def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estimate]) -> Axis:
     """The axis of quality. What is far below everything that matters would press the rest together."""
     words, accepted = words_of(report), accepted_of(report)
     kind = "metric" if report.choice is not None else _kind(report)
@@ -244,11 +244,11 @@ def _quality_axis(report: Report, matter: Sequence[Figure], ys: Sequence[Figure]
     return Axis(name, title, words.unit(words.metric or "").strip(), True, low, high, limit, change=True)
 
 
-def _cost(choice: Selection, found: Found) -> Figure | None:
+def _cost(choice: Selection, found: Found) -> Estimate | None:
     """What a variant costs, by the goal: less is better, but for throughput."""
     if choice.goal in COSTS:
         cost = cost_of(found, choice.goal)
-        return None if cost is None else Figure.exactly(cost)
+        return None if cost is None else Estimate.exactly(cost)
     return choices.speed_of(choice, found)
 
 
@@ -263,7 +263,7 @@ def _cost_axis(choice: Selection, points: Sequence[Point]) -> Axis:
 
 
 def _axis(
-    name: str, title: str, unit: str, figures: Sequence[Figure | None], *, more: bool = False, limit: float | None = None
+    name: str, title: str, unit: str, figures: Sequence[Estimate | None], *, more: bool = False, limit: float | None = None
 ) -> Axis:
     """An axis of cost around some figures."""
     ends = [end for each in figures if each is not None for end in (each.low, each.high)] + ([] if limit is None else [limit])
@@ -309,7 +309,7 @@ def _order(points: Sequence[Point], i: int, axis: Axis, preferred: str) -> tuple
     return (*ahead, own, *(n for n in ranked if n not in (*ahead, own)))
 
 
-def _overlap(one: Figure | None, other: Figure | None) -> bool:
+def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
     return one is not None and other is not None and one.low <= other.high and other.low <= one.high
 
 
@@ -344,7 +344,7 @@ def _note(report: Report) -> str:
     return f"{note}. {why}: {what}, without an interval."
 
 
-def _finite(figure: Figure | None) -> Figure | None:
+def _finite(figure: Estimate | None) -> Estimate | None:
     """A figure that can be drawn."""
     known = figure is not None and all(map(math.isfinite, (figure.value, figure.low, figure.high)))
     return figure if known else None

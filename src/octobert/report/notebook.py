@@ -24,7 +24,7 @@ _TEMPLATE = """<div style="max-width: 60rem">
 <td>{% for score in model.scores if score.metric == name %}{{ score|score }}{% endfor %}</td>
 {% endfor %}
 <td>{{ model.timing.latencies[shape].statistics_ms.p50|ms }}</td>
-<td>{% if shape in model.timing.baseline %}{{ model.timing.baseline[shape]|speedup }}{% endif %}</td>
+<td>{% if shape in model.timing.baseline %}{{ model.timing.baseline[shape].ratio|estimate }}{% endif %}</td>
 <td>{{ "%.1f"|format(model.footprint.size_bytes / 1e6) }}</td></tr>
 {% endfor %}
 </tbody>
@@ -43,7 +43,7 @@ def show_reports() -> None:
 def html_of(report: Report) -> str:
     """A report as HTML for a notebook."""
     environment = Environment(autoescape=select_autoescape(default=True), trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(score=wording.score_text, ms=wording.ms, speedup=wording.speedup_text)
+    environment.filters.update(score=wording.score_text, ms=wording.ms, estimate=wording.estimate_text)
     answer = verdict(report)
     return environment.from_string(_TEMPLATE).render(
         icon=STATES[answer.state][0],

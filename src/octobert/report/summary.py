@@ -147,7 +147,7 @@ def _compared(report: Report, model: ModelResult) -> list[str]:
     if comparison is None:
         return sentences
     rival = next((c for c in report.comparisons if c.candidate == times.rival_of(model.timing)), None)
-    gains = any(each.low > 1 for each in times.strongest(model.timing).values())
+    gains = any(each.ratio.low > 1 for each in times.strongest(model.timing).values())
     if rival is not None and not gains and rival.output_error < comparison.output_error:
         errors = f"{rival.output_error:.4f}, not {comparison.output_error:.4f}"
         sentences[-1] += f" {rival.candidate} is also closer to float (output error {errors})."
@@ -274,12 +274,12 @@ def _tuned(report: Report) -> list[str]:
 
 def tuned_text(result: Tuned) -> str:
     """Return the result of a search for fast settings as a sentence without a full stop."""
-    if result.ratio >= 1:
+    if result.ratio.value >= 1:
         return f"tuned for {result.goal}: the default setting stays, no other of {len(result.tried)} is significantly faster"
     setting = result.setting
     parts = [f"streams {setting.streams}", *([f"threads {setting.threads}"] if setting.threads else [])]
     parts += [f"{name} {value}" for name, value in setting.runtime_options.items()]
-    interval = wording.estimate(result.ratio, result.low, result.high, ".3f")
+    interval = wording.estimate_text(result.ratio, ".3f")
     return f"tuned for {result.goal}: {', '.join(parts)} takes {interval} × the default time, and is stored beside the model"
 
 
@@ -288,7 +288,7 @@ def goal_text(goal: SpeedGoal) -> str:
     wanted = f"{goal.target}: the goal of a speedup in latency of at least {goal.min_speedup:g}"
     if goal.slowest is None:
         return f"{wanted} was not measured here."
-    over = f"{wording.speedup_text(goal.slowest)} × {goal.slowest.reference}"
+    over = f"{wording.estimate_text(goal.slowest.ratio)} × {goal.slowest.reference}"
     shape = goal.slowest.shape
     state = {"met": "is met", "missed": "is MISSED"}.get(goal.state, "is not clearly met")
     return f"{wanted} {state}: the smallest is {over}, at {shape}."
@@ -364,7 +364,8 @@ def limitations(report: Report) -> list[str]:
     if data.left_out_rows:
         sentences.append(f"preprocess left out {data.left_out_rows} rows.")
     evaluated = [stage.summary for name, stage in report.stages.items() if name.startswith("evaluate/")]
-    truncated = max((summary.get("truncated", 0) for summary in evaluated), default=0)
+    counts = [summary.get("truncated") for summary in evaluated]
+    truncated = max((count for count in counts if isinstance(count, int)), default=0)
     if truncated:
         sentences.append(f"{truncated} evaluation texts were longer than the model accepts and were truncated.")
     sentences += _few_resamples(report)

@@ -158,7 +158,7 @@ def latency_table(
                 *(wording.ms(measured.statistics_ms[name]) for name in times.SHOWN),
                 f"{measured.rows_per_second:.0f}",
                 f"{measured.tokens_per_second:.0f}",
-                *(_breakable(wording.speedup_text(each)) if each else "" for each in speedups),
+                *(_breakable(wording.estimate_text(each.ratio)) if each else "" for each in speedups),
                 style="bold" if timing.quantized else "",
             )
         table.add_section()

@@ -71,7 +71,7 @@ def timings(
             if speedup.candidate == name:
                 over.setdefault(speedup.reference, {})[speedup.shape] = speedup
         reference = next(iter(over), "")
-        strongest = min(over, key=lambda rival: prod(each.ratio for each in over[rival].values()), default="")
+        strongest = min(over, key=lambda rival: prod(each.ratio.value for each in over[rival].values()), default="")
         device = devices.get(reference, footprint.device)
         result.append(
             Timing(
@@ -138,9 +138,9 @@ def speed(timing: Timing) -> list[str]:
         figures.append(f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)")
     sentences = [f"{timing.name}: speed {', '.join(figures)}."]
     over = strongest(timing)
-    if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.low <= 1]:
+    if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.ratio.low <= 1]:
         where = "any timed shape: " if len(slow) == len(over) else ""
-        verdict = "not faster" if any(each.high < 1 for each in over.values()) else "not clearly faster"
+        verdict = "not faster" if any(each.ratio.high < 1 for each in over.values()) else "not clearly faster"
         sentences.append(f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}.")
     return sentences
 
@@ -149,14 +149,15 @@ def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
     """The ratios of all shapes; the ratio with its interval where there is one shape."""
     ratios = [each.ratio for each in speedups.values()]
     if len(ratios) == 1:
-        return wording.speedup_text(next(iter(speedups.values())))
-    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+        return wording.estimate_text(ratios[0])
+    values = [ratio.value for ratio in ratios]
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
     return low if low == high else f"{low} to {high}"
 
 
 def _lost(speedup: Speedup) -> str:
-    why = "slower" if speedup.high < 1 else "within noise"
-    return f"{wording.speedup_text(speedup)}, {why}"
+    why = "slower" if speedup.ratio.high < 1 else "within noise"
+    return f"{wording.estimate_text(speedup.ratio)}, {why}"
 
 
 def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:

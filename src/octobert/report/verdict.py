@@ -190,8 +190,9 @@ def _of_targets(report: Report) -> Verdict:
         return Verdict("no", f"{start}. Fine-tune it first, or check the data.", f"It is {figures}.", "", numbers, accepted)
     if best.state == "missed" and all(each.lost for each in found):
         why = f"{best.name} {best.reason}: it is {figures}."
-    elif best.gain.high < _GAIN:
-        gain = "8 bits gain no speed" if best.gain.high <= 1 else f"8 bits gain less than {100 * (_GAIN - 1):.0f} % of speed"
+    elif best.gain.ratio.high < _GAIN:
+        little = f"8 bits gain less than {100 * (_GAIN - 1):.0f} % of speed"
+        gain = "8 bits gain no speed" if best.gain.ratio.high <= 1 else little
         why = f"{gain} on this machine: {best.name} is {figures}."
     else:
         state, reason = _held(report, best)
@@ -208,7 +209,7 @@ def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Ca
 
     def gain(each: _Candidate) -> float:
         speed = paired(report, each.name, reference)
-        return speed.ratio if speed is not None else 0.0
+        return speed.ratio.value if speed is not None else 0.0
 
     return max(found, key=gain)
 
@@ -216,7 +217,7 @@ def _fastest(report: Report, found: Sequence[_Candidate], reference: str) -> _Ca
 def _as_fast(report: Report, best: _Candidate, found: Sequence[_Candidate]) -> str:
     """Which other models are as fast as the best one within the noise, as a sentence."""
     speeds = [(each.name, paired(report, each.name, best.name)) for each in found if each is not best]
-    names = [name for name, speed in speeds if speed is not None and speed.low <= 1 <= speed.high]
+    names = [name for name, speed in speeds if speed is not None and speed.ratio.low <= 1 <= speed.ratio.high]
     return f" {' and '.join(names)} {'is' if len(names) == 1 else 'are'} as fast within the noise." if names else ""
 
 
@@ -261,8 +262,9 @@ def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[Sta
     limit = f"the limit of {accepted.words}{'' if accepted.stated else ' that octobert assumes'}"
     if report.data.leaked_rows:
         return "unclear", "Calibration rows were evaluated too, so the scores are too good."
-    if timed and gain is not None and gain.low <= 1:
-        times_here = f"{times_text(gain.ratio)} × the speed of {gain.reference} ({gain.low:.2f} to {gain.high:.2f})"
+    if timed and gain is not None and gain.ratio.low <= 1:
+        ratio = gain.ratio
+        times_here = f"{times_text(ratio.value)} × the speed of {gain.reference} ({ratio.low:.2f} to {ratio.high:.2f})"
         return "unclear", f"It was timed at {times_here}: repeat the run on an idle machine, or with more benchmark.repeats."
     if compared is None:
         return "unclear", "Its answers were not compared with those of the float model."
@@ -289,7 +291,7 @@ def _held(report: Report, found: _Candidate, *, timed: bool = True) -> tuple[Sta
 def _figures(report: Report, found: _Candidate, reference: str, words: Words) -> list[str]:
     """What a model gains over a float model, and what it loses."""
     gain = found.gain
-    speed = [speed_text(gain.reference, gain.ratio, gain.low, gain.high)] if gain is not None else []
+    speed = [speed_text(gain.reference, gain.ratio)] if gain is not None else []
     return [*speed, *_size(report, found, reference), *loss(words, found.compared, report.data.evaluation_rows)]
 
 
@@ -313,8 +315,8 @@ def _numbers(report: Report, found: _Candidate, reference: str, words: Words) ->
     """The large figures: speed, size and quality."""
     numbers, gain, compared = [], found.gain, found.compared
     if gain is not None:
-        interval = f"{gain.low:.2f} to {gain.high:.2f}, over {gain.reference}"
-        numbers.append(Number("speed", times_text(gain.ratio), "×", interval))
+        interval = f"{gain.ratio.low:.2f} to {gain.ratio.high:.2f}, over {gain.reference}"
+        numbers.append(Number("speed", times_text(gain.ratio.value), "×", interval))
     ours, theirs, whose = _sizes(report, found.target, reference)
     if ours and theirs:
         numbers.append(Number("smaller", times_text(theirs / ours), "×", f"{ours / 1e6:.3g} MB, {whose} {theirs / 1e6:.3g} MB"))

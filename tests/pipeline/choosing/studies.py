@@ -10,7 +10,7 @@ from typing import Any
 
 from octobert.config.loading import parse
 from octobert.core.environment import Environment
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import study
 from octobert.pipeline.choosing.claims import Values
@@ -47,7 +47,7 @@ def found_of(variant: Variant) -> Found:
         return Found(variant=variant, state="excluded", reason="cannot be made")
     ms = _TIMES[changes.get("calibrate")] + 0.5 * bool(changes.get("transforms"))
     drop = 0.02 * (ms < 6) - 0.001 * bool(changes.get("transforms"))
-    figure = Figure(value=ms, low=ms, high=ms)
+    figure = Estimate(value=ms, low=ms, high=ms)
     return Found(variant=variant, state="admissible", reason="", time_ms=figure, values={"accuracy": 0.9 - drop})
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from octobert.config.choosing import Limit
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Variant
 from octobert.evaluation.statistics import percentile
 from octobert.pipeline.choosing import limits
@@ -39,7 +39,7 @@ class Table:
         # What the final run takes, and trials before the first one of their kind.
         self.final_seconds, self.expected = 0.0, {"judge": 8.0, "race": 0.04}
         self._races: list[dict[str, np.ndarray]] = []
-        self._judged: dict[str, Figure] = {REFERENCE.name: Figure(value=0.0, low=0.0, high=0.0)}
+        self._judged: dict[str, Estimate] = {REFERENCE.name: Estimate(value=0.0, low=0.0, high=0.0)}
         self._made: set[str] = set()
         named = targets or {name.split()[0] for name in self.truths}
         self.facts = type("Facts", (), {"recipe": type("Recipe", (), {"targets": named})})
@@ -61,25 +61,24 @@ class Table:
         for variant in variants:
             if variant.name not in self._judged:
                 value = self.truths[variant.name].drop + self._random.normal(0, DROP_NOISE)
-                self._judged[variant.name] = Figure(value=value, low=value - 2 * DROP_NOISE, high=value + 2 * DROP_NOISE)
+                self._judged[variant.name] = Estimate(value=value, low=value - 2 * DROP_NOISE, high=value + 2 * DROP_NOISE)
                 self.seconds += 8.0
 
     def known(self, variants: Sequence[Variant]) -> int:
         return sum(v.name in self._judged or any(v.name in race for race in self._races) for v in variants)
 
-    def ratio(self, variant: Variant, other: Variant) -> Figure:
+    def ratio(self, variant: Variant, other: Variant) -> Estimate:
         both = [race for race in self._races if variant.name in race and other.name in race]
         if not both:
             own, theirs = self.ratio(variant, REFERENCE), self.ratio(other, REFERENCE)
-            return Figure(value=own.value / theirs.value, low=own.low / theirs.high, high=own.high / theirs.low)
+            return own.over(theirs)
         times = both[-1]
-        value, low, high = percentile(times[variant.name] / times[other.name], 50, seed=0)
-        return Figure(value=value, low=low, high=high)
+        return percentile(times[variant.name] / times[other.name], 50, seed=0)
 
     def found(self, variant: Variant) -> Found:
         drop, timed = self._judged.get(variant.name), any(variant.name in race for race in self._races)
         ratio = self.ratio(variant, REFERENCE) if timed else None
-        size = Figure(
+        size = Estimate(
             value=self.truths[variant.name].size, low=self.truths[variant.name].size, high=self.truths[variant.name].size
         )
         figures = {"size": size} | ({"latency": ratio} if ratio else {})

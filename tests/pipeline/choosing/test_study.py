@@ -64,7 +64,7 @@ def test_tpe_comes_to_good_combinations_that_keep_the_limit(tmp_path: Path) -> N
     def find(variant: Variant) -> Found:
         ms = 5.0 + abs(variant.changes["opset"] - 16) + abs(variant.changes["quantize.static.group"] - 7)
         return found_of(variant).model_copy(
-            update={"time_ms": studies.Figure(value=ms, low=ms, high=ms), "values": {"accuracy": 0.95}}
+            update={"time_ms": studies.Estimate(value=ms, low=ms, high=ms), "values": {"accuracy": 0.95}}
         )
 
     settings = {"space": {"opset": values[1:], "quantize.static.group": values[1:]}, "sampler": "tpe", "trials": 30}

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from octobert.core.estimate import Estimate
 from octobert.core.pruning import LevelTimes, Sublayer
-from octobert.quantization.pruning.budget import CORRECTIONS, NEAR, NOISE, Measured, Table, reach
+from octobert.quantization.pruning.budget import CORRECTIONS, NEAR, NOISE, Table, reach
 
 LAYERS, UNITS = 6, tuple(range(0, 1537, 64))
 SUBLAYERS = [Sublayer(layer=i, kind="ffn", module=f"layer.{i}", units=UNITS[-1], width=1) for i in range(LAYERS)]
@@ -33,12 +34,12 @@ class Kernels:
     def __init__(self, share: float, noise: float = 0.0, power: float = 1.0) -> None:
         self.share, self.noise, self.power, self.timed = share, noise, power, 0
 
-    def __call__(self, units: Mapping[str, int]) -> Measured:
+    def __call__(self, units: Mapping[str, int]) -> Estimate:
         self.timed += 1
         saved = sum((0.5 if each.layer == LAYERS - 1 else 1) * (MS[-1] - MS[units[each.module] // 64]) for each in SUBLAYERS)
         saved = 3.0 * (saved / 3.0) ** self.power
         speedup = WHOLE_MS / (WHOLE_MS - self.share * saved)
-        return Measured(speedup, speedup * (1 - self.noise), speedup * (1 + self.noise))
+        return Estimate(value=speedup, low=speedup * (1 - self.noise), high=speedup * (1 + self.noise))
 
 
 @pytest.mark.parametrize("wanted", [1.2, 1.5, 2.0])
@@ -52,9 +53,9 @@ def test_the_measured_speedup_is_the_wanted_one_where_predictions_are_wrong(shar
     assert found is not None
     assert found.measured == Kernels(share)(found.units)
     # A step of 64 neurons is less than the tolerance.
-    assert found.measured.speedup == pytest.approx(wanted, rel=NEAR)
+    assert found.measured.value == pytest.approx(wanted, rel=NEAR)
     assert abs(found.predicted / wanted - 1) > NEAR
-    assert found.predicted == pytest.approx(Kernels(1.0)(found.units).speedup, rel=1e-9)
+    assert found.predicted == pytest.approx(Kernels(1.0)(found.units).value, rel=1e-9)
     assert 1 < kernels.timed <= 1 + CORRECTIONS
 
 
@@ -64,7 +65,7 @@ def test_savings_that_are_not_proportional_are_found_between_too_little_and_too_
     kernels = Kernels(1.0, power=power)
     found = reach(table(), wanted, kernels)
     assert found is not None
-    assert found.measured.speedup == pytest.approx(wanted, rel=NOISE)
+    assert found.measured.value == pytest.approx(wanted, rel=NOISE)
     assert kernels.timed <= 1 + CORRECTIONS
 
 
@@ -82,7 +83,7 @@ def test_an_interval_that_holds_anything_is_no_excuse() -> None:
     found = reach(table(), 1.4, kernels)
     assert found is not None
     assert kernels.timed > 1
-    assert found.measured.speedup == pytest.approx(1.4, rel=NOISE)
+    assert found.measured.value == pytest.approx(1.4, rel=NOISE)
 
 
 def test_where_no_model_is_fast_enough_there_is_none() -> None:

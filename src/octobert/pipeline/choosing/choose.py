@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from octobert.config.choosing import UNITS, Choose, figure_named
+from octobert.config.choosing import UNITS, Choose, objective_named
 from octobert.config.words import COSTS, Words
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import limits, space
 from octobert.pipeline.choosing.trials import Trials
@@ -76,7 +76,7 @@ class Search:
     @property
     def by_metric(self) -> bool:
         """Whether the goal is a metric, so that the time of a model says nothing of how good it is."""
-        return figure_named(self.settings.goal).name not in UNITS
+        return objective_named(self.settings.goal).name not in UNITS
 
     @property
     def limit(self) -> float:
@@ -124,17 +124,17 @@ class Search:
         """Seconds that a race will take."""
         return self.predicted("race", _race_units(count, rounds))
 
-    def cost(self, variant: Variant) -> Figure:
+    def cost(self, variant: Variant) -> Estimate:
         """What is to be small, relative to the reference: time, size or memory."""
-        goal = figure_named(self.settings.goal)
+        goal = objective_named(self.settings.goal)
         if goal.name in COSTS:
             own, theirs = (self.trials.found(each).figures[str(goal)] for each in (variant, self.trials.reference))
             return own.over(theirs)
         return self.trials.ratio(variant, self.trials.reference)
 
-    def ratio(self, variant: Variant, other: Variant) -> Figure:
+    def ratio(self, variant: Variant, other: Variant) -> Estimate:
         """Cost of one variant divided by that of another."""
-        if figure_named(self.settings.goal).name in COSTS:
+        if objective_named(self.settings.goal).name in COSTS:
             return self.cost(variant).over(self.cost(other))
         return self.trials.ratio(variant, other)
 
@@ -318,7 +318,7 @@ def _prune(search: Search) -> None:
 def _misses_accuracy(search: Search, variant: Variant) -> bool:
     """Whether a model misses a limit on a metric, and none on anything else."""
     found, reference = search.trials.found(variant), search.trials.found(search.trials.reference)
-    others = [limit for limit in search.settings.limits if limit.figure.name in UNITS]
+    others = [limit for limit in search.settings.limits if limit.objective.name in UNITS]
     return bool(found.drops) and not limits.missed(others, found, reference, search.trials.metric)
 
 

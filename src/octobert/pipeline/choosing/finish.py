@@ -9,7 +9,7 @@ from typing import Any
 
 from octobert import targets
 from octobert.config import checks, loading, paths
-from octobert.config.choosing import UNITS, Choose, Search, figure_named
+from octobert.config.choosing import UNITS, Choose, Search, objective_named
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words, words_of
 from octobert.core import environment
@@ -133,7 +133,7 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
     named = {"goal" if key == "choose" else "goals": settings.goals, "limits": [limit.of for limit in settings.limits]}
     for place, names in named.items():
         for name in names:
-            if figure_named(name).name not in known:
+            if objective_named(name).name not in known:
                 raise RecipeError(f'there is no figure "{name}"', where=f"{key}.{place}", fix=did_you_mean(name, known))
 
 
@@ -205,7 +205,7 @@ def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
     absent = {name: why for name, why in facts.absent.items() if name not in trials.facts.recipe.targets}
     recipe = facts.recipe
     if settings is not None and decided.tunes:
-        recipe = recipe.model_copy(update={"tune": (figure_named(settings.goal).name,)})
+        recipe = recipe.model_copy(update={"tune": (objective_named(settings.goal).name,)})
     if decided.lean and recipe.baselines is None:
         kept = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
         left = [name for name in facts.candidates if name not in kept]

@@ -6,31 +6,31 @@ import math
 from collections.abc import Callable, Sequence
 
 from octobert.config.checks import EXACT, bounds
-from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import Words
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Variant
 
-Ratio = Callable[[Variant, Variant], Figure]
+Ratio = Callable[[Variant, Variant], Estimate]
 # Relative difference of times, sizes and memory that is not worth another criterion.
 SAME = 0.01
 
 
-def figure_of(found: Found, name: str, metric: str | None) -> Figure | None:
+def figure_of(found: Found, name: str, metric: str | None) -> Estimate | None:
     """A figure of a variant; None where it was not measured.
 
     Args:
         name: of the figure; `metric` for the main metric.
         metric: the main metric.
     """
-    wanted = figure_named(name).name
+    wanted = objective_named(name).name
     if wanted in UNITS:
         return found.figures.get(name)
     metric = metric if wanted == "metric" else wanted
     value, drop = found.values.get(metric or ""), found.drops.get(metric or "")
     if value is None or drop is None:
         return None
-    return Figure(value=value, low=value + drop.value - drop.high, high=value + drop.value - drop.low)
+    return Estimate(value=value, low=value + drop.value - drop.high, high=value + drop.value - drop.low)
 
 
 def missed(limits: Sequence[Limit], found: Found, reference: Found, metric: str | None) -> list[tuple[str, float]]:
@@ -74,12 +74,12 @@ def order(found: Sequence[Found], goals: Sequence[str], metric: str | None, rati
 
 def _best(found: Sequence[Found], goal: str, metric: str | None, ratio: Ratio) -> list[Found]:
     """The best variants by one figure, and those that are as good; the best one first."""
-    sign = -1.0 if figure_named(goal).more_is_better else 1.0
+    sign = -1.0 if objective_named(goal).more_is_better else 1.0
     known = [(figure.value, each) for each in found if (figure := figure_of(each, goal, metric)) is not None]
     if not known:
         return list(found)
     ranked = [each for _, each in sorted(known, key=lambda pair: sign * pair[0])]
-    name, first = figure_named(goal).name, ranked[0]
+    name, first = objective_named(goal).name, ranked[0]
     if name in ("latency", "throughput", "speedup"):
         first = min(ranked, key=lambda each: ratio(each.variant, first.variant).value)
         return [first, *(each for each in ranked if each != first and as_good(ratio(each.variant, first.variant)))]
@@ -90,11 +90,11 @@ def _best(found: Sequence[Found], goal: str, metric: str | None, ratio: Ratio) -
     return [each for each in ranked if abs(values[each.variant.name] - best) <= least * max(abs(best), EXACT)]
 
 
-def as_good(ratio: Figure) -> bool:
+def as_good(ratio: Estimate) -> bool:
     """Whether a ratio of times says that one model is as fast as another: nearly 1, or 1 within the noise and not far from it.
 
     Example:
-        >>> as_good(Figure(value=1.02, low=0.99, high=1.05)), as_good(Figure(value=1.02, low=1.01, high=1.03))
+        >>> as_good(Estimate(value=1.02, low=0.99, high=1.05)), as_good(Estimate(value=1.02, low=1.01, high=1.03))
         (True, False)
     """
     return ratio.value <= 1 + SAME or (ratio.low <= 1 and ratio.value <= 1 + 3 * SAME)

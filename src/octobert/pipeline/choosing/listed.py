@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from octobert.config.choosing import Search, figure_named
+from octobert.config.choosing import Search, objective_named
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words
 from octobert.core.errors import OctobertError
+from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
-from octobert.core.measurements import Figure
 from octobert.core.selection import Found, Variant
 from octobert.core.user_code import UserCode
 from octobert.pipeline.choosing import limits, space, storage
@@ -132,7 +132,7 @@ class _Judge:
             return self.reference
         figures, ratio = dict(self.reference.figures), found.ratio.value
         for name, own in found.figures.items():
-            factor = {"latency": 1 / ratio, "throughput": ratio}.get(figure_named(name).name)
+            factor = {"latency": 1 / ratio, "throughput": ratio}.get(objective_named(name).name)
             if factor is not None:
                 figures[name] = own.times(factor)
         return self.reference.model_copy(update={"figures": figures})
@@ -149,15 +149,15 @@ class _Judge:
             return limits.nearest(found, self.settings.limits, self.reference, self._trials.metric)
         return limits.order(kept, self.settings.goals, self._trials.metric, self.ratio)[0]
 
-    def ratio(self, variant: Variant, other: Variant) -> Figure:
+    def ratio(self, variant: Variant, other: Variant) -> Estimate:
         """The time of one variant divided by that of another."""
         own, theirs = (self._found[each.name].ratio for each in (variant, other))
         if own is None or theirs is None or variant == other:
-            return Figure(value=1.0, low=1.0, high=1.0)
+            return Estimate.exactly(1.0)
         return own.over(theirs)
 
     def _goal(self, found: Found, name: str) -> float | None:
-        wanted = figure_named(name)
+        wanted = objective_named(name)
         if wanted.name == "latency" and wanted.percentile is None:
             return None if found.ratio is None else found.ratio.value
         figure = limits.figure_of(found, name, self._trials.metric)
@@ -171,7 +171,7 @@ def _last_race(trials: Trials, judge: _Judge, kept: Sequence[Found]) -> dict[str
         finalists.append(judge.best(rest).variant)
         rest = [each for each in rest if each.variant != finalists[-1]]
     over = minutes is not None and trials.seconds > 60 * minutes
-    timed = {figure_named(goal).name for goal in judge.settings.goals} & {"latency", "throughput", "speedup"}
+    timed = {objective_named(goal).name for goal in judge.settings.goals} & {"latency", "throughput", "speedup"}
     if len(finalists) < 2 or over or not timed:
         return {}
     # Those that another process has found, or an earlier run, are made here.

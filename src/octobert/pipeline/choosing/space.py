@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from octobert import targets
-from octobert.config.choosing import UNITS, figure_named
+from octobert.config.choosing import UNITS, objective_named
 from octobert.config.loading import as_plain, changed, options_of, parse
 from octobert.config.recipe import Accuracy, Choice, Recipe
 from octobert.core.axes import Again, Axis, Form, Offer
@@ -150,7 +150,7 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     searched = recipe.choose or recipe.search
     if searched is None or not _varies(recipe, "accuracy") or "accuracy" in variant.changes:
         return None
-    limits = [each for each in searched.limits if each.figure.name not in UNITS]
+    limits = [each for each in searched.limits if each.objective.name not in UNITS]
     limits = [each for each in limits if each.max_drop is not None or each.at_least is not None]
     offered = _offered_for(recipe, variant)
     if not limits or offered is None or not offered.falls_back:
@@ -268,7 +268,7 @@ def _saves(recipe: Recipe, form: Form) -> bool:
     """Whether a form can save what a search is about: time, unless goal or limits say size or memory."""
     if recipe.choose is None:
         return True
-    figures = {figure_named(recipe.choose.goal).name, *(limit.figure.name for limit in recipe.choose.limits)}
+    figures = {objective_named(recipe.choose.goal).name, *(limit.objective.name for limit in recipe.choose.limits)}
     return bool({"time", *figures} & set(form.saves))
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from octobert.config.choosing import UNITS, Search, figure_named
+from octobert.config.choosing import UNITS, Search, objective_named
 from octobert.config.recipe import Recipe
 from octobert.core import environment
 from octobert.core.environment import Environment
@@ -109,7 +109,7 @@ def search(
         storages.opened(settings.storage, place),
         settings.storage or str(place),
         settings.study or f"octobert-{canonical_digest(facts)[:16]}",
-        [figure_named(goal).more_is_better for goal in settings.goals],
+        [objective_named(goal).more_is_better for goal in settings.goals],
         facts,
         alone=settings.storage is None,
     )
@@ -139,7 +139,7 @@ def _facts(recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine:
     facts = {f"search.{key}": canonical_digest(value)[:16] for key, value in asked.items()}
     facts |= {"recipe": canonical_digest(plain)[:16], "octobert": machine.versions.get("octobert", ""), **inputs}
     named = (*settings.goals, *(limit.of for limit in settings.limits))
-    if any(figure_named(name).name in UNITS and name != "size" for name in named):
+    if any(objective_named(name).name in UNITS and name != "size" for name in named):
         facts |= {"CPU": f"{machine.cpu}, {machine.cores} cores, {' '.join(machine.features)}"}
         runtimes = {name: machine.versions[name] for name in environment.runtime_packages() if name in machine.versions}
         facts |= {f"version of {name}": version for name, version in runtimes.items()}
@@ -274,7 +274,7 @@ class _Rounds:
     def _mirror(self, combinations: Combinations, tried: Sequence[Tried]) -> Any:
         """A study in memory with the trials of these combinations, for the sampler."""
         package = storages.optuna()
-        more = [figure_named(goal).more_is_better for goal in self.settings.goals]
+        more = [objective_named(goal).more_is_better for goal in self.settings.goals]
         study = package.create_study(directions=["maximize" if each else "minimize" for each in more])
         distributions = {key: package.distributions.CategoricalDistribution(texts) for key, texts in combinations.space.items()}
         own = [each for each in tried if combinations.has(each.combination)]

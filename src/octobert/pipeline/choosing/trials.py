@@ -4,25 +4,25 @@ finds them again, and parts that variants have in common are made once.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import psutil
 
-from octobert.config.choosing import UNITS, Limit, figure_named
+from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import NOT_TRIED
 from octobert.core.errors import KilledError, OctobertError
+from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
-from octobert.core.measurements import Figure, Load
+from octobert.core.measurements import Load
 from octobert.core.selection import Found, Variant
 from octobert.core.settings import GOALS, Goal
-from octobert.evaluation.criterion import Criterion
+from octobert.evaluation.statistics import percentile
 from octobert.pipeline import planner
 from octobert.pipeline.choosing import budget, limits, space
-from octobert.pipeline.choosing.figures import statistic, with_interval
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import Several
 from octobert.pipeline.facts import RunFacts
@@ -43,6 +43,12 @@ _FINAL_SHARE, _TUNED_SHARE, _RACE_SHARE = 0.5, 0.25, 0.25
 _ELSEWHERE = {"executor", "cache", "log_level", "zip"}
 # Figures of models that have run.
 TIMED = UNITS.keys() - {"size"}
+
+
+@functools.lru_cache(maxsize=512)
+def statistic(samples: tuple[float, ...], q: float) -> Estimate:
+    """A percentile of times."""
+    return percentile(np.array(samples), q, seed=0)
 
 
 @dataclass
@@ -83,15 +89,15 @@ class Trials:
     ) -> None:
         self.facts, self.reference, self.limits = facts, reference, tuple(wanted)
         self._work, self._goals = work, tuple(goals)
-        named = {figure_named(name).name for name in (goals[0], *(limit.of for limit in wanted))}
+        named = {objective_named(name).name for name in (goals[0], *(limit.of for limit in wanted))}
         self.about_time = bool(named & TIMED)
         self.killed = False
         self._states: dict[str, _State] = {}
         self._races: list[race.Race] = []
-        self._ratios: dict[tuple[str, str, int], Figure] = {}
+        self._ratios: dict[tuple[str, str, int], Estimate] = {}
         self._began, self._earlier, self._counted = time.monotonic(), 0.0, set[str]()
         self.metric = facts.scored.build().primary
-        self._criteria = _criteria(self.limits, self.metric)
+        self._metric_limits = tuple(limit for limit in wanted if limit.objective.name not in UNITS)
         self._shared: dict[str, Artifact] = {}
         self._kinds = space.observed_kinds(facts.recipe)
         self._carry_out(planner.data_step(facts), self._shared)
@@ -141,7 +147,7 @@ class Trials:
     def tunes(self) -> bool:
         """Whether the final run looks for the fastest options of the runtime: where it is wanted and takes a small part."""
         settings = self.facts.recipe.choose
-        if settings is None or not settings.tune or self.lean or figure_named(settings.goal).name not in GOALS:
+        if settings is None or not settings.tune or self.lean or objective_named(settings.goal).name not in GOALS:
             return False
         return budget.tuning_seconds(self.facts, self._row_seconds) <= _TUNED_SHARE * 60 * settings.minutes
 
@@ -243,7 +249,7 @@ class Trials:
             self._race([self.reference, *group], rounds, number)
 
     def _race(self, variants: Sequence[Variant], rounds: int, drawn: int | None) -> None:
-        number, goal = len(self._races), figure_named(self._goals[0])
+        number, goal = len(self._races), objective_named(self._goals[0])
         kind: Goal = "throughput" if goal.name == "throughput" else "latency"
         exports = {v.name: f"{v.name}|export/{v.target}" for v in variants}
         made = dict(self._shared)
@@ -296,7 +302,7 @@ class Trials:
             export=export,
             target=variant.target,
             entries=own.entries(variant.target),
-            criteria=self._criteria,
+            limits=self._metric_limits,
         )
 
     def found(self, variant: Variant) -> Found:
@@ -306,7 +312,7 @@ class Trials:
         verdict = state.verdict
         drops, values = {}, {}
         for name, each in (verdict.metrics if verdict else {}).items():
-            drops[name], values[name] = Figure(value=each.drop, low=each.low, high=each.high), each.value
+            drops[name], values[name] = each.drop, each.value
         timed = self._races[state.races[-1]].times[variant.name] if state.races else None
         figures = self._figures(state)
         found = Found(
@@ -340,10 +346,10 @@ class Trials:
         self.judge([variant])
         return self.found(variant)
 
-    def ratio(self, variant: Variant, other: Variant) -> Figure:
+    def ratio(self, variant: Variant, other: Variant) -> Estimate:
         """Time of one variant divided by the time of another, from the last race that timed both."""
         if variant == other:
-            return Figure(value=1.0, low=1.0, high=1.0)
+            return Estimate.exactly(1.0)
         both = [n for n in self._states[variant.name].races if n in self._states[other.name].races]
         if not both:
             return self.ratio(variant, self.reference).over(self.ratio(other, self.reference))
@@ -352,35 +358,35 @@ class Trials:
             times = self._races[both[-1]].times
             pairs = zip(times[variant.name].samples_ms, times[other.name].samples_ms, strict=False)
             mine, others = np.array(list(pairs)).T
-            wanted = figure_named(self._goals[0]).percentile
+            wanted = objective_named(self._goals[0]).percentile
             # Without a percentile each text is compared with itself.
-            compared = (mine / others, 50.0, None) if wanted is None else (mine, wanted, others)
-            self._ratios[key] = with_interval(*compared)
+            if wanted is None:
+                self._ratios[key] = percentile(mine / others, 50.0, seed=0)
+            else:
+                self._ratios[key] = percentile(mine, wanted, seed=0, over=others)
         return self._ratios[key]
 
-    def _figures(self, state: _State) -> dict[str, Figure]:
+    def _figures(self, state: _State) -> dict[str, Estimate]:
         """All figures but metrics that goals and limits name."""
         names = dict.fromkeys((*self._goals, *(limit.of for limit in self.limits)))
         timed = self._races[state.races[-1]].times[state.variant.name] if state.races else None
         figures = {}
         for name in names:
-            wanted = figure_named(name)
+            wanted = objective_named(name)
             if wanted.name == "size" and (state.made or state.draft):
-                figures[name] = Figure.exactly(self._size(state.variant) / 1e6)
+                figures[name] = Estimate.exactly(self._size(state.variant) / 1e6)
             elif timed is None or wanted.name not in UNITS:
                 continue
             elif wanted.name == "latency":
                 figures[name] = statistic(timed.samples_ms, wanted.percentile or 50)
             elif wanted.name == "throughput":
-                ms = statistic(timed.samples_ms, 50)
-                figures[name] = Figure(value=1000 / ms.value, low=1000 / ms.high, high=1000 / ms.low)
+                figures[name] = statistic(timed.samples_ms, 50).inverse().times(1000)
             elif wanted.name == "speedup":
-                ratio = self.ratio(state.variant, self.reference)
-                figures[name] = Figure(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
+                figures[name] = self.ratio(state.variant, self.reference).inverse()
             elif wanted.name == "memory":
-                figures[name] = Figure.exactly(timed.footprint.peak_memory_bytes / 1e6)
+                figures[name] = Estimate.exactly(timed.footprint.peak_memory_bytes / 1e6)
             elif wanted.name == "load":
-                figures[name] = Figure.exactly(timed.footprint.load_ms)
+                figures[name] = Estimate.exactly(timed.footprint.load_ms)
         return figures
 
     def _float(self, found: Found, variant: Variant) -> Found:
@@ -393,7 +399,7 @@ class Trials:
         return settings.minutes if settings is not None else None
 
     def _percentile(self) -> float:
-        return figure_named(self._goals[0]).percentile or 50
+        return objective_named(self._goals[0]).percentile or 50
 
     def _facts(self, variant: Variant) -> RunFacts:
         facts = self._states[variant.name].facts
@@ -427,18 +433,3 @@ def _or_raise(made: dict[str, Artifact] | OctobertError) -> dict[str, Artifact]:
     if isinstance(made, OctobertError):
         raise made
     return made
-
-
-def _criteria(wanted: Sequence[Limit], metric: str | None) -> tuple[Criterion, ...]:
-    """The limits on metrics, and the main metric first."""
-    criteria = [Criterion(metric=metric)] if metric is not None else []
-    for limit in wanted:
-        if limit.figure.name in UNITS:
-            continue
-        name = metric if limit.of == "metric" else limit.of
-        if limit.max_drop is not None or limit.at_least is not None:
-            own: dict[str, Any] = limit.model_dump(include={"max_drop", "relative", "at_least"})
-            criteria.append(Criterion(metric=str(name), **own))
-        if limit.min_gain is not None:
-            criteria.append(Criterion(metric=str(name), max_drop=-limit.min_gain / 100, relative=True))
-    return tuple(criteria)

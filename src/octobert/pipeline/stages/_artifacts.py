@@ -16,7 +16,7 @@ from octobert.core.measurements import Score
 from octobert.core.results import CaptureFacts
 from octobert.core.settings import Tuned
 from octobert.data.tokenization import EncodedTexts, Tokenizer
-from octobert.evaluation.criterion import TuningPart
+from octobert.evaluation.judging import TuningPart
 from octobert.models import source
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import StepResult

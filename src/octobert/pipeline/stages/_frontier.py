@@ -34,8 +34,7 @@ def keeps(settings: Prune, model: PrunedModel, whole: float) -> bool:
     Args:
         whole: metric of the whole model.
     """
-    allowed = settings.max_drop
-    return allowed is None or model.drop <= allowed * (abs(whole) if settings.relative else 1.0) + 1e-12
+    return all(limit.kept(model.metric, whole) for limit in settings.limits)
 
 
 def search(settings: Prune, whole: float, attempt: Try) -> tuple[PrunedModel | None, list[PrunedModel]]:
@@ -61,7 +60,7 @@ def search(settings: Prune, whole: float, attempt: Try) -> tuple[PrunedModel | N
         else:
             high = place
         place = (low + high) // 2
-    return best, sorted(tried, key=lambda each: each.speedup)
+    return best, sorted(tried, key=lambda each: each.speedup.value)
 
 
 def reason(
@@ -82,19 +81,17 @@ def reason(
         fastest: speedup of the fastest model that was timed; None where none was.
     """
     if best is not None:
-        noise = f"95 % interval {best.speedup_low:.2f} to {best.speedup_high:.2f}"
-        what = f"measured {best.speedup:.2f} × as fast as the whole model in 8 bits ({noise}); {metric} {_drop(best)}"
+        noise = f"95 % interval {best.speedup.low:.2f} to {best.speedup.high:.2f}"
+        what = f"measured {best.speedup.value:.2f} × as fast as the whole model in 8 bits ({noise}); {metric} {_drop(best)}"
         wanted = settings.speedup
-        asked = settings.max_drop is None or (wanted is not None and fast_enough(wanted, best.speedup, best.speedup_high))
+        asked = settings.max_drop is None or (wanted is not None and fast_enough(wanted, best.speedup))
         return what if asked else f"{what}: the fastest that keeps a drop of {_allowed(settings)}"
     if not tried:
         timed = "" if fastest is None else f"; the fastest that was timed is {fastest:.2f} ×"
         return f"left whole: no model with fewer heads and neurons is {settings.speedup or GRID[0]:g} × as fast{timed}"
-    nearest = min(tried, key=lambda each: each.drop)
-    return (
-        f"left whole: the model has nothing to spare. Already {nearest.speedup:.2f} × costs {nearest.drop:.4f} of {metric} "
-        f"{whole:.4f}, more than {_allowed(settings)}"
-    )
+    nearest = min(tried, key=lambda each: each.drop.value)
+    costs = f"{nearest.speedup.value:.2f} × costs {nearest.drop.value:.4f} of {metric} {whole:.4f}"
+    return f"left whole: the model has nothing to spare. Already {costs}, more than {_allowed(settings)}"
 
 
 def _allowed(settings: Prune) -> str:
@@ -103,6 +100,7 @@ def _allowed(settings: Prune) -> str:
 
 
 def _drop(model: PrunedModel) -> str:
-    change = f"drops by {model.drop:.4f}" if model.drop > 0 else f"rises by {-model.drop:.4f}" if model.drop < 0 else "stays"
-    low, high = round(model.low, 4) + 0.0, round(model.high, 4) + 0.0  # not -0.0
+    drop = model.drop
+    change = f"drops by {drop.value:.4f}" if drop.value > 0 else f"rises by {-drop.value:.4f}" if drop.value < 0 else "stays"
+    low, high = round(drop.low, 4) + 0.0, round(drop.high, 4) + 0.0  # not -0.0
     return f"{change} on the tuning rows (95 % interval of the drop {low:+.4f} to {high:+.4f})"

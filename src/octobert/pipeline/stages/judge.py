@@ -6,11 +6,13 @@ Without a model, the float model's outputs on these rows → `float.npz`, which 
 from __future__ import annotations
 
 from octobert import targets
+from octobert.config.choosing import Limit
+from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.criterion import AccuracyJudge, Criterion, Difference
+from octobert.evaluation.judging import AccuracyJudge, MetricChange
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
 
@@ -23,14 +25,14 @@ class Verdict(FrozenModel):
     Args:
         rows: tuning rows that were judged.
         of: all tuning rows.
-        metrics: metric → its figures on the judged rows.
-        met: whether all criteria are met on all rows.
+        metrics: metric → how it changed on the judged rows.
+        met: whether all limits are kept on all rows.
         float_values: metric → value of the float model on all rows.
     """
 
     rows: int
     of: int
-    metrics: dict[str, Difference]
+    metrics: dict[str, MetricChange]
     met: bool
     float_values: dict[str, float]
 
@@ -44,7 +46,7 @@ def run(
     *,
     target: str,
     entries: SessionEntries,
-    criteria: tuple[Criterion, ...],
+    limits: tuple[Limit, ...],
     machine: str,
     scored: ScoredTask,
     seed: int,
@@ -56,24 +58,24 @@ def run(
         export: the files of the model that is judged; None for the float model.
         target: that the model was exported for; of the float model, the one that opens it.
         entries: what the recipe sets for the target's sessions.
-        criteria: what the model must keep.
+        limits: on metrics, that the model must keep.
         machine: digest of the machine and its runtimes, which figures belong to.
     """
     task, graph = scored.build(), capture.path(_artifacts.FLOAT)
     context.progress("reading the tuning rows", 0, 1)
     judge = AccuracyJudge(
-        criteria,
+        limits,
         task,
         _artifacts.tuning_parts(data),
         _artifacts.tokenizer_of(capture, task),
         open_float=lambda: candidates.open_float(target, graph, task.head, entries),
         cache=context.work / FLOAT if reference is None else reference.path(FLOAT),
         seed=seed,
+        main=True,
     )
     if export is None:
-        same = {name: Difference(value, 0.0, 0.0, 0.0) for name, value in judge.float_values.items()}
-        met = all(each.meets(same[each.metric].value, same[each.metric].value) for each in judge.criteria)
-        rows, metrics = judge.rows, same
+        rows, met = judge.rows, judge.met(judge.float_values)
+        metrics = {n: MetricChange(value=value, drop=Estimate.exactly(0.0)) for n, value in judge.float_values.items()}
     else:
         path = str(targets.load(target).model_file(export.path("")))
         context.progress(f"judging {target}", 0, judge.rows)
@@ -81,4 +83,4 @@ def run(
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))
     verdict = Verdict(rows=rows, of=judge.rows, metrics=metrics, met=met, float_values=judge.float_values)
     context.write(JUDGED, verdict)
-    return {"rows": rows, "of": judge.rows, "met": met, "drops": {name: each.drop for name, each in metrics.items()}}
+    return {"rows": rows, "of": judge.rows, "met": met, "drops": {name: each.drop.value for name, each in metrics.items()}}

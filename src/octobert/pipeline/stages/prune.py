@@ -24,6 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octobert.config.pruning import Prune, Recover
+from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest, file_digest, link_or_copy
 from octobert.core.pruning import (
     LevelTimes,
@@ -36,8 +37,8 @@ from octobert.core.pruning import (
 )
 from octobert.core.session import Session
 from octobert.evaluation import latency, level_times
-from octobert.evaluation.criterion import AccuracyJudge, Criterion
 from octobert.evaluation.divergence import divergence
+from octobert.evaluation.judging import AccuracyJudge
 from octobert.graph import cutting, operators, parts, sites
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _frontier, _prunable
@@ -52,7 +53,7 @@ from octobert.pipeline.stages._prunable import (
     whole_of,
 )
 from octobert.quantization.pruning import fitting, moments, removal, sublayer_losses
-from octobert.quantization.pruning.budget import Measured, Table, reach
+from octobert.quantization.pruning.budget import Table, reach
 from octobert.quantization.pruning.removal import Level
 from octobert.tasks import Outputs
 
@@ -87,15 +88,16 @@ def run(
     context.scratch.mkdir(parents=True, exist_ok=True)
     # Pruned models are compared with the whole one on the tuning rows, in float.
     judge = AccuracyJudge(
-        [Criterion(metric=str(task.primary), max_drop=settings.max_drop, relative=settings.relative)],
+        settings.limits,
         task,
         _artifacts.tuning_parts(data),
         _artifacts.tokenizer_of(capture, task),
         open_float=lambda: open_graph(whole.path, task.head),
         cache=context.scratch / "float.npz",
         seed=seed,
+        main=True,
     )
-    metric = judge.criteria[0].metric
+    metric = str(task.primary)
     levels = _levels_of(context, whole, settings.damping)
     tokens = [len(row) for row in whole.rows]
     lengths = timing.lengths or tuple(sorted({int(np.quantile(tokens, q)) for q in QUANTILES}))
@@ -135,8 +137,8 @@ def run(
         seconds=whole.seconds,
     )
     context.write(_artifacts.PRUNING, facts)
-    drop = None if best is None else best.drop
-    return {"speedup": 1.0 if best is None else best.speedup, "drop": drop, "tried": len(tried), "reason": facts.reason}
+    drop = None if best is None else best.drop.value
+    return {"speedup": 1.0 if best is None else best.speedup.value, "drop": drop, "tried": len(tried), "reason": facts.reason}
 
 
 @dataclass
@@ -174,7 +176,7 @@ class _Pruner:
             found = reach(self.table, wanted, self._measured)
         if found is None:
             return None
-        context.progress(f"fitting and judging {found.measured.speedup:.2f} ×", 0, 1)
+        context.progress(f"fitting and judging {found.measured.value:.2f} ×", 0, 1)
         path = self.folder / f"{wanted}.onnx"
         with whole.timed("fitting"):
             sublayers = _write(whole, self.levels, found.units, self.table, settings.damping, path)
@@ -185,19 +187,14 @@ class _Pruner:
             session = open_graph(path, whole.task.head)
             judged = self.judge.judge(session)
             loss = divergence(whole.task, whole.outputs_of(session), self.reference, whole.compared)
-        (criterion,) = self.judge.criteria
-        figures = judged.metrics[criterion.metric]
+        (figures,) = judged.metrics.values()
         model = PrunedModel(
-            speedup=found.measured.speedup,
-            speedup_low=found.measured.low,
-            speedup_high=found.measured.high,
+            speedup=found.measured,
             predicted=found.predicted,
             loss=loss,
             rows=judged.rows,
             metric=figures.value,
             drop=figures.drop,
-            low=figures.low,
-            high=figures.high,
             sublayers=sublayers,
             recovery=recovery,
         )
@@ -209,17 +206,17 @@ class _Pruner:
         """The whole model in 8 bits."""
         return _prunable.open_cut(self.capture, {}, self.folder / "whole", self.timing)
 
-    def _measured(self, units: Mapping[str, int]) -> Measured:
+    def _measured(self, units: Mapping[str, int]) -> Estimate:
         """Time a model with so many units against the whole one."""
         self.context.progress("timing a pruned model against the whole one", 0, 1)
         cut = {each.module: units[each.module] for each in self.whole.sublayers if units[each.module] < each.units}
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             session = _prunable.open_cut(self.capture, cut, Path(place), self.timing)
-            found = Measured(*level_times.against(self._whole_session, session, self.workloads, seed=self.seed))
+            speedup = level_times.against(self._whole_session, session, self.workloads, seed=self.seed)
             # Before its files go.
             del session
-        self.fastest = max(found.speedup, self.fastest or 0.0)
-        return found
+        self.fastest = max(speedup.value, self.fastest or 0.0)
+        return speedup
 
 
 def _levels_of(context: Context, whole: Whole, damping: float) -> dict[str, list[Level]]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from octobert import targets
 from octobert.config.recipe import Accuracy
+from octobert.config.words import Words
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
 from octobert.core.files import atomic_write, link_or_copy, read_sealed, sealed, unsealed, write_sealed
@@ -25,7 +26,7 @@ from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import Search, Sensitivity, Trial
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
-from octobert.evaluation.criterion import AccuracyJudge, Criterion
+from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts, _plans
 from octobert.quantization import apply_corrections, search
@@ -107,7 +108,7 @@ def run(
     models = _Models(graph, changes, target, session, task.head, vocabulary, seed)
     began = time.monotonic()
     judge = AccuracyJudge(
-        [Criterion.of(accuracy, task)],
+        [accuracy.limit],
         task,
         _artifacts.tuning_parts(data),
         _artifacts.tokenizer_of(capture, task),
@@ -116,7 +117,7 @@ def run(
         seed=seed,
     )
     judge.check_float("accuracy.at_least")
-    criterion = judge.criteria[0]
+    (metric,) = judge.metrics
     units = search.units_of(plan)
     sixteen = _sixteen_bits(targets.load(target).CAPABILITIES, accuracy)
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
@@ -130,14 +131,14 @@ def run(
         context.progress(f"trial {count + 1}: {len(names)} of {len(units)} units in fallback", count, count + 1)
         fallback = [unit for unit in units if unit.name in names]
         judged = judge.judge(models.opened(search.with_fallback(plan, fallback, sixteen)))
-        figures = judged.metrics[criterion.metric]
+        figures = judged.metrics[metric]
         saved = sum(saving.get(unit.kind, 0.0) for unit in units if unit not in fallback)
         seconds = time.monotonic() - started
         return Trial(
             fallback=names,
             rows=judged.rows,
             value=figures.value,
-            drop=figures.drop,
+            drop=figures.drop.value,
             met=judged.met,
             saved_ms=saved,
             seconds=seconds,
@@ -158,9 +159,9 @@ def run(
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
     result = Search(
-        metric=criterion.metric,
-        criterion=criterion.in_words(),
-        float_value=judge.float_values[criterion.metric],
+        metric=metric,
+        criterion=Words.about(task.primary, judge.float_values).limit(accuracy.limit),
+        float_value=judge.float_values[metric],
         rows=judge.rows,
         met=outcome.met,
         taken=outcome.taken,

@@ -60,4 +60,4 @@ def run(
         )
         results.append(found)
     context.write(_artifacts.TUNED, _artifacts.TunedResults(results=tuple(results)))
-    return {result.goal: result.ratio for result in results}
+    return {result.goal: result.ratio.value for result in results}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from octobert.core.estimate import Estimate
 from octobert.core.pruning import LevelTimes, Sublayer
 from octobert.quantization.pruning.allocation import allocate
 
@@ -63,14 +64,6 @@ class Table:
         return {each.module: self.units[each.module][place] for each, place in zip(self.sublayers, places, strict=True)}
 
 
-class Measured(NamedTuple):
-    """A speedup over the whole model, with the ends of its 95 % interval."""
-
-    speedup: float
-    low: float
-    high: float
-
-
 class Allocated(NamedTuple):
     """Levels, and how fast their model is.
 
@@ -82,10 +75,10 @@ class Allocated(NamedTuple):
 
     units: dict[str, int]
     predicted: float
-    measured: Measured
+    measured: Estimate
 
 
-def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Measured]) -> Allocated | None:
+def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Estimate]) -> Allocated | None:
     """Find levels whose model is as much faster as wanted, measured.
 
     Args:
@@ -104,15 +97,15 @@ def reach(table: Table, wanted: float, measure: Callable[[Mapping[str, int]], Me
             break
         one = Allocated(units, table.speedup(units), measure(units))
         found.append(one)
-        if fast_enough(wanted, one.measured.speedup, one.measured.high) and not _faster(wanted, one.measured):
+        if fast_enough(wanted, one.measured) and not _faster(wanted, one.measured):
             break
-        shares.append((1 - 1 / asked, 1 - 1 / one.measured.speedup))
+        shares.append((1 - 1 / asked, 1 - 1 / one.measured.value))
         saved = _corrected(shares, 1 - 1 / wanted)
         if not 0 < saved < 1:
             break
         asked = 1 / (1 - saved)
-    enough = [each for each in found if fast_enough(wanted, each.measured.speedup, each.measured.high)]
-    return min(enough, key=lambda each: each.measured.speedup, default=None)
+    enough = [each for each in found if fast_enough(wanted, each.measured)]
+    return min(enough, key=lambda each: each.measured.value, default=None)
 
 
 def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
@@ -133,15 +126,11 @@ def _corrected(shares: Sequence[tuple[float, float]], wanted: float) -> float:
     return asked * min(wanted / max(saved, 1e-9), 2.0)
 
 
-def fast_enough(wanted: float, speedup: float, high: float) -> bool:
-    """Whether a measured speedup is the wanted one or more, within its noise.
-
-    Args:
-        high: upper end of its 95 % interval.
-    """
-    return min(high, speedup * (1 + NOISE)) >= wanted or speedup >= wanted * (1 - NEAR)
+def fast_enough(wanted: float, measured: Estimate) -> bool:
+    """Whether a measured speedup is the wanted one or more, within its noise."""
+    return min(measured.high, measured.value * (1 + NOISE)) >= wanted or measured.value >= wanted * (1 - NEAR)
 
 
-def _faster(wanted: float, measured: Measured) -> bool:
+def _faster(wanted: float, measured: Estimate) -> bool:
     """Whether a model is faster than wanted beyond its noise, so that it could keep more."""
-    return max(measured.low, measured.speedup * (1 - NOISE)) > wanted and measured.speedup > wanted * (1 + NEAR)
+    return max(measured.low, measured.value * (1 - NOISE)) > wanted and measured.value > wanted * (1 + NEAR)

@@ -97,7 +97,7 @@ def _environment() -> Environment:
     environment.filters["quantizer"] = quantizer_text
     environment.filters["score"] = wording.score_text
     environment.filters["ms"] = wording.ms
-    environment.filters["speedup"] = wording.speedup_text
+    environment.filters["estimate"] = wording.estimate_text
     environment.filters["strongest"] = times.strongest
     environment.filters["search"] = summary.search_text
     environment.filters["state"] = choices.state_of

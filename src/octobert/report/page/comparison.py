@@ -95,8 +95,8 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
                 "shape": str(own),
                 "ms": model.timing.latencies[own].statistics_ms["p50"],
                 "reference": speedup.reference if speedup else "",
-                "ratio": speedup and [speedup.ratio, speedup.low, speedup.high],
-                "speedup": wording.speedup_text(speedup) if speedup else "",
+                "ratio": speedup and [value for _, value in speedup.ratio],
+                "speedup": wording.estimate_text(speedup.ratio) if speedup else "",
                 "mb": model.footprint.size_bytes / 1e6,
             }
         )
@@ -104,7 +104,7 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
 
 
 def _difference(value: float | None, low: float | None, high: float | None) -> str:
-    return "" if value is None else wording.estimate(value, low, high, "+.4f")
+    return "" if value is None else f"{value:+.4f} {wording.interval(low, high, '+.4f')}"
 
 
 def _sentence(rows: Sequence[dict[str, Any]]) -> str:

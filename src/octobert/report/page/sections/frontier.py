@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from octobert.core.measurements import Figure
+from octobert.core.estimate import Estimate
 from octobert.report.frontier import Frontier, frontier
 from octobert.report.page.runs import Run
 from octobert.report.page.sections import Section
@@ -44,5 +44,5 @@ def _data(chart: Frontier) -> dict[str, Any]:
     return {"x": [asdict(axis) for axis in chart.x], "y": asdict(chart.y), "points": points, "order": chart.order}
 
 
-def _ends(figure: Figure | None) -> tuple[float, float, float] | None:
+def _ends(figure: Estimate | None) -> tuple[float, float, float] | None:
     return None if figure is None else (figure.value, figure.low, figure.high)

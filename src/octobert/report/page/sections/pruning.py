@@ -22,19 +22,19 @@ def section(run: Run) -> Section | None:
     layers = [_row(each) for each in shown.sublayers] if shown is not None else []
     tried = [
         {
-            "speedup": model.speedup,
-            "speedup_low": model.speedup_low,
-            "speedup_high": model.speedup_high,
-            "speedup_text": wording.estimate(model.speedup, model.speedup_low, model.speedup_high),
+            "speedup": model.speedup.value,
+            "speedup_low": model.speedup.low,
+            "speedup_high": model.speedup.high,
+            "speedup_text": wording.estimate_text(model.speedup),
             "predicted": model.predicted,
-            "drop": model.drop,
-            "low": model.low,
-            "high": model.high,
+            "drop": model.drop.value,
+            "low": model.drop.low,
+            "high": model.drop.high,
             "metric": model.metric,
             "loss": model.loss,
             "rows": model.rows,
             "stayed": pruned.stayed(model.sublayers),
-            "drop_text": wording.estimate(model.drop, model.low, model.high, ".4f", ".3f"),
+            "drop_text": wording.estimate_text(model.drop, ".4f", ".3f"),
             "chosen": place == pruning.chosen,
         }
         for place, model in enumerate(pruning.tried)

@@ -1,4 +1,4 @@
-"""The accuracy criteria of a search: models are judged on growing parts of the tuning rows, against the float model.
+"""Models are judged by limits on metrics, on growing parts of the tuning rows, against the float model.
 
 Texts are tokenized once, the float model runs once, and no text runs twice for one model.
 """
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from octobert.config.recipe import Accuracy
+from octobert.config.choosing import Limit
 from octobert.core.errors import DataError, RecipeError, did_you_mean
+from octobert.core.estimate import Estimate
 from octobert.core.files import read_sealed, write_sealed
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session
@@ -39,64 +40,16 @@ class TuningPart:
     gold: list[Any]
 
 
-class Criterion(FrozenModel):
-    """What a model must reach in one metric.
-
-    Args:
-        metric: its name.
-        max_drop: largest accepted drop, compared with the float model; negative where the model has to be better.
-        relative: `max_drop` is a fraction of the float model's metric.
-        at_least: smallest accepted value.
-    """
-
-    metric: str
-    max_drop: float | None = None
-    relative: bool = False
-    at_least: float | None = None
-
-    @staticmethod
-    def of(accuracy: Accuracy, task: Task) -> Criterion:
-        """The criterion of a recipe."""
-        given = accuracy.model_dump(include={"max_drop", "relative", "at_least"})
-        return Criterion(metric=accuracy.metric or str(task.primary), **given)
-
-    def allowed(self, float_value: float) -> float:
-        """The largest accepted drop.
-
-        Args:
-            float_value: metric of the float model.
-        """
-        return (self.max_drop or 0.0) * (abs(float_value) if self.relative else 1.0)
-
-    def meets(self, value: float, float_value: float) -> bool:
-        """Whether a value on all rows meets the criterion."""
-        within = self.max_drop is None or float_value - value <= self.allowed(float_value) + 1e-12
-        return within and (self.at_least is None or value >= self.at_least)
-
-    def in_words(self) -> str:
-        """The criterion as a sentence."""
-        parts = []
-        if self.max_drop is not None:
-            share = " of the float figure" if self.relative else ""
-            parts.append(f"{self.metric} drops by at most {self.max_drop:g}{share}")
-        if self.at_least is not None:
-            parts.append(f"{self.metric} is at least {self.at_least:g}")
-        return " and ".join(parts)
-
-
-class Difference(NamedTuple):
+class MetricChange(FrozenModel):
     """A metric of a model on tuning rows.
 
     Args:
         value: of the model.
         drop: value of the float model on the same rows minus `value`.
-        low, high: 95 % confidence interval of `drop`.
     """
 
     value: float
-    drop: float
-    low: float
-    high: float
+    drop: Estimate
 
 
 class Judged(NamedTuple):
@@ -104,26 +57,27 @@ class Judged(NamedTuple):
 
     Args:
         rows: tuning rows that were judged; fewer than all where it was clear by then that the model fails.
-        metrics: metric of a criterion → its figures on these rows.
-        met: whether all criteria are met on all rows.
+        metrics: metric → how it changed on these rows.
+        met: whether all limits are kept on all rows.
     """
 
     rows: int
-    metrics: dict[str, Difference]
+    metrics: dict[str, MetricChange]
     met: bool
 
 
 class AccuracyJudge:
-    """Compares models with criteria.
+    """Compares models with the float model.
 
     Args:
-        criteria: what a model must reach. The first one is of the main metric.
+        limits: on metrics, that a model must keep.
         task: with its metrics.
         parts: growing parts of the tuning rows; the last has all of them.
         tokenizer: of the model.
         open_float: opens the float model.
         cache: file for the float model's outputs, so that it does not run again; None to run it.
         seed: of the resamples.
+        main: measure the main metric too, where no limit is on it.
 
     Raises:
         DataError: the tuning rows have no gold.
@@ -132,7 +86,7 @@ class AccuracyJudge:
 
     def __init__(
         self,
-        criteria: Sequence[Criterion],
+        limits: Sequence[Limit],
         task: Task,
         parts: Sequence[TuningPart],
         tokenizer: Tokenizer,
@@ -140,15 +94,17 @@ class AccuracyJudge:
         open_float: Callable[[], Session],
         cache: Path,
         seed: int,
+        main: bool = False,
     ) -> None:
         if not len(parts[-1].gold):
             fix = "give labelled rows: models are judged on them"
             raise DataError("the rows to search on have no gold", where="data.tune", fix=fix)
-        self.criteria, self._task, self._parts, self._seed = tuple(criteria), task, parts, seed
-        for criterion in criteria:
-            if criterion.metric not in task.metrics:
-                fix = did_you_mean(criterion.metric, tuple(task.metrics))
-                raise RecipeError(f'the task has no metric "{criterion.metric}"', fix=fix)
+        self._task, self._parts, self._seed = task, parts, seed
+        self._limits = [(limit.metric(task.primary), limit) for limit in limits]
+        self.metrics = list(dict.fromkeys([*([str(task.primary)] if main else []), *(name for name, _ in self._limits)]))
+        for name in self.metrics:
+            if name not in task.metrics:
+                raise RecipeError(f'the task has no metric "{name}"', fix=did_you_mean(name, tuple(task.metrics)))
         self._pad_id = tokenizer.pad_id
         distinct = list(dict.fromkeys(text for part in parts for text in part.texts))
         encoded = task.encode(tokenizer, distinct)
@@ -162,18 +118,18 @@ class AccuracyJudge:
         """Check that the float model itself has the values that are asked for.
 
         Args:
-            where: recipe key of the criteria, for the error.
+            where: recipe key of the limits, for the error.
 
         Raises:
             RecipeError: it has not.
         """
-        for criterion in self.criteria:
-            floor, value = criterion.at_least, self.float_values[criterion.metric]
+        for name, limit in self._limits:
+            floor, value = limit.at_least, self.float_values[name]
             if floor is not None and value < floor:
                 raise RecipeError(
                     "the float model itself misses the criterion",
                     where=where,
-                    got=f"{criterion.metric} {value:.4f} on {self.rows} tuning rows",
+                    got=f"{name} {value:.4f} on {self.rows} tuning rows",
                     expected=f"at least {floor:g}",
                     fix="lower it, or fine-tune the model first",
                 )
@@ -183,32 +139,37 @@ class AccuracyJudge:
         outputs: Outputs = {}
         for part in self._parts:
             self._run(session, [text for text in dict.fromkeys(part.texts) if text not in outputs], outputs)
-            metrics, float_values = self._differences(part, outputs), self._values(part, self._float)
-            if any(self._hopeless(each, metrics[each.metric], float_values[each.metric]) for each in self.criteria):
+            metrics, float_values = self._changes(part, outputs), self._values(part, self._float)
+            if any(self._hopeless(limit, metrics[name], float_values[name]) for name, limit in self._limits):
                 break
         rows = len(part.gold)
-        all_met = all(each.meets(metrics[each.metric].value, self.float_values[each.metric]) for each in self.criteria)
-        return Judged(rows, metrics, rows == self.rows and all_met)
+        return Judged(rows, metrics, rows == self.rows and self.met({name: each.value for name, each in metrics.items()}))
+
+    def met(self, values: Mapping[str, float]) -> bool:
+        """Whether values of the metrics, on all rows, keep all limits."""
+        return all(limit.kept(values[name], self.float_values[name]) for name, limit in self._limits)
 
     @staticmethod
-    def _hopeless(criterion: Criterion, found: Difference, float_value: float) -> bool:
-        """Whether even the lower end of the interval of the drop is above what is allowed."""
-        return criterion.max_drop is not None and found.low > criterion.allowed(float_value)
+    def _hopeless(limit: Limit, change: MetricChange, float_value: float) -> bool:
+        """Whether even the lower end of the interval of the drop is above what is accepted."""
+        accepted = limit.accepted_drop(float_value)
+        return accepted is not None and change.drop.low > accepted
 
-    def _differences(self, part: TuningPart, outputs: Outputs) -> dict[str, Difference]:
+    def _changes(self, part: TuningPart, outputs: Outputs) -> dict[str, MetricChange]:
         ours, theirs = (self._items(part, each) for each in (outputs, self._float))
-        found = {}
-        for name in dict.fromkeys(criterion.metric for criterion in self.criteria):
+        changes = {}
+        for name in self.metrics:
             metric = self._task.metrics[name]
             difference, low, high, _ = paired(metric, ours, theirs, self._task.extremes(theirs), seed=self._seed)
             # Without an interval the value decides.
             low, high = (difference, difference) if low is None or high is None else (low, high)
-            found[name] = Difference(float(metric(ours)), -difference, -high, -low)
-        return found
+            drop = Estimate(value=-difference, low=-high, high=-low)
+            changes[name] = MetricChange(value=float(metric(ours)), drop=drop)
+        return changes
 
     def _values(self, part: TuningPart, outputs: Outputs) -> dict[str, float]:
         items = self._items(part, outputs)
-        return {each.metric: float(self._task.metrics[each.metric](items)) for each in self.criteria}
+        return {name: float(self._task.metrics[name](items)) for name in self.metrics}
 
     def _items(self, part: TuningPart, outputs: Outputs) -> np.ndarray:
         encoded = EncodedTexts(part.texts, [self._rows[text] for text in part.texts])

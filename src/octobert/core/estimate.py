@@ -1,0 +1,61 @@
+"""A value with its interval: what every measurement, ratio and drop of a metric comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from octobert.core.frozen import FrozenModel
+
+
+class Estimate(FrozenModel):
+    """A measured value with its 95 % confidence interval.
+
+    Args:
+        value: that was measured.
+        low: lower end of the interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def over(self, other: Estimate) -> Estimate:
+        """The ratio to another estimate. The interval reaches from the smallest to the largest quotient."""
+        return Estimate(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
+
+    def times(self, factor: float) -> Estimate:
+        """The estimate in another unit, or with the other sign."""
+        low, high = sorted((factor * self.low, factor * self.high))
+        return Estimate(value=factor * self.value, low=low, high=high)
+
+    def inverse(self) -> Estimate:
+        """The reciprocal of a ratio, or of a time."""
+        return Estimate(value=1 / self.value, low=1 / self.high, high=1 / self.low)
+
+    @staticmethod
+    def exactly(value: float) -> Estimate:
+        """An estimate without noise."""
+        return Estimate(value=value, low=value, high=value)
+
+
+def quantile(samples: Sequence[float], share: float = 0.5) -> Estimate:
+    """The median of samples, or another quantile, with its 95 % confidence interval.
+
+    The interval reaches from one order statistic to another, by how many samples are below the quantile: a binomial
+    distribution, here by its normal approximation with correction for continuity (Conover, Practical Nonparametric Statistics,
+    3.2). It assumes nothing of the distribution of the samples. Too few samples, fewer than six for the median, give less than
+    95 %: from the smallest to the largest.
+
+    Example:
+        >>> quantile([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+        Estimate(value=5.0, low=2.0, high=8.0)
+    """
+    ordered, last = sorted(samples), len(samples) - 1
+    middle, reach = share * len(samples), 1.96 * math.sqrt(len(samples) * share * (1 - share)) + 0.5
+    below, above = max(math.floor(middle - reach), 0), min(math.ceil(middle + reach) - 1, last)
+    value = float(np.quantile(ordered, share))
+    return Estimate(value=value, low=ordered[min(below, last)], high=ordered[max(above, 0)])
