@@ -38,23 +38,6 @@ def test_a_link_falls_back_to_a_copy(tmp_path: Path, monkeypatch) -> None:
     assert files.digests_of(tmp_path / "folder") == {name: files.file_digest(source) for name in ("copy", "link")}
 
 
-def test_a_copy_is_a_file_of_its_own_whether_blocks_can_be_shared_or_not(tmp_path: Path, monkeypatch) -> None:
-    source, asked = tmp_path / "source", []
-    source.write_bytes(b"content" * 100_000)
-    files.copy(source, tmp_path / "one")
-
-    def ioctl(target: int, request: int, origin: int) -> None:
-        asked.append(request)
-        os.write(target, os.pread(origin, 1 << 20, 0))
-
-    monkeypatch.setattr("fcntl.ioctl", ioctl)
-    files.copy(source, tmp_path / "two")
-    for name in ("one", "two"):
-        assert (tmp_path / name).stat().st_nlink == 1
-        assert files.file_digest(tmp_path / name) == files.file_digest(source)
-    assert asked == [files._FICLONE]
-
-
 def test_a_file_of_unknown_origin_is_a_regular_one_of_bounded_size(tmp_path: Path) -> None:
     pipe, link, large = tmp_path / "pipe", tmp_path / "link", tmp_path / "large"
     os.mkfifo(pipe)

@@ -298,7 +298,6 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
     """Write the folder: complete, or not at all."""
     import shutil
 
-    from octobert.core.files import copy
     from octobert.targets.shared import files
 
     weights, target = files.model_file(source), Path(model.folder)
@@ -314,7 +313,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
     try:
         for name, file in (beside | models).items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            copy(file, partial / name)
+            shutil.copyfile(file, partial / name)
         _name_no_file(partial)
         if model.kind == EMBEDDING and client.outputs != "all":
             if model.openvino:

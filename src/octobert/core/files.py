@@ -23,8 +23,8 @@ NO_FILE = "not a file"
 MOST_BYTES = 256 << 20
 # Opening does not wait for the other end of a pipe, nor take a terminal. Windows has neither.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-# From Linux' headers: ioctl that shares blocks; renameat2 in the working directory, and its flag.
-_FICLONE, _HERE, _RENAME_EXCHANGE = 0x40049409, -100, 2
+# From Linux' headers: renameat2 in the working directory, and its flag.
+_HERE, _RENAME_EXCHANGE = -100, 2
 # The last line of a page.
 _PAGE_SEAL = "<!-- octobert sha256 {} -->\n"
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR}
@@ -296,26 +296,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target, follow_symlinks=False)
     except (OSError, NotImplementedError):
         shutil.copy2(source, target, follow_symlinks=False)
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy the content of a file; where the file system can, its blocks are shared until one of the two is changed."""
-    with source.open("rb") as reader, target.open("wb") as writer:
-        if not _clone(reader.fileno(), writer.fileno()):
-            shutil.copyfileobj(reader, writer, 1 << 20)
-
-
-def _clone(source: int, target: int) -> bool:
-    """Let one open file share the blocks of another; False where the file system cannot."""
-    if sys.platform != "linux":
-        return False
-    import fcntl
-
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False
-    return True
 
 
 def exchange(one: Path, other: Path) -> bool:

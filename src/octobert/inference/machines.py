@@ -11,6 +11,7 @@ its cores are not part of it: they change all times, and rarely which model is t
 from __future__ import annotations
 
 import functools
+import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ from octobert.core.errors import ModelError, OtherMachineWarning, RecipeError, S
 from octobert.core.files import (
     atomic_folder,
     content_of,
-    copy,
     file_digest,
     is_file,
     is_folder,
@@ -376,6 +376,6 @@ def _write(named: Mapping[str, tuple[Path, PackageManifest]], index: Machines, o
             added = [tuned_file.FILE] if is_file(package / tuned_file.FILE) else []
             for file in (*manifest.files, PACKAGE_FILE, *added):
                 (partial / name / file).parent.mkdir(parents=True, exist_ok=True)
-                copy(package / file, partial / name / file)
+                shutil.copyfile(package / file, partial / name / file)
         (partial / INDEX).write_text(index.model_dump_json(indent=1), encoding="utf-8")
         sync_all(partial)

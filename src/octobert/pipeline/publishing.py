@@ -16,6 +16,7 @@ shares its content on disk with the store, so it may be edited.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,6 @@ from octobert.core.evidence import EVIDENCE
 from octobert.core.files import (
     atomic_write,
     content_of,
-    copy,
     exchange,
     files_in,
     is_file,
@@ -231,7 +231,7 @@ def _prepare(stage: Path, publication: Publication, folders: Mapping[str, Folder
             continue
         for file in folders[name].files:
             (new / file).parent.mkdir(parents=True, exist_ok=True)
-            copy(folders[name].path / file, new / file)
+            shutil.copyfile(folders[name].path / file, new / file)
         if ITSELF not in folders[name].files:
             (new / MARK).touch()
     sync_all(stage)
