@@ -15,9 +15,9 @@ from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
 from octobert.core.measurements import STATISTICS, Footprint, Latency, Throughput, Turn, shapes
 from octobert.core.session import SessionOptions
-from octobert.evaluation import statistics, throughput
+from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.latency import random_workload
+from octobert.evaluation.latency import random_workload, speedups
 from octobert.evaluation.worker import Worker
 from octobert.report import terminal, times
 from octobert.targets import openvino_cpu
@@ -67,7 +67,7 @@ def test_an_interval_of_a_throughput_ratio_has_the_true_ratio_as_often_as_it_say
 
 
 def test_ratios_pair_the_turns_of_a_round() -> None:
-    (ratio,) = throughput.ratios([measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)], {"ort-cpu": ("ort-f32",)})
+    (ratio,) = speedups([measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)], {"ort-cpu": ("ort-f32",)})
     assert (ratio.candidate, ratio.reference) == ("ort-cpu", "ort-f32")
     assert [value for _, value in ratio.ratio] == pytest.approx([3.0, 3.0, 3.0])
 
@@ -77,7 +77,7 @@ def test_one_table_has_inferences_one_after_another_and_at_the_same_time() -> No
     facts: dict[str, Any] = {"load_ms": 1, "size_bytes": 1, "peak_memory_bytes": 1, "precision": "f32", "threads": 4}
     footprints = [Footprint(candidate=name, **facts) for name in names]
     together = [measured("ort-f32", 10, 20, 40), measured("ort-cpu", 30, 60, 120)]
-    ratios = throughput.ratios(together, {"ort-cpu": ("ort-f32",)})
+    ratios = speedups(together, {"ort-cpu": ("ort-f32",)})
     lines = [
         *times.timings([latency(name, 1.0, 2.0, 6.0) for name in names], footprints, (), {}),
         *times.timings(together, footprints, ratios, {"ort-cpu": "int8 + f32"}),

@@ -112,7 +112,7 @@ def benchmark(
         footprints=timed.footprints,
         speedups=latency.speedups(timed.latencies, rivals),
         throughputs=measured,
-        ratios=throughput.ratios(measured, rivals),
+        ratios=latency.speedups(measured, rivals),
         load=load,
         environment=environment.current(),
         date=environment.today(),

@@ -18,12 +18,13 @@ import psutil
 
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import ModelError
-from octobert.core.measurements import Footprint, Latency, Load, SpeedGoal, Speedup
+from octobert.core.estimate import Estimate
+from octobert.core.measurements import Footprint, Latency, Load, SpeedGoal, Speedup, Throughput
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, feeds_of
 from octobert.evaluation import statistics
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.worker import Worker
+from octobert.evaluation.worker import Worker, working
 
 # Rounds to time before the number of rounds is fitted to the time limit, and the smallest number for a useful median.
 _FIRST_ROUNDS = 3
@@ -162,60 +163,55 @@ def measure(
     Raises:
         TargetError: a candidate cannot be opened, or its process died.
     """
-    workers: list[Worker] = []
-    opened = []
-    try:
-        for number, candidate in enumerate(candidates):
-            if on_progress:
-                on_progress(f"opening {candidate.title}", number, len(candidates))
-            workers.append(Worker(candidate, threads, pause_ms=pause_ms))
-            opened.append(workers[-1].opened())
-        latencies: list[Latency] = []
+    latencies: list[Latency] = []
+    with working(candidates, threads, pause_ms=pause_ms, on_progress=on_progress) as workers:
         before = CpuTimes.now()
         for workload in workloads:
             for worker in workers if warmup else ():
                 worker.ask("warm", (workload.rounds, warmup, 1, math.inf))
             latencies += _time_workload(workers, workload, repeats, seconds_per_shape, hopeless, seed, on_progress)
         load = before.load_until(CpuTimes.now())
-        devices = [worker.ask("device", None) or worker.candidate.device for worker in workers]
-        peaks = [worker.ask("peak", None) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.stop()
-    footprints = [
-        Footprint(
-            candidate=candidate.title,
-            load_ms=facts.load_ms,
-            size_bytes=candidate.size_bytes,
-            peak_memory_bytes=peak,
-            precision=facts.precision,
-            threads=facts.threads,
-            device=device,
-        )
-        for candidate, facts, device, peak in zip(candidates, opened, devices, peaks, strict=True)
-    ]
+        footprints = [
+            Footprint(
+                candidate=worker.candidate.title,
+                load_ms=worker.facts.load_ms,
+                size_bytes=worker.candidate.size_bytes,
+                peak_memory_bytes=worker.ask("peak", None),
+                precision=worker.facts.precision,
+                threads=worker.facts.threads,
+                device=worker.ask("device", None) or worker.candidate.device,
+            )
+            for worker in workers
+        ]
     return Timed(tuple(latencies), tuple(footprints), load)
 
 
-def speedups(latencies: Sequence[Latency], rivals: Mapping[str, Sequence[str]]) -> tuple[Speedup, ...]:
-    """Compare the times of models with those of float models, shape by shape.
+def speedups(measured: Sequence[Latency | Throughput], rivals: Mapping[str, Sequence[str]]) -> tuple[Speedup, ...]:
+    """Compare models with float models, shape by shape.
 
     Args:
-        latencies: of all models, from one interleaved run.
+        measured: latencies or throughputs of all models, from one interleaved run.
         rivals: model → the float models that it is compared with.
     """
-    times = {(t.candidate, t.batch, t.sequence): np.array(t.samples_ms) for t in latencies}
+    known = {(each.candidate, each.shape): each for each in measured}
     return tuple(
         Speedup(
-            candidate=name,
+            candidate=own.candidate,
             reference=rival,
-            batch=batch,
-            sequence=sequence,
-            ratio=statistics.speedup(own, times[rival, batch, sequence]),
+            batch=own.batch,
+            sequence=own.sequence,
+            ratio=_ratio(own, known[rival, own.shape]),
         )
-        for (name, batch, sequence), own in times.items()
-        for rival in rivals.get(name, ())
+        for own in measured
+        for rival in rivals.get(own.candidate, ())
     )
+
+
+def _ratio(own: Latency | Throughput, reference: Latency | Throughput) -> Estimate:
+    if isinstance(own, Throughput) and isinstance(reference, Throughput):
+        rates = [np.array([turn.rows / turn.seconds for turn in each.turns]) for each in (own, reference)]
+        return statistics.rate_ratio(*rates)
+    return statistics.speedup(np.array(own.samples_ms), np.array(reference.samples_ms))
 
 
 def speed_goals(found: Sequence[Speedup], baselines: Mapping[str, str], min_speedup: float) -> tuple[SpeedGoal, ...]:

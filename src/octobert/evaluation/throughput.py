@@ -7,16 +7,15 @@ ratios are those of turns of the same round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from octobert.config.measuring import Benchmark
-from octobert.core.measurements import Load, Speedup, Throughput, Turn
-from octobert.evaluation import statistics
+from octobert.core.measurements import Load, Throughput, Turn
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.latency import CpuTimes, Workload
-from octobert.evaluation.worker import Opened, Worker
+from octobert.evaluation.worker import Worker, working
 
 
 def measure(
@@ -44,46 +43,13 @@ def measure(
         TargetError: a candidate cannot be opened, or its process died.
     """
     streams = 0 if settings.streams == "auto" else settings.streams
-    workers: list[Worker] = []
-    opened: list[Opened] = []
     measured: list[Throughput] = []
-    try:
-        for number, candidate in enumerate(candidates):
-            if on_progress:
-                on_progress(f"opening {candidate.title}", number, len(candidates))
-            workers.append(Worker(candidate, settings.threads, streams=streams, pause_ms=settings.pause_ms))
-            opened.append(workers[-1].opened())
+    pause_ms = settings.pause_ms
+    with working(candidates, settings.threads, streams=streams, pause_ms=pause_ms, on_progress=on_progress) as workers:
         before = CpuTimes.now()
         for workload in workloads:
-            measured += _measure_workload(workers, opened, workload, settings, on_progress)
+            measured += _measure_workload(workers, workload, settings, on_progress)
         return tuple(measured), before.load_until(CpuTimes.now())
-    finally:
-        for worker in workers:
-            worker.stop()
-
-
-def ratios(throughputs: Sequence[Throughput], rivals: Mapping[str, Sequence[str]]) -> tuple[Speedup, ...]:
-    """Compare the throughput of models with that of float models, shape by shape.
-
-    Args:
-        throughputs: of all models, from one call of `measure`.
-        rivals: model → the float models that it is compared with.
-    """
-    rates = {
-        (each.candidate, each.batch, each.sequence): np.array([turn.rows / turn.seconds for turn in each.turns])
-        for each in throughputs
-    }
-    return tuple(
-        Speedup(
-            candidate=name,
-            reference=rival,
-            batch=batch,
-            sequence=sequence,
-            ratio=statistics.rate_ratio(own, rates[rival, batch, sequence]),
-        )
-        for (name, batch, sequence), own in rates.items()
-        for rival in rivals.get(name, ())
-    )
 
 
 def order_of(count: int, round: int) -> list[int]:
@@ -98,12 +64,11 @@ def order_of(count: int, round: int) -> list[int]:
 
 def _measure_workload(
     workers: Sequence[Worker],
-    opened: Sequence[Opened],
     workload: Workload,
     settings: Benchmark,
     on_progress: Callable[[str, int, int], None] | None,
 ) -> list[Throughput]:
-    requests = [facts.streams if settings.requests == "auto" else settings.requests for facts in opened]
+    requests = [worker.facts.streams if settings.requests == "auto" else settings.requests for worker in workers]
     rows = np.array([len(feeds["input_ids"]) for feeds in workload.rounds])
     tokens = np.array([int(feeds["attention_mask"].sum()) for feeds in workload.rounds])
     turns: list[list[Turn]] = [[] for _ in workers]
@@ -126,11 +91,11 @@ def _measure_workload(
             candidate=worker.candidate.title,
             batch=workload.batch,
             sequence=workload.sequence,
-            streams=facts.streams,
+            streams=worker.facts.streams,
             requests=in_flight,
-            threads=facts.threads,
+            threads=worker.facts.threads,
             turns=tuple(own),
             samples_ms=tuple(times),
         )
-        for worker, facts, in_flight, own, times in zip(workers, opened, requests, turns, samples, strict=True)
+        for worker, in_flight, own, times in zip(workers, requests, turns, samples, strict=True)
     ]

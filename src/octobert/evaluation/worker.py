@@ -80,6 +80,7 @@ class Worker:
             TargetError: it cannot be opened, or the process died.
         """
         facts: Opened = self._receive()
+        self.facts = facts
         return facts
 
     def ask(self, request: str, argument: Any) -> Any:
@@ -127,6 +128,37 @@ class Worker:
             fix = "if memory ran out, use smaller batches or shorter sequences"
             return TargetError(f"the candidate's process was killed by signal {-code}", where=where, fix=fix)
         return TargetError("the candidate's process died", where=where, got=f"exit code {code}")
+
+
+@contextlib.contextmanager
+def working(
+    candidates: Sequence[Candidate],
+    threads: int,
+    *,
+    streams: int = 1,
+    pause_ms: float,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[list[Worker]]:
+    """The processes of candidates, with their models open; they end with the context.
+
+    Args:
+        threads, streams, pause_ms: as of `Worker`.
+        on_progress: called with what is opened, the candidates done, and all.
+
+    Raises:
+        TargetError: a candidate cannot be opened, or its process died.
+    """
+    workers: list[Worker] = []
+    try:
+        for number, candidate in enumerate(candidates):
+            if on_progress:
+                on_progress(f"opening {candidate.title}", number, len(candidates))
+            workers.append(Worker(candidate, threads, streams=streams, pause_ms=pause_ms))
+            workers[-1].opened()
+        yield workers
+    finally:
+        for worker in workers:
+            worker.stop()
 
 
 def main() -> int:
