@@ -111,7 +111,7 @@ bench-auto: install
 
 # Damaged files of every kind, 10,000 of each at the most in five minutes each.
 fuzz: install
-	$(BIN)/python benchmarks/fuzz.py --page docs/robustness.md
+	$(BIN)/python benchmarks/fuzz.py --page docs/evidence/robustness.md
 	$(BIN)/python -m pytest tests/properties --hypothesis-profile=many
 
 soak: install

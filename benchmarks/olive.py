@@ -140,7 +140,7 @@ def _checked(package: Path, target: str) -> str:
     refused = [
         finding for lint in octobert.check(package, target) for finding in lint.findings if finding.severity == "refused"
     ]
-    return f"{len(refused)} findings" if refused else "accepted by the target's table"
+    return f"{len(refused)} findings" if refused else "accepted"
 
 
 def _substitutes(arguments: argparse.Namespace, out: Path) -> dict[str, list[str]]:

@@ -8,8 +8,8 @@ base is BERT-base with random weights, minilm is all-MiniLM-L6-v2, both with a h
 `--data`; texts and accuracy are those of its file validation. `--prune 0.01` adds a pruned model that may lose one point.
 
 Each run writes one JSON file for each model into benchmarks/results. Its name says the kind of CPU, the model and the cores; a
-run with the same name replaces it. Then docs/benchmarks.md is made of all files, as `speed_page.py` does alone. Runs of a part
-(`--shapes`, `--only`) and runs on a simulated CPU write into runs/speed/results and leave the page as it is.
+run with the same name replaces it. Then docs/evidence/speed.md is made of all files, as `speed_page.py` does alone. Runs of a
+part (`--shapes`, `--only`) and runs on a simulated CPU write into runs/speed/results and leave the page as it is.
 
 Each system runs in its own process with all cores that this one may use (`taskset` limits them). The systems run in turn, in an
 order that changes every round. Figures are medians; the JSON files have quartiles too. Float and INT8 models of ONNX Runtime

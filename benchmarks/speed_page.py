@@ -1,4 +1,4 @@
-"""`docs/benchmarks.md`, made of all results of `speed.py`: a summary, and a section for each kind of CPU.
+"""`docs/evidence/speed.md`, made of all results of `speed.py`: a summary, and a section for each kind of CPU.
 
 python benchmarks/speed_page.py
 """
@@ -29,7 +29,7 @@ from speed_results import (
 from octobert.core.errors import OctobertError
 from octobert.core.files import atomic_write
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "speed.md"
 NOTEBOOK = ("NNCF: padded", "NNCF, bf16: padded")
 _NAMES = {
     "amx": "AMX",
@@ -42,19 +42,18 @@ _NAMES = {
 }
 _INTRODUCTION = f"""# Speed compared with other tools
 
-`python benchmarks/speed_page.py` makes this page of the files in `benchmarks/results`, one for each kind of CPU, model and
-number of cores. `python benchmarks/speed.py` measures on the machine at hand, adds or replaces its files, and makes the page
-again. Its docstring says what each system is and how it is called. All figures of one table come from one interleaved run.
-Compare them only with each other.
+`python benchmarks/speed.py` measures on the machine at hand, writes one file per kind of CPU, model and number of cores into
+`benchmarks/results`, and makes this page of all of them. Its docstring says how each system is called. All figures of one
+file come from one interleaved run. Compare them only with each other. The files also have the ratios at each shape, the
+latencies of single texts and the throughput of every system, with their intervals.
 
 ## Summary
 
 Time of octobert's 8-bit model divided by that of the other model: the mean over those of {", ".join(GOAL_SHAPES)}
 (rows × tokens) that were timed, and the largest. Below 1, octobert is faster. The goal is at most {GOAL:.2f} on average and
-never above 1. In brackets is the 95 % interval; without one, single measurements were not recorded. NNCF and OpenVINO in
-float are taken with float parts in float32 or bfloat16, whichever is faster. BERT-base has random weights. "Static lengths" is
-`octobert.load(…, static_up_to=128)`, which compiles a model for each length
-([what it costs](speed.md#one-text-at-a-time-static-lengths)).
+never above 1. In brackets is the 95 % interval, where single measurements were recorded. Of NNCF and OpenVINO in float, the
+faster one with float parts in float32 or bfloat16 counts. BERT-base has random weights. "Static lengths" is
+`octobert.load(…, static_up_to=128)` ([what it costs](../speed.md#one-text-at-a-time-static-lengths)).
 """
 _TEXTS = f"""
 From strings to labels: time of single texts divided by that of the other tool's loop without padding (median over the texts),
@@ -88,9 +87,11 @@ def section(results: Sequence[Result]) -> str:
     """The section of one kind of CPU. Its first sentences say where INT8 is slower than float.
 
     Args:
-        results: of this kind.
+        results: of this kind. Of each model only the newest is shown in full, of one day that with the most cores.
     """
-    return "\n".join([f"\n## {kind_name(results[0])}\n", verdict(results), *map(_of_model, results)])
+    newest = {result.model: result for result in sorted(results, key=lambda result: (result.date or "", result.cores))}
+    shown = [result for result in results if result in newest.values()]
+    return "\n".join([f"\n## {kind_name(results[0])}\n", verdict(results), *map(_of_model, shown)])
 
 
 def kind_name(result: Result) -> str:
@@ -223,9 +224,9 @@ def _of_model(result: Result) -> str:
     parts += [f"{'; '.join(facts)}{f'; {versions}' if versions else ''}."]
     parts += [f"This result is partial: {result.partial}"] if result.partial else []
     parts += [result.note] if result.note else []
-    parts += _latency(result) + _ratios(result.compared) + _single_texts(result)
+    parts += _latency(result)
     for source, own in result.throughput.items():
-        parts += _all_texts(source, own)
+        parts += _scored_texts(source, own)
     if result.starts:
         starts = "; ".join(f"{name} {seconds:.2f} s" for name, seconds in result.starts.items())
         parts.append(f"\nStart of a new process, warm file cache: {starts}.")
@@ -240,67 +241,32 @@ def _of_model(result: Result) -> str:
 
 
 def _latency(result: Result) -> list[str]:
-    shapes = list(dict.fromkeys(shape for own in result.shapes.values() for shape in own))
+    measured = dict.fromkeys(shape for own in result.shapes.values() for shape in own)
+    shapes = [shape for shape in measured if shape in GOAL_SHAPES]
     rows = [
-        [_bold(name), result.systems[name].kind, result.systems[name].float_parts]
-        + [_ms(own[shape].median) if shape in own else "" for shape in shapes]
+        [f"{_bold(name)}, {result.systems[name].kind}"] + [_ms(own[shape].median) if shape in own else "" for shape in shapes]
         for name, own in result.shapes.items()
     ]
     if result.limit:
         rates = f"{result.limit.rates['8-bit']:.0f} and {result.limit.rates['float32']:.0f} billion multiply-adds per second"
         limits = [_ms(result.limit.shapes[shape]) for shape in shapes]
-        rows.append([f"matrix products only, at {rates}", "limit", "", *limits])
-    counts = sorted({own[shape].count or 0 for own in result.shapes.values() for shape in own})
+        rows.append([f"matrix products only, at {rates}", *limits])
+    counts = sorted({own[shape].count or 0 for own in result.shapes.values() for shape in shapes if shape in own})
     most = f" to {counts[-1]}" if len(counts) > 1 else ""
     rounds = f", {counts[0]}{most} rounds" if counts[0] else ""
-    return [f"\nMedian latency in milliseconds (rows × tokens){rounds}:\n", _table(["", "kind", "float parts", *shapes], rows)]
+    return [f"\nMedian latency in milliseconds (rows × tokens){rounds}:\n", _table(["", *shapes], rows)]
 
 
-def _ratios(comparisons: Sequence[Compared]) -> list[str]:
-    if not comparisons:
+def _scored_texts(source: str, own: Throughput) -> list[str]:
+    """Throughput of a model that was trained for a task, beside its accuracy."""
+    if all(loop.accuracy is None for loop in own.loops.values()):
         return []
-    shapes = list(dict.fromkeys(shape for each in comparisons for shape in each.shapes))
-    rows = [
-        [f"{each.target.removeprefix('octobert ')} ÷ {each.rival}", _ratio(each.mean) if each.mean else ""]
-        + [_ratio(each.shapes[shape]) if shape in each.shapes else "" for shape in shapes]
-        for each in comparisons
-    ]
-    title = "\nTime of octobert divided by that of others, mean over the shapes of the summary, and each shape:\n"
-    return [title, _table(["", "mean", *shapes], rows)]
-
-
-def _single_texts(result: Result) -> list[str]:
-    parts = []
-    for source, own in result.singles.items():
-        rows = [
-            [_bold(name), _ms(each.median), f"{_ms(each.low)}–{_ms(each.high)}" if each.low and each.high else ""]
-            + [_ratio(own.ratios[target][name]) if name in own.ratios.get(target, {}) else "" for target in own.ratios]
-            for name, each in own.systems.items()
-        ]
-        heads = ["", "median", "quartiles", *(f"{target.removeprefix('octobert ')} ÷ this" for target in own.ratios)]
-        parts += [
-            f"\nLatency of single texts from string to label, {source}, {own.texts} texts, milliseconds:\n",
-            _table(heads, rows),
-        ]
-    return parts
-
-
-def _all_texts(source: str, own: Throughput) -> list[str]:
-    scored = any(loop.accuracy is not None for loop in own.loops.values())
     rows = []
     for name, loop in sorted(own.loops.items(), key=lambda item: item[1].rate.median):
         row = [_bold(name), f"{loop.rate.median:.1f}", "" if loop.rate.count is None else str(loop.rate.count)]
-        row.append(_times_notebook(own, name))
-        if scored:
-            row += ["" if loop.accuracy is None else f"{100 * loop.accuracy:.2f}", _points(loop.change)]
-        rows.append(row)
-    heads = [
-        "",
-        "rows/s",
-        "rounds",
-        "× NNCF notebook's loop",
-        *(("accuracy, %", "change from float, points") if scored else ()),
-    ]
+        row += [_times_notebook(own, name), "" if loop.accuracy is None else f"{100 * loop.accuracy:.2f}"]
+        rows.append([*row, _points(loop.change)])
+    heads = ["", "rows/s", "rounds", "× NNCF notebook's loop", "accuracy, %", "change from float, points"]
     return [f"\nThroughput from strings to labels, {source}, {own.rows} rows:\n", _table(heads, rows)]
 
 

@@ -68,7 +68,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 
     def get(kind: str, target: str) -> Path:
         if kind not in made:
-            lines = {line.strip() for path in sorted(ROOT.glob("docs/*.md")) for line in path.read_text().splitlines()}
+            lines = {line.strip() for path in sorted(ROOT.glob("docs/**/*.md")) for line in path.read_text().splitlines()}
             texts = sorted(line for line in lines if len(line) > 40 and line[0].isalpha())
             folder = tmp_path_factory.mktemp(kind)
             runner.run(parse(models.recipe(kind, folder, texts[::7])), folder / "out")

@@ -23,7 +23,7 @@ class Recover(FrozenModel):
     """
 
     epochs: float = Field(default=1.0, gt=0)
-    # Fitting leaves little to gain: at 5e-5, the rate of fine-tuning, the loss of a MiniLM rose (docs/training.md).
+    # Fitting leaves little to gain: at 5e-5, the rate of fine-tuning, the loss of a MiniLM rose (docs/evidence/training.md).
     learning_rate: float = Field(default=1e-5, gt=0)
     batch: PositiveInt = 16
     temperature: float = Field(default=2.0, gt=0)

@@ -2,7 +2,7 @@
 
 A canonical graph, float or with Q/DQ, gets MultiHeadAttention, SkipLayerNormalization, BiasGelu and Gelu where the rewriter
 recognizes them; ONNX Runtime itself does not fuse the attention of current exporters when it opens a file. Q/DQ pairs stay
-where they are: attention whose products are quantized is not fused. `docs/architecture.md` has the comparison of rewriters.
+where they are: attention whose products are quantized is not fused. `docs/evidence/runtimes.md` compares rewriters.
 """
 
 from __future__ import annotations

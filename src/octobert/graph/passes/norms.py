@@ -2,7 +2,7 @@
 
 Its LayerNormalization and SkipLayerNormalization process one number after another: 5 ns per number on one core, a tenth of the
 time of an 8-bit model. InstanceNormalization over rows with one channel divides by the same deviation, epsilon included. With
-scale, shift and residual adds it takes a third to a half of the time (`docs/speed.md`):
+scale, shift and residual adds it takes a third to a half of the time (`docs/evidence/runtimes.md`):
 
     LayerNormalization(x, weight, bias)   →   InstanceNormalization(x as [rows, 1, channels]) as [B, S, C] × weight + bias
 

@@ -4,9 +4,9 @@
     MatMul, result in float     MatMulIntegerToFloat (`com.microsoft`): integers in, float out, a bias added
 
 ONNX Runtime fuses a Q/DQ graph into the same operators when it opens it, but leaves every bias outside, as an Add of its own or
-in the norm or GELU behind it. Here the product adds it, which saves up to 8 % of the time (`docs/speed.md`). A product of other
-types, such as 16-bit activations, stays between Quantize/DequantizeLinear, and so do residual adds and tables. Activations that
-are quantized dynamically are integer operators in every form.
+in the norm or GELU behind it. Here the product adds it, which saves up to 8 % of the time (`docs/evidence/runtimes.md`). A
+product of other types, such as 16-bit activations, stays between Quantize/DequantizeLinear, and so do residual adds and tables.
+Activations that are quantized dynamically are integer operators in every form.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Options(FrozenModel):
 
 
 SWEEP = (Options(),)
-# With SmoothQuant as accurate as the default, and without it better (docs/accuracy.md).
+# With SmoothQuant as accurate as the default, and without it better (docs/evidence/accuracy.md).
 PROMISE = 0.6
 
 

@@ -25,7 +25,7 @@ class Options(FrozenModel):
 
 # Accuracy drops sharply on either side of the best percentage, which shows only when several are compared.
 SWEEP = tuple(Options(keep=keep) for keep in (99.9, 99.99, 99.999, 99.9999))
-# On MRPC a little closer to float than the default (docs/accuracy.md).
+# On MRPC a little closer to float than the default (docs/evidence/accuracy.md).
 PROMISE = 0.5
 
 

@@ -15,7 +15,7 @@ from octobert.graph import qdq
 from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = False
-# On MRPC its effect is within the noise (docs/accuracy.md).
+# On MRPC its effect is within the noise (docs/evidence/accuracy.md).
 AXES = (Axis(key="corrections", values=([],), changes=("numbers",), again="quantize", promise=0.2),)
 
 

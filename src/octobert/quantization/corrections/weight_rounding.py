@@ -21,7 +21,7 @@ from octobert.graph import qdq
 from octobert.quantization.layers import LinearLayer, Moments
 
 NEEDS_PRODUCTS = True
-# The smallest error of all on ONNX Runtime, and not slower (docs/accuracy.md).
+# The smallest error of all on ONNX Runtime, and not slower (docs/evidence/accuracy.md).
 AXES = (Axis(key="corrections", values=(["weight-rounding"],), changes=("numbers",), again="quantize", promise=0.8),)
 # Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.
 _BLOCK = 128

@@ -1,7 +1,7 @@
 """Levels of all sublayers for a wanted speedup: predicted by the times of the levels, corrected by what whole models took.
 
 A sum of times of levels is a prediction. Sublayers share caches and threads, and differences of small times are noisy: sums
-were up to a tenth too high or too low (docs/guides/pruning.md). So what is allocated is timed as a model, and where that
+were up to a tenth too high or too low (docs/evidence/pruning.md). So what is allocated is timed as a model, and where that
 misses the wanted speedup, the time to be saved is changed by the ratio of what was wanted and measured.
 """
 

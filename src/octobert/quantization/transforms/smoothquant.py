@@ -64,7 +64,7 @@ AXES = (
         again="transform",
         promise=0.4,
     ),
-    # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/architecture.md).
+    # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
     Axis(
         key="transforms",
         values=([{"smoothquant": {"activation": False}}],),
