@@ -16,10 +16,12 @@ import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import octobert
 from octobert.cli.main import app
 from octobert.config.recipe import Recipe
 from octobert.config.schema import descriptions, recipe_schema
 from octobert.core import plugins
+from octobert.report import targets
 
 Schema = dict[str, Any]
 # Options of every command.
@@ -43,6 +45,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/plugins.md": plugins_page,
         "reference/recipes.md": recipes_page,
         "reference/commands.md": commands_page,
+        "reference/targets.md": targets_page,
+        "notebook.md": notebook_page,
         "contributing.md": lambda: root_page("CONTRIBUTING.md"),
         "changelog.md": lambda: root_page("CHANGELOG.md"),
     }
@@ -59,6 +63,14 @@ def root_page(name: str) -> str:
         .replace("](CHANGELOG.md", "](changelog.md")
         .replace("](CONTRIBUTING.md", "](contributing.md")
     )
+
+
+def notebook_page() -> str:
+    """The cells of the notebook, with a link to the file."""
+    cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    parts = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in texts]
+    return "\n\n".join([*parts, "[Download the notebook](notebook.ipynb)."]) + "\n"
 
 
 def recipe_page() -> str:
@@ -152,6 +164,11 @@ def plugins_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def targets_page() -> str:
+    """The tables of all targets, as `octobert targets --markdown` prints them."""
+    return targets.page([capabilities for capabilities, _ in octobert.list_targets().values()]) + "\n"
+
+
 def recipes_page() -> str:
     """The recipes of the repository, as they are."""
     parts = ["# Shipped recipes", "", "These files are in `recipes/`. `--set key=value` changes any part of them."]
@@ -175,7 +192,7 @@ def commands_page() -> str:
         "# Command line",
         "",
         "Every command takes `--json` (one JSON document on stdout), `--verbose` (debug messages and full tracebacks) and",
-        "`--quiet` (no progress and no notes).",
+        "`--quiet` (no progress and no notes). [Exit codes and variables](../robustness.md#exit-codes) are the same for all.",
     ]
     for name in group.list_commands(top):
         command = group.get_command(top, name)

@@ -1,6 +1,6 @@
-"""Writes the pages in `docs/coming-from` from `docs/coming-from.yaml`: `python docs/options.py`.
+"""Writes the tables of the pages in `docs/coming-from` from `docs/coming-from.yaml`: `python docs/options.py`.
 
-Each page keeps its own text; the tables between the two marks are written. `options.md` lists all options with their tests.
+Each page keeps its own text; the tables between the two marks are written. The file also names the test of each option.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "docs" / "coming-from.yaml"
 PAGES = ROOT / "docs" / "coming-from"
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
-TITLE = "Options of the reference scripts"
 
 
 def tools() -> list[dict[str, Any]]:
@@ -24,39 +23,21 @@ def tools() -> list[dict[str, Any]]:
 
 
 def pages() -> dict[Path, str]:
-    """Page → its text: those of the tools with current tables, and the page of all options."""
-    texts = {PAGES / "options.md": overview()}
+    """Page → its text with current tables."""
+    texts = {}
     for tool in tools():
         path = PAGES / f"{tool['page']}.md"
         before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-        texts[path] = f"{before}{BEGIN}\n\n{tables(tool, level=3, tests=False)}\n{END}{rest.split(END)[1]}"
+        texts[path] = f"{before}{BEGIN}\n\n{tables(tool)}\n{END}{rest.split(END)[1]}"
     return texts
 
 
-def overview() -> str:
-    """All options of all tools, with the test that covers each."""
-    parts = [
-        f"# {TITLE}",
-        "",
-        "Each option of the tools that octobert replaces, with its equivalent and the test that covers it. An equivalent like",
-        "`calibrate=mse` is a change of the recipe, for `--set`; the page of each tool has more. This page is written by",
-        "`docs/options.py`, and a test checks that every named key, command and test exists.",
-        "",
-    ]
-    for tool in tools():
-        parts += [f"## [{tool['tool']}]({tool['page']}.md)", "", tables(tool, level=3, tests=True)]
-    return "\n".join(parts)
-
-
-def tables(tool: dict[str, Any], *, level: int, tests: bool) -> str:
+def tables(tool: dict[str, Any]) -> str:
     """One table for each group of options."""
     parts = []
     for group in tool["groups"]:
-        head = ["option", "default there", "octobert", *(["test"] if tests else [])]
-        parts += [f"{'#' * level} {group['title']}", "", row(head), row(["---"] * len(head))]
-        for option, default, equivalent, test in group["options"]:
-            cells = [code(option), code(default), equivalent]
-            parts.append(row([*cells, f"`{test.partition('::')[2]}`"] if tests else cells))
+        parts += [f"### {group['title']}", "", row(["option", "default there", "octobert"]), row(["---"] * 3)]
+        parts += [row([code(option), code(default), equivalent]) for option, default, equivalent, _ in group["options"]]
         parts.append("")
     return "\n".join(parts)
 

@@ -1,5 +1,7 @@
 """Code blocks of README, CONTRIBUTING and docs: Python runs, commands are parsed and the fast ones run, YAML is a recipe.
 
+The cells of the notebook run like the blocks of a page.
+
 Every document runs in a folder of its own, in which `my-model`, `my-data` and `out` are a tiny checkpoint, tiny data files and the
 output of a run over both, for the task that the document is about.
 """
@@ -77,7 +79,7 @@ def test_blocks_for_other_programs_are_what_octobert_prints() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    generated = {"recipe.md", "plugins.md", "recipes.md", "commands.md", "contributing.md", "changelog.md"}
+    generated = {"recipe.md", "plugins.md", "recipes.md", "commands.md", "targets.md", "contributing.md", "changelog.md"}
     assert [
         f"{d.name}: {t}" for d, t in markdown.links() if not (d.parent / t).exists() and Path(t).name not in generated
     ] == []
@@ -174,16 +176,34 @@ def test_commands_in_the_text_exist() -> None:
 # --- Python ---
 
 
+def run_brief(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Work in a folder, with short runs in this process."""
+    run = runner.run
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(runner, "run", lambda recipe, out, listener, _: run(brief(recipe), out, listener, inline.run))
+
+
 @pytest.mark.parametrize("document", sorted({b.document for b in BLOCKS if b.language == "python"}))
 def test_python_runs(document: str, workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a document run one after another and share their names."""
-    monkeypatch.chdir(workspace(document))
-    run = runner.run
-    monkeypatch.setattr(runner, "run", lambda recipe, out, listener, _: run(brief(recipe), out, listener, inline.run))
+    run_brief(monkeypatch, workspace(document))
     names: dict[str, Any] = {"__name__": "document"}
     for block in BLOCKS:
         if block.document == document and block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / document), "exec"), names)
+
+
+def test_the_notebook_runs(workspace: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells share their names, and are stored without outputs."""
+    path = ROOT / "docs" / "notebook.ipynb"
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    run_brief(monkeypatch, workspace("docs/notebook.ipynb"))
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for cell in cells:
+        exec(compile("".join(cell["source"]), str(path), "exec"), names)
+    assert names["plan"].quantized
+    assert names["reasons"]
 
 
 def test_the_api_reference_names_what_exists() -> None:

@@ -533,9 +533,12 @@ def test_a_provider_that_is_not_there_is_no_silent_fallback(everywhere: Path) ->
         onnxruntime.OrtSession(path, SessionOptions(), "CUDAExecutionProvider")
 
 
-def test_the_page_of_targets_is_the_tables() -> None:
+def test_the_page_of_targets_has_a_table_of_each() -> None:
+    """The site's page is made of the tables when it is built."""
     page = report_targets.page([table(name) for name in ALL])
-    assert (Path(__file__).parents[2] / "docs" / "reference" / "targets.md").read_text() == page + "\n"
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles == sorted(ALL)
+    assert page.count("| status |") == len(ALL)
 
 
 def test_a_runtime_that_cannot_be_imported_is_a_sentence(tmp_path, monkeypatch) -> None:
