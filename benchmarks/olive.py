@@ -225,8 +225,8 @@ def page(results: list[Ran], arguments: argparse.Namespace) -> str:
         "",
         "All other fields became keys, or octobert needs none for them; the comments of an imported recipe say which.",
         "",
-        "| field | value | why | configs |",
-        "|---|---|---|---|",
+        "| fields | why | configs |",
+        "|---|---|---|",
         *_refused(imported),
     ]
     return "\n".join(lines) + "\n"
@@ -283,16 +283,17 @@ def _figures(report: Report, target: str) -> str:
 
 
 def _refused(results: list[Ran]) -> list[str]:
-    """One row for each field and reason, with the configs that have it."""
-    found: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    """One row for each reason, with the fields and the configs that have it."""
+    fields: dict[str, dict[str, None]] = defaultdict(dict)
+    configs: dict[str, dict[str, None]] = defaultdict(dict)
     for result in results:
         assert result.imported is not None
         for outcome in result.imported.outcomes:
             if outcome.verdict == "refused":
-                found[outcome.field, outcome.value, outcome.note].append(result.name)
-    rows = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    short = {key: ", ".join(Path(name).name for name in names) for key, names in rows}
-    return [f"| `{field}` | `{_cell(value)}` | {_cell(why)} | {names} |" for (field, value, why), names in short.items()]
+                fields[outcome.note][f"`{outcome.field}: {_cell(outcome.value)}`"] = None
+                configs[outcome.note][Path(result.name).name] = None
+    notes = sorted(configs, key=lambda note: (-len(configs[note]), note))
+    return [f"| {', '.join(fields[note])} | {_cell(note)} | {', '.join(configs[note])} |" for note in notes]
 
 
 def _cell(text: str) -> str:

@@ -42,24 +42,21 @@ _NAMES = {
 }
 _INTRODUCTION = f"""# Speed compared with other tools
 
-`python benchmarks/speed.py` measures on the machine at hand, writes one file per kind of CPU, model and number of cores into
-`benchmarks/results`, and makes this page of all of them. Its docstring says how each system is called. All figures of one
-file come from one interleaved run. Compare them only with each other. The files also have the ratios at each shape, the
-latencies of single texts and the throughput of every system, with their intervals.
+`python benchmarks/speed.py` measures on the machine at hand, writes a file into `benchmarks/results`, and makes this page of
+all files. They also have the ratios at each shape, single texts and throughput of every system, with intervals. All figures
+of one file come from one interleaved run: compare them only with each other.
 
 ## Summary
 
 Time of octobert's 8-bit model divided by that of the other model: the mean over those of {", ".join(GOAL_SHAPES)}
 (rows × tokens) that were timed, and the largest. Below 1, octobert is faster. The goal is at most {GOAL:.2f} on average and
-never above 1. In brackets is the 95 % interval, where single measurements were recorded. Of NNCF and OpenVINO in float, the
-faster one with float parts in float32 or bfloat16 counts. BERT-base has random weights. "Static lengths" is
-`octobert.load(…, static_up_to=128)` ([what it costs](../speed.md#one-text-at-a-time-static-lengths)).
+never above 1. In brackets is the 95 % interval. Of NNCF and OpenVINO in float, the faster one with float parts in float32
+or bfloat16 counts. BERT-base has random weights. "Static lengths" is `octobert.load(…, static_up_to=128)`.
 """
 _TEXTS = f"""
 From strings to labels: time of single texts divided by that of the other tool's loop without padding (median over the texts),
-and throughput as a multiple of the loop of NNCF's notebook, which pads to 128 tokens, with the faster type of float parts. The
-goals are at most {GOAL_SINGLE:.2f} of NNCF's time, and {GOAL_TIMES:.1f} times the notebook's loop with a loss of at most one
-point of accuracy.
+and throughput as a multiple of the loop of NNCF's notebook, which pads to 128 tokens. The goals are at most
+{GOAL_SINGLE:.2f} of NNCF's time, and {GOAL_TIMES:.1f} times the notebook's loop.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -91,3 +92,24 @@ def links() -> list[tuple[Path, str]]:
                 if target and "://" not in target and not target.startswith("#"):
                     result.append((path, target.split("#")[0]))
     return result
+
+
+def missing_anchors() -> list[str]:
+    """Links to a heading that its document does not have; only of documents that are files."""
+    found = []
+    for path in documents():
+        for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+            for child in token.children or ():
+                target, mark, anchor = str(child.attrs.get("href") or "").partition("#")
+                document = path.parent / target if target else path
+                if mark and "://" not in target and document.is_file() and anchor not in _anchors(document):
+                    found.append(f"{path.name}: {target}#{anchor}")
+    return found
+
+
+@cache
+def _anchors(path: Path) -> set[str]:
+    """The anchors of the headings of a document, as GitHub and mkdocs make them of plain words."""
+    tokens = MarkdownIt("commonmark").parse(path.read_text(encoding="utf-8"))
+    titles = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}

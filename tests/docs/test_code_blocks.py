@@ -85,6 +85,10 @@ def test_links_lead_somewhere() -> None:
     ] == []
 
 
+def test_anchors_lead_to_headings() -> None:
+    assert markdown.missing_anchors() == []
+
+
 # --- YAML and JSON ---
 
 
