@@ -183,9 +183,15 @@ def test_texts_have_their_tables() -> None:
 
 def test_a_pruned_model_says_what_it_cost(finished: Any, tmp_path: Path) -> None:
     assert speed_cases.pruning_note(finished[1]) == ""
-    drop = {"drop": 0.008, "low": -0.002, "high": 0.018}
-    speeds = {"speedup": 1.31, "speedup_low": 1.28, "speedup_high": 1.34, "predicted": 1.4}
-    model = {**speeds, "loss": 0.01, "rows": 200, "metric": 0.81, **drop, "sublayers": []}
+    model = {
+        "speedup": {"value": 1.31, "low": 1.28, "high": 1.34},
+        "predicted": 1.4,
+        "loss": 0.01,
+        "rows": 200,
+        "metric": 0.81,
+        "drop": {"value": 0.008, "low": -0.002, "high": 0.018},
+        "sublayers": [],
+    }
     facts = {
         "target": "openvino-cpu",
         "lengths": [53],

@@ -14,7 +14,7 @@ EXAMPLES = ("octobert targets",)
 
 
 def command(
-    markdown: bool = typer.Option(False, "--markdown", help="Print docs/reference/targets.md, generated from the tables."),
+    markdown: bool = typer.Option(False, "--markdown", help="Print the tables of all targets as a Markdown page."),
 ) -> Iterator[Any]:
     """List the targets; for each that cannot run here, what is missing and how to install it."""
     import octobert
