@@ -109,8 +109,9 @@ def json_rows(path: Path, content: bytes | bytearray) -> list[Row]:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
         if text.lstrip().startswith("["):
-            got, fix = str(error), "download or write it again"
-            raise DataError("the file is not JSON", where=str(path), got=got, fix=fix) from error
+            raise DataError(
+                "the file is not JSON", where=str(path), got=str(error), fix="download or write it again"
+            ) from error
         return _same_columns(path, _lines(path, text))
     articles = whole.get("data") if isinstance(whole, dict) else None
     if isinstance(articles, list) and all(isinstance(a, dict) and "paragraphs" in a for a in articles):
@@ -130,24 +131,35 @@ def _lines(path: Path, text: str) -> list[dict[str, Any]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            got, fix = f"{error}: {line[:60]!r}", "correct the line"
-            raise DataError("the line is not JSON", where=where, got=got, fix=fix) from error
+            raise DataError(
+                "the line is not JSON", where=where, got=f"{error}: {line[:60]!r}", fix="correct the line"
+            ) from error
         rows.append(_object(value, where))
     return rows
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        got, expected = preview(value, 60), '{"column": value, …}'
-        raise DataError("the row is not an object", where=where, got=got, expected=expected, fix="remove the row or correct it")
+        raise DataError(
+            "the row is not an object",
+            where=where,
+            got=preview(value, 60),
+            expected='{"column": value, …}',
+            fix="remove the row or correct it",
+        )
     return value
 
 
 def _same_columns(path: Path, rows: Sequence[dict[str, Any]]) -> list[Row]:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if len(columns) > _MOST_COLUMNS:
-        got, expected = f"{len(columns):,}", f"at most {_MOST_COLUMNS:,}, the same in every row"
-        raise DataError("the file has too many columns", where=str(path), got=got, expected=expected, fix="correct the file")
+        raise DataError(
+            "the file has too many columns",
+            where=str(path),
+            got=f"{len(columns):,}",
+            expected=f"at most {_MOST_COLUMNS:,}, the same in every row",
+            fix="correct the file",
+        )
     return [{column: row.get(column) for column in columns} for row in rows]
 
 

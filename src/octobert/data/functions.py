@@ -51,8 +51,11 @@ class RowFunction(FrozenModel):
         with user_code.sentences(self.code):
             rows = self._rows(self._of_datasets(given))
         if not rows:
-            fix = f"return rows for {self.split!r}, or name another split with from"
-            raise DataError("the function gives no rows", where=self.where, fix=fix)
+            raise DataError(
+                "the function gives no rows",
+                where=self.where,
+                fix=f"return rows for {self.split!r}, or name another split with from",
+            )
         return self.where, sampling.sliced(numbered(rows), self.span, where=self.where)
 
     def _of_datasets(self, given: Any) -> Any:
@@ -65,8 +68,9 @@ class RowFunction(FrozenModel):
             return self._of_datasets(given.as_dataset())
         if isinstance(given, datasets.DatasetDict):
             if self.split not in given:
-                fix = did_you_mean(self.split, given)
-                raise DataError(f'the data set has no split "{self.split}"', where=self.where, fix=fix)
+                raise DataError(
+                    f'the data set has no split "{self.split}"', where=self.where, fix=did_you_mean(self.split, given)
+                )
             given = given[self.split]
         return with_names(given.features, given.to_list()) if isinstance(given, datasets.Dataset) else given
 
@@ -82,12 +86,20 @@ class RowFunction(FrozenModel):
         free = psutil.virtual_memory().available
         for number, row in enumerate(given, start=1):
             if not isinstance(row, Mapping):
-                got = f"a {type(row).__name__}: {preview(row)}"
-                raise DataError("the row is not a mapping", where=f"{self.where}, row {number}", got=got, expected="a dict")
+                raise DataError(
+                    "the row is not a mapping",
+                    where=f"{self.where}, row {number}",
+                    got=f"a {type(row).__name__}: {preview(row)}",
+                    expected="a dict",
+                )
             rows.append(dict(row))
             if number % _BETWEEN == 0 and psutil.virtual_memory().available < free // 2:
-                fix = "give fewer rows: all of them are held in memory"
-                raise DataError("the rows take too much memory", where=self.where, got=f"{number:,} rows", fix=fix)
+                raise DataError(
+                    "the rows take too much memory",
+                    where=self.where,
+                    got=f"{number:,} rows",
+                    fix="give fewer rows: all of them are held in memory",
+                )
         return rows
 
 
@@ -104,12 +116,19 @@ def preprocessed(rows: Sequence[Row], code: UserCode, *, where: str) -> list[Row
         number = row.get(ROW_NUMBER)
         changed = function({name: value for name, value in row.items() if name != ROW_NUMBER})
         if changed is not None and not isinstance(changed, Mapping):
-            got = f"a {type(changed).__name__} from {code.function}"
-            expected = "a dict, or None to leave the row out"
-            raise DataError("the row is not a mapping", where=f"{where}, row {number}", got=got, expected=expected)
+            raise DataError(
+                "the row is not a mapping",
+                where=f"{where}, row {number}",
+                got=f"a {type(changed).__name__} from {code.function}",
+                expected="a dict, or None to leave the row out",
+            )
         if changed is not None:
             kept.append({**changed, ROW_NUMBER: number})
     if rows and not kept:
-        fix = f"return the rows that {code.function} keeps"
-        raise DataError("preprocess leaves out every row", where=where, got=f"None for {len(rows)} rows", fix=fix)
+        raise DataError(
+            "preprocess leaves out every row",
+            where=where,
+            got=f"None for {len(rows)} rows",
+            fix=f"return the rows that {code.function} keeps",
+        )
     return kept

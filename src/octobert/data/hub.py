@@ -58,8 +58,12 @@ def find(source: str, config: str | None, revision: str | None) -> HubData:
     from datasets import packaged_modules
 
     if name in packaged_modules._PACKAGED_DATASETS_MODULES:
-        fix = "give a file, a folder, or a data set with its owner: OWNER/NAME"
-        raise DataError("the hub has no data set of that name", where="data.source", got=name, fix=fix)
+        raise DataError(
+            "the hub has no data set of that name",
+            where="data.source",
+            got=name,
+            fix="give a file, a folder, or a data set with its owner: OWNER/NAME",
+        )
     return HubData(name=name, config=own, commit=None)
 
 

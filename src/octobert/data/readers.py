@@ -119,8 +119,7 @@ def rows_in(path: Path, content: bytes | bytearray, columns: Sequence[str] = ())
 def _format(path: Path) -> str:
     form = FORMATS.get(path.suffix.lower())
     if form is None:
-        expected = ", ".join(FORMATS)
-        raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=expected)
+        raise DataError("the format is not known", where=str(path), got=path.suffix or "no suffix", expected=", ".join(FORMATS))
     return form
 
 
@@ -165,8 +164,9 @@ def _parquet(path: Path, content: bytes | bytearray) -> list[Row]:
     except DataError:
         raise
     except Exception as error:  # pyarrow raises its own types, OSError, and those of the values that it cannot convert
-        got, fix = reason(error, longest=200), "download or write it again"
-        raise DataError("the file cannot be read", where=str(path), got=got, fix=fix) from error
+        raise DataError(
+            "the file cannot be read", where=str(path), got=reason(error, longest=200), fix="download or write it again"
+        ) from error
 
 
 def _refuse_large(path: Path, held: int, size: int) -> None:
@@ -225,14 +225,19 @@ def _delimited(path: Path, content: bytes | bytearray, delimiter: str, columns: 
     if columns:
         width = max((len(record) for _, record in records), default=0)
         if len(columns) > width:
-            what = "more columns are named than the file has"
-            raise DataError(what, where=str(path), got=f"{len(columns)} names", expected=f"at most {width}")
+            raise DataError(
+                "more columns are named than the file has",
+                where=str(path),
+                got=f"{len(columns)} names",
+                expected=f"at most {width}",
+            )
         names = [*columns, *(f"extra_{i}" for i in range(width - len(columns)))]
     else:
         names = records.pop(0)[1]
         if len(set(names)) < len(names):
-            what = "two columns have the same name"
-            raise DataError(what, where=str(path), got=", ".join(names), fix="rename one in the header")
+            raise DataError(
+                "two columns have the same name", where=str(path), got=", ".join(names), fix="rename one in the header"
+            )
     for number, record in records:
         if len(record) != len(names) and not columns:
             raise DataError(
@@ -274,8 +279,9 @@ def _records(path: Path, text: str, delimiter: str, *, quoted: bool) -> Iterator
                 yield reader.line_num, record
             first = reader.line_num + 1
     except csv.Error as error:
-        where = f"{path}, line {first}"
-        raise DataError("the line cannot be read", where=where, got=str(error), fix="correct the line") from error
+        raise DataError(
+            "the line cannot be read", where=f"{path}, line {first}", got=str(error), fix="correct the line"
+        ) from error
 
 
 def _quotes_fields(lines: list[str], delimiter: str) -> bool:

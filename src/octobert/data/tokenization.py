@@ -204,8 +204,12 @@ class Tokenizer:
         for text in range(texts):
             inside = np.flatnonzero(owners == text)
             if not len(inside):
-                got = f"no token for text {text + 1} of {texts}"
-                raise ModelError("the tokenizer loses a text", where=str(self._path), got=got, fix="copy the tokenizer again")
+                raise ModelError(
+                    "the tokenizer loses a text",
+                    where=str(self._path),
+                    got=f"no token for text {text + 1} of {texts}",
+                    fix="copy the tokenizer again",
+                )
             edges += [int(inside[0]), int(inside[-1]) + 1]
         edges.append(len(ids))
         gaps = [slice(edges[i], edges[i + 1]) for i in range(0, len(edges), 2)]
@@ -243,8 +247,12 @@ class Tokenizer:
                     with self._lock:
                         self._tokenizer.add_special_tokens([name])
                 return name, int(index)
-        what, fix = "the tokenizer has no mask token", "take the tokenizer of a masked language model"
-        raise ModelError(what, where=str(self._path), expected="[MASK] or <mask>", fix=fix)
+        raise ModelError(
+            "the tokenizer has no mask token",
+            where=str(self._path),
+            expected="[MASK] or <mask>",
+            fix="take the tokenizer of a masked language model",
+        )
 
     @contextmanager
     def _errors(self, what: str = "does not fit together") -> Iterator[None]:
@@ -254,8 +262,12 @@ class Tokenizer:
         except (KeyboardInterrupt, SystemExit, GeneratorExit, ModelError):
             raise
         except BaseException as error:
-            got, fix = reason(error, longest=200), "download or copy the tokenizer again"
-            raise ModelError(f"{self._path.name} {what}", where=str(self._path), got=got, fix=fix) from error
+            raise ModelError(
+                f"{self._path.name} {what}",
+                where=str(self._path),
+                got=reason(error, longest=200),
+                fix="download or copy the tokenizer again",
+            ) from error
 
 
 def _without_threads() -> bool:
@@ -389,8 +401,12 @@ def _trained_length(folder: Path) -> int:
         known = isinstance(arguments, dict) and arguments.keys() <= {"model_max_length"}
         if not known or found.get("processing_kwargs"):
             key = "processing_kwargs" if known else "tokenizer_args"
-            got, fix = f"{key}: {preview(found[key], 60)}", "remove it, or write max_seq_length and the tokenizer's own files"
-            raise ModelError("an option of the tokenizer is not supported", where=str(path), got=got, fix=fix)
+            raise ModelError(
+                "an option of the tokenizer is not supported",
+                where=str(path),
+                got=f"{key}: {preview(found[key], 60)}",
+                fix="remove it, or write max_seq_length and the tokenizer's own files",
+            )
         places += [(path, "max_seq_length", found.get("max_seq_length"))]
         places += [(path, "tokenizer_args.model_max_length", arguments.get("model_max_length"))]
     path = folder / _CONFIG
@@ -398,8 +414,13 @@ def _trained_length(folder: Path) -> int:
     for path, key, stated in places:
         if stated:
             if not isinstance(stated, int | float) or not stated >= 1:
-                got, fix = preview(stated, 60), "correct the file, or set the task's max_length"
-                raise ModelError("no number of tokens", where=f"{path}, {key}", got=got, expected="1 or more", fix=fix)
+                raise ModelError(
+                    "no number of tokens",
+                    where=f"{path}, {key}",
+                    got=preview(stated, 60),
+                    expected="1 or more",
+                    fix="correct the file, or set the task's max_length",
+                )
             return int(min(stated, _NO_LIMIT))
     return _NO_LIMIT
 
@@ -409,8 +430,13 @@ def _truncation_side(folder: Path) -> str:
     path = folder / _CONFIG
     stated = read_object(path, missing_ok=True).get("truncation_side") or "right"
     if stated not in ("left", "right"):
-        what, got = "no side of a text", preview(stated, 60)
-        raise ModelError(what, where=f"{path}, truncation_side", got=got, expected="left or right", fix="correct the file")
+        raise ModelError(
+            "no side of a text",
+            where=f"{path}, truncation_side",
+            got=preview(stated, 60),
+            expected="left or right",
+            fix="correct the file",
+        )
     return str(stated)
 
 

@@ -55,9 +55,12 @@ def open_tokenizer(folder: Path) -> Any:
 
     file = tokenizer_file(folder)
     if file is None:
-        what, expected = "there is no tokenizer beside the model", f"{TOKENIZER} or {VOCABULARY}"
-        fix = "save the model's tokenizer into that folder"
-        raise ModelError(what, where=str(folder), expected=expected, fix=fix)
+        raise ModelError(
+            "there is no tokenizer beside the model",
+            where=str(folder),
+            expected=f"{TOKENIZER} or {VOCABULARY}",
+            fix="save the model's tokenizer into that folder",
+        )
     if file.name == TOKENIZER:
         content = content_of(file).decode()
         _check_normalizer(folder, content)
@@ -105,9 +108,12 @@ def _wordpiece(path: Path, stated: Mapping[str, Any]) -> Any:
     tokens = {key: _token(stated.get(key), default) for key, default in _TOKENS.items()}
     for key in _NEEDED:
         if tokens[key] not in vocabulary:
-            got = f"no {tokens[key]} among {len(vocabulary):,} tokens"
-            fix = f"name it in {_CONFIG} ({key}), or copy the file again"
-            raise ModelError("the vocabulary has no such special token", where=str(path), got=got, fix=fix)
+            raise ModelError(
+                "the vocabulary has no such special token",
+                where=str(path),
+                got=f"no {tokens[key]} among {len(vocabulary):,} tokens",
+                fix=f"name it in {_CONFIG} ({key}), or copy the file again",
+            )
     lower = stated.get("do_lower_case")
     if lower is None:
         _check_uncased(path, vocabulary)
@@ -168,9 +174,12 @@ def _converted(folder: Path) -> Any:
     try:
         from transformers import AutoTokenizer
     except ModuleNotFoundError:
-        what = "the tokenizer beside the model must be converted, which needs transformers"
-        fix = f"{environment.install('torch')}, or save the fast tokenizer ({TOKENIZER}) into that folder"
-        raise ModelError(what, where=str(folder), expected=TOKENIZER, fix=fix) from None
+        raise ModelError(
+            "the tokenizer beside the model must be converted, which needs transformers",
+            where=str(folder),
+            expected=TOKENIZER,
+            fix=f"{environment.install('torch')}, or save the fast tokenizer ({TOKENIZER}) into that folder",
+        ) from None
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
     except Exception as error:  # transformers raises many types here: missing files, missing sentencepiece, bad config

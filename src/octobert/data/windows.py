@@ -88,8 +88,9 @@ def step_within(
     for name, stated in (("step", options.step), ("overlap", options.overlap)):
         if stated is not None and stated >= least:
             what = "windows would not overlap" if name == "step" else "windows would not advance"
-            expected = f"less than the {least} tokens of {of} in a window"
-            raise DataError(what, where=name, got=str(stated), expected=expected, fix="lower it")
+            raise DataError(
+                what, where=name, got=str(stated), expected=f"less than the {least} tokens of {of} in a window", fix="lower it"
+            )
     if options.overlap is not None:
         return room - options.overlap
     half = (least + 1) // 2

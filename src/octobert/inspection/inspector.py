@@ -47,9 +47,11 @@ def inspect(
     """
     _check_profiled(model)
     if model.longest is not None and sequence is not None and sequence > model.longest:
-        expected = f"at most {model.longest}"
         raise ModelError(
-            "the sequence is longer than the model allows", where="--sequence", got=str(sequence), expected=expected
+            "the sequence is longer than the model allows",
+            where="--sequence",
+            got=str(sequence),
+            expected=f"at most {model.longest}",
         )
     tokens = sequence or min(DEFAULT_TOKENS, model.longest or DEFAULT_TOKENS)
     # The profilers run the file itself, without the session that pads to its fixed axes.
@@ -125,9 +127,12 @@ def _check_profiled(model: Opened) -> None:
     """
     model.check_runs()
     if model.target not in profilers.targets():
-        expected = " or ".join(profilers.targets())
-        problem = f"operators of the target {model.target} cannot be timed"
-        raise TargetError(problem, where=str(model.path), expected=expected, fix="inspect the model with such a target")
+        raise TargetError(
+            f"operators of the target {model.target} cannot be timed",
+            where=str(model.path),
+            expected=" or ".join(profilers.targets()),
+            fix="inspect the model with such a target",
+        )
 
 
 def fallen_back(

@@ -96,20 +96,38 @@ def _about_file(path: Path, graph: ir.Graph, target: Capabilities) -> Iterator[F
     opset = graph.opset_imports.get("", 0)
     low, high = target.opset
     if not low <= opset <= high:
-        text = f"the file has opset {opset}, but {target.name} takes {low} to {high}"
-        yield Finding(severity="refused", rule="opset", text=text, fix=f"export it with opset {min(high, max(low, opset))}")
+        yield Finding(
+            severity="refused",
+            rule="opset",
+            text=f"the file has opset {opset}, but {target.name} takes {low} to {high}",
+            fix=f"export it with opset {min(high, max(low, opset))}",
+        )
     inputs = [v for v in graph.inputs if v.name not in graph.initializers]
     free = [str(v.name) for v in inputs if v.shape is None or any(not isinstance(size, int) for size in v.shape)]
     if free and target.shapes == "fixed":
-        text = f"{target.name} needs a static shape, but these inputs have free axes"
-        fix = "make batch and sequence static (octobert does, with the recipe's shape)"
-        yield Finding(severity="refused", rule="shape", text=text, nodes=tuple(free), count=len(free), fix=fix)
+        yield Finding(
+            severity="refused",
+            rule="shape",
+            text=f"{target.name} needs a static shape, but these inputs have free axes",
+            nodes=tuple(free),
+            count=len(free),
+            fix="make batch and sequence static (octobert does, with the recipe's shape)",
+        )
     elif free and target.shapes == "profiles":
-        text = "axes are free: the engine needs a profile with minimum, optimum and maximum shapes"
-        yield Finding(severity="note", rule="shape", text=text, nodes=tuple(free), count=len(free))
+        yield Finding(
+            severity="note",
+            rule="shape",
+            text="axes are free: the engine needs a profile with minimum, optimum and maximum shapes",
+            nodes=tuple(free),
+            count=len(free),
+        )
     if path.stat().st_size >= _PROTOBUF_BYTES:
-        text = "the file has 2 GiB or more, which protobuf cannot read"
-        yield Finding(severity="refused", rule="size", text=text, fix="save its weights as external data")
+        yield Finding(
+            severity="refused",
+            rule="size",
+            text="the file has 2 GiB or more, which protobuf cannot read",
+            fix="save its weights as external data",
+        )
 
 
 def _about_nodes(graph: ir.Graph, target: Capabilities) -> Iterator[tuple[str, _Rule]]:
@@ -131,8 +149,9 @@ def _about_node(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     if node.op_type in target.refuses:
         yield _Rule("refused", "operator", f"{target.name} does not support {node.op_type}", "quantize statically")
     elif node.domain not in (*_ONNX, *target.domains):
-        text = f"{target.name} does not support {node.domain}.{node.op_type}"
-        yield _Rule("refused", "domain", text, "export plain ONNX operators")
+        yield _Rule(
+            "refused", "domain", f"{target.name} does not support {node.domain}.{node.op_type}", "export plain ONNX operators"
+        )
     elif node.op_type == "DequantizeLinear":
         yield from _about_dequantize(node, target)
     elif node.op_type in _PRODUCTS:
@@ -149,8 +168,12 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
     assert source is not None
     if source.dtype == ir.DataType.INT32:
         if not target.int32_bias:
-            text = f"{target.name} does not take biases that are int32 behind DequantizeLinear"
-            yield _Rule("refused", "bias", text, "leave biases float (onnxruntime: QuantizeBias: False)")
+            yield _Rule(
+                "refused",
+                "bias",
+                f"{target.name} does not take biases that are int32 behind DequantizeLinear",
+                "leave biases float (onnxruntime: QuantizeBias: False)",
+            )
         return
     if scale is not None and not (np.all(np.isfinite(scale.astype(np.float32))) and np.all(scale.astype(np.float32) > 0)):
         yield _Rule("refused", "scale", "a scale is zero, negative or not a number", "calibrate again")
@@ -166,13 +189,21 @@ def _about_dequantize(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
 
 def _about_activation(dtype: DType, symmetric: bool, scale: np.ndarray | None, target: Capabilities) -> Iterator[_Rule]:
     if not _accepts(target.activations + target.simulated_activations, dtype, symmetric):
-        text = f"{target.name} takes {_activations(target)} activations, not {kind_of(dtype, symmetric)}"
-        yield _Rule("refused", "activation", text, f"quantize activations to {_activations(target)}")
+        yield _Rule(
+            "refused",
+            "activation",
+            f"{target.name} takes {_activations(target)} activations, not {kind_of(dtype, symmetric)}",
+            f"quantize activations to {_activations(target)}",
+        )
     if scale is not None and target.smallest_range:
         low, high = LIMITS[dtype]
         if float(scale.max()) * (high - low) < target.smallest_range:
-            text = f"a range is narrower than {target.name}'s minimum, {target.smallest_range:g}"
-            yield _Rule("refused", "range", text, f"widen it (onnxruntime: MinimumRealRange {target.smallest_range:g})")
+            yield _Rule(
+                "refused",
+                "range",
+                f"a range is narrower than {target.name}'s minimum, {target.smallest_range:g}",
+                f"widen it (onnxruntime: MinimumRealRange {target.smallest_range:g})",
+            )
 
 
 def _about_weight(
@@ -180,13 +211,21 @@ def _about_weight(
 ) -> Iterator[_Rule]:
     if dtype not in target.weights or not symmetric:
         expected = " or ".join(target.weights)
-        text = f"{target.name} takes symmetric {expected} weights, not {kind_of(dtype, symmetric)}"
-        yield _Rule("refused", "weight", text, f"quantize weights to {expected}")
+        yield _Rule(
+            "refused",
+            "weight",
+            f"{target.name} takes symmetric {expected} weights, not {kind_of(dtype, symmetric)}",
+            f"quantize weights to {expected}",
+        )
     if scale is not None and scale.size > 1:
         yield from _about_channels(node, target)
     if target.weight_form == "pair" and operators.const_array(node.inputs[0]) is not None:
-        text = f"weights are integers; {target.name} prefers float weights with Q/DQ and folds them itself"
-        yield _Rule("note", "weight-form", text, "weight_form: pair (onnxruntime: AddQDQPairToWeight)")
+        yield _Rule(
+            "note",
+            "weight-form",
+            f"weights are integers; {target.name} prefers float weights with Q/DQ and folds them itself",
+            "weight_form: pair (onnxruntime: AddQDQPairToWeight)",
+        )
 
 
 def _about_channels(node: ir.Node, target: Capabilities) -> Iterator[_Rule]:
@@ -215,13 +254,21 @@ def _about_constant(tensor: ir.TensorProtocol, target: Capabilities) -> Iterator
     if tensor.dtype == ir.DataType.DOUBLE:
         yield _Rule("refused", "type", f"{target.name} does not take float64", "export in float32")
     elif kind is not None and kind not in taken:
-        text = f"{target.name} takes float parts of type {' or '.join(taken)}, not {kind}"
-        yield _Rule("refused", "type", text, "float_parts: float32")
+        yield _Rule(
+            "refused",
+            "type",
+            f"{target.name} takes float parts of type {' or '.join(taken)}, not {kind}",
+            "float_parts: float32",
+        )
     elif kind is not None and tensor.size <= 64:
         lowest = float(np.min(tensor.numpy().astype(np.float32), initial=0.0))
         if lowest < target.lowest_constant:
-            text = f"a constant is below {target.lowest_constant:g}, which {target.name} treats as minus infinity"
-            yield _Rule("refused", "constant", text, "mask with -1e4 instead")
+            yield _Rule(
+                "refused",
+                "constant",
+                f"a constant is below {target.lowest_constant:g}, which {target.name} treats as minus infinity",
+                "mask with -1e4 instead",
+            )
 
 
 def _why_float(node: ir.Node, target: Capabilities) -> tuple[str, str | None] | None:

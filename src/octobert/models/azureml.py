@@ -101,8 +101,12 @@ def _parsed(name: str) -> _Name:
         place_, model, version = registry.groups()
         return _Name((place_,), model, version)
     if placeholder := re.search(r"<[^>]*>", name):
-        what = "the name of the model has a placeholder"
-        raise ModelError(what, where=name, got=placeholder[0], fix="put your own in its place, or give another model")
+        raise ModelError(
+            "the name of the model has a placeholder",
+            where=name,
+            got=placeholder[0],
+            fix="put your own in its place, or give another model",
+        )
     raise ModelError("the name is not one of an AzureML model", where=name, expected=_FORMS)
 
 
@@ -111,8 +115,9 @@ def _client(name: _Name, where: str) -> Models:
         from azure.ai.ml import MLClient
         from azure.identity import DefaultAzureCredential
     except ModuleNotFoundError:
-        fix = f"{environment.install('azureml')}, or give a local folder"
-        raise ModelError("a model of AzureML needs its client", where=where, fix=fix) from None
+        raise ModelError(
+            "a model of AzureML needs its client", where=where, fix=f"{environment.install('azureml')}, or give a local folder"
+        ) from None
     credential = DefaultAzureCredential()
     if len(name.place) == 1:
         return MLClient(credential, registry_name=name.place[0]).models  # type: ignore[no-any-return]
@@ -127,7 +132,9 @@ def _model_in(folder: Path, name: str) -> Path:
         return checkpoints[0]
     if len(exports) == 1:
         return exports[0]
-    got = ", ".join(path.name for path in exports[:8]) or "neither"
     raise ModelError(
-        "the model of AzureML does not hold one model", where=name, got=got, expected=f"{CONFIG}, or one .onnx file"
+        "the model of AzureML does not hold one model",
+        where=name,
+        got=", ".join(path.name for path in exports[:8]) or "neither",
+        expected=f"{CONFIG}, or one .onnx file",
     )

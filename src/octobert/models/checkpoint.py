@@ -56,22 +56,30 @@ def _check_safetensors(folder: Path, files: Sequence[Path]) -> None:
             with safe_open(file, framework="numpy") as weights:
                 weights.keys()
         except OSError as error:
-            fix = "check its permissions"
-            raise ModelError("the weights cannot be read", where=str(file), got=str(error)[:200], fix=fix) from error
+            raise ModelError(
+                "the weights cannot be read", where=str(file), got=str(error)[:200], fix="check its permissions"
+            ) from error
         except SafetensorError as error:
-            got = f"{file.stat().st_size:,} bytes; {reason(error, longest=200)}"
-            raise ModelError("the weights are cut off or damaged", where=str(file), got=got, fix=again) from error
+            raise ModelError(
+                "the weights are cut off or damaged",
+                where=str(file),
+                got=f"{file.stat().st_size:,} bytes; {reason(error, longest=200)}",
+                fix=again,
+            ) from error
     index = folder / _INDEX
     if not index.is_file() or (folder / _WHOLE).is_file():
         return
     shards = model_config.read_object(index).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        expected = '{"weight_map": {tensor: file}}'
-        raise ModelError(f"{_INDEX} cannot be read", where=str(index), expected=expected, fix=again)
+        raise ModelError(f"{_INDEX} cannot be read", where=str(index), expected='{"weight_map": {tensor: file}}', fix=again)
     missing = sorted(set(shards.values()) - {file.name for file in files})
     if missing:
-        what = "files of the checkpoint's weights are missing"
-        raise ModelError(what, where=str(index), got=f"no {', '.join(missing[:4])}"[:200], fix="download the whole checkpoint")
+        raise ModelError(
+            "files of the checkpoint's weights are missing",
+            where=str(index),
+            got=f"no {', '.join(missing[:4])}"[:200],
+            fix="download the whole checkpoint",
+        )
 
 
 def _need(*packages: str) -> None:
@@ -135,8 +143,12 @@ def load_base(
     prefix = f"{model.base_model_prefix}."
     missing = sorted(key for key in info["missing_keys"] if key.startswith(prefix) and "pooler" not in key)
     if missing:
-        what = "the checkpoint does not hold the encoder's weights"
-        raise ModelError(what, where=str(folder), got=f"missing {', '.join(missing[:4])}", fix="check the checkpoint")
+        raise ModelError(
+            "the checkpoint does not hold the encoder's weights",
+            where=str(folder),
+            got=f"missing {', '.join(missing[:4])}",
+            fix="check the checkpoint",
+        )
     return model
 
 
@@ -178,8 +190,11 @@ def _from_pretrained(
     safe = weight_files(folder, allow_pickle=allow_pickle)[0].suffix == ".safetensors"
     if (folder / _ADAPTER).exists():
         # With peft, transformers would load the model that this file names; without, it would ignore the adapter.
-        fix = "merge it into the model (merge_and_unload of peft) and save that"
-        raise ModelError("the checkpoint has an adapter beside its weights", where=str(folder / _ADAPTER), fix=fix)
+        raise ModelError(
+            "the checkpoint has an adapter beside its weights",
+            where=str(folder / _ADAPTER),
+            fix="merge it into the model (merge_and_unload of peft) and save that",
+        )
     stated = read_config(folder)
     import torch
     import transformers

@@ -84,8 +84,7 @@ def downloaded(url: str) -> Path:
     if pinned is not None and not re.fullmatch("[0-9a-f]{64}", pinned):
         raise ModelError("the end of the URL is no digest", where=url, got=f"#{fragment}", expected="#sha256= and 64 digits")
     if Path(name).suffix.lower() not in SUFFIXES or not stays_inside(name):
-        expected = "a .zip file or an .onnx file"
-        raise ModelError("the URL names no model", where=url, got=name or "no file", expected=expected)
+        raise ModelError("the URL names no model", where=url, got=name or "no file", expected="a .zip file or an .onnx file")
     with place_in_cache("downloads", canonical_digest(address)[:16]) as folder:
         folder.mkdir(exist_ok=True)
         known = _known(folder, name)
@@ -102,8 +101,9 @@ def _check_address(address: str) -> None:
         ModelError: it has a user's name or a password, which the servers that it leads to would see.
     """
     if "@" in address.split("/", 3)[2]:
-        fix = "download the file by other means, and give its path"
-        raise ModelError("the URL has a user name or a password", where=address, fix=fix)
+        raise ModelError(
+            "the URL has a user name or a password", where=address, fix="download the file by other means, and give its path"
+        )
     parts = urlsplit(address)
     # Labels of hosts that are empty or too long raise UnicodeError, which is a ValueError.
     if not (parts.hostname or "").encode("idna") or parts.port == 0:
@@ -224,9 +224,12 @@ def _fetch(address: str, partial: Path, *, unless: str | None = None, same: bool
             attempts = attempts + 1 if have <= had else 1
             had = max(have, had)
             if attempts == _ATTEMPTS:
-                fix = "check the address and the network, and run the command again, which continues the download"
-                what, got = "the model could not be downloaded", f"{have:,} bytes; {error}"
-                raise ModelError(what, where=address, got=got, fix=fix) from error
+                raise ModelError(
+                    "the model could not be downloaded",
+                    where=address,
+                    got=f"{have:,} bytes; {error}",
+                    fix="check the address and the network, and run the command again, which continues the download",
+                ) from error
             time.sleep(_PAUSE * 2**attempts)
 
 
@@ -265,8 +268,9 @@ def _attempt(address: str, partial: Path, *, unless: str | None, same: bool) -> 
             raise
         raise _Interrupted(reason(error, longest=200)) from error
     except ValueError as error:
-        what = "the server's answer cannot be read"
-        raise ModelError(what, where=address, got=reason(error), fix="check the address") from error
+        raise ModelError(
+            "the server's answer cannot be read", where=address, got=reason(error), fix="check the address"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -300,12 +304,18 @@ def _check_size(address: str, partial: Path, start: int, total: int | None) -> N
     if total is None:
         return
     if total > MOST_BYTES:
-        got, expected = f"{total:,} bytes", f"at most {MOST_BYTES:,}"
-        raise ModelError("the file is larger than any encoder", where=address, got=got, expected=expected)
+        raise ModelError(
+            "the file is larger than any encoder", where=address, got=f"{total:,} bytes", expected=f"at most {MOST_BYTES:,}"
+        )
     free = shutil.disk_usage(partial.parent).free
     if total - start > free:
-        got, fix = f"{free:,} bytes", "free some space, or set OCTOBERT_CACHE to a folder on another disk"
-        raise StorageError("the disk is full", where=str(partial.parent), got=got, expected=f"{total - start:,} bytes", fix=fix)
+        raise StorageError(
+            "the disk is full",
+            where=str(partial.parent),
+            got=f"{free:,} bytes",
+            expected=f"{total - start:,} bytes",
+            fix="free some space, or set OCTOBERT_CACHE to a folder on another disk",
+        )
 
 
 def _receive(response: Any, partial: Path, start: int, total: int | None) -> None:

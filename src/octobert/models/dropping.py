@@ -43,12 +43,14 @@ def kept_layers(source: ModelSource, layers: int | Sequence[int]) -> tuple[int, 
         )
     if isinstance(layers, int):
         if layers > count:
-            fix = "keep as many or fewer"
-            raise RecipeError("the model has fewer layers", where=_KEY, got=str(layers), expected=f"1 to {count}", fix=fix)
+            raise RecipeError(
+                "the model has fewer layers", where=_KEY, got=str(layers), expected=f"1 to {count}", fix="keep as many or fewer"
+            )
         return tuple(int(index) for index in np.rint(np.linspace(0, count - 1, layers)))
     if max(layers) >= count:
-        expected = f"indices from 0 to {count - 1}"
-        raise RecipeError("the model has no such layer", where=_KEY, got=str(max(layers)), expected=expected)
+        raise RecipeError(
+            "the model has no such layer", where=_KEY, got=str(max(layers)), expected=f"indices from 0 to {count - 1}"
+        )
     return tuple(layers)
 
 
@@ -92,6 +94,10 @@ def without_layers(model: Any, family: EncoderFamily, kept: Sequence[int]) -> An
     try:
         smaller.load_state_dict(state)
     except RuntimeError as error:
-        what, fix = "without these layers the model is not one of its type", "keep the first layer too"
-        raise ModelError(what, where=_KEY, got=str(list(kept)), fix=fix) from error
+        raise ModelError(
+            "without these layers the model is not one of its type",
+            where=_KEY,
+            got=str(list(kept)),
+            fix="keep the first layer too",
+        ) from error
     return smaller

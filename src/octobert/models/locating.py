@@ -78,9 +78,13 @@ def _in_archive(path: Path) -> Path:
     if (folder / CONFIG).is_file() and (weights or not exports):
         return folder
     if len(exports) != 1:
-        got = ", ".join(file.relative_to(folder).as_posix() for file in exports[:8]) or "neither"
-        expected, fix = f"a folder with {CONFIG}, or one .onnx file", "unpack it, and give the folder or the file of the model"
-        raise ModelError("the zip file does not hold one model", where=str(path), got=got, expected=expected, fix=fix)
+        raise ModelError(
+            "the zip file does not hold one model",
+            where=str(path),
+            got=", ".join(file.relative_to(folder).as_posix() for file in exports[:8]) or "neither",
+            expected=f"a folder with {CONFIG}, or one .onnx file",
+            fix="unpack it, and give the folder or the file of the model",
+        )
     return exports[0]
 
 
@@ -119,8 +123,9 @@ def _in_package(name: str) -> Path:
     package = distribution.replace("-", "_")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        what = f'the package "{distribution}" is not installed'
-        raise ModelError(what, where=f"package:{name}", fix=f"pip install {distribution}")
+        raise ModelError(
+            f'the package "{distribution}" is not installed', where=f"package:{name}", fix=f"pip install {distribution}"
+        )
     folder = Path(next(iter(spec.submodule_search_locations))) / inner
     if not folder.exists():
         raise ModelError("the package has no such folder", where=str(folder), fix="check the path after the package's name")

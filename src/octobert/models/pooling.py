@@ -57,8 +57,12 @@ def pooling_of(folder: Path) -> Pooling:
     modules, where = modules_of(folder), str(folder / MODULES)
     if not modules:
         if (folder / "1_Pooling").is_dir():
-            what = "the folder states a pooling, but not which modules follow it"
-            raise ModelError(what, where=where, got="no such file", fix="download modules.json too")
+            raise ModelError(
+                "the folder states a pooling, but not which modules follow it",
+                where=where,
+                got="no such file",
+                fix="download modules.json too",
+            )
         return Pooling()
     about = read_object(folder / ABOUT, missing_ok=True)
     kind = about.get("model_type", "SentenceTransformer")
@@ -66,14 +70,19 @@ def pooling_of(folder: Path) -> Pooling:
         raise ModelError("the model makes no embeddings", where=str(folder / ABOUT), got=kind, expected="SentenceTransformer")
     names = [_kind(stated, where) for stated, _ in modules]
     if names[:2] != ["Transformer", "Pooling"]:
-        got = ", ".join(names)
-        raise ModelError("these modules are not supported", where=where, got=got, expected="Transformer, Pooling, …")
+        raise ModelError(
+            "these modules are not supported", where=where, got=", ".join(names), expected="Transformer, Pooling, …"
+        )
     _check_transformer(folder, modules[0][1])
     stated = _options(modules[1][1])
     prompts = about.get("prompts")
     if not stated.get("include_prompt", True) and isinstance(prompts, dict) and any(prompts.values()):
-        what, where = "tokens of a prompt cannot be left out of the pooling", str(modules[1][1] / "config.json")
-        raise ModelError(what, where=where, got="include_prompt: false", fix="remove the prompts of the model")
+        raise ModelError(
+            "tokens of a prompt cannot be left out of the pooling",
+            where=str(modules[1][1] / "config.json"),
+            got="include_prompt: false",
+            fix="remove the prompts of the model",
+        )
     steps = [_step(name, own, folder) for name, (_, own) in zip(names[2:], modules[2:], strict=True) if name != "Dropout"]
     modes = _modes(stated, str(modules[1][1] / "config.json"))
     _check_widths(stated.get("embedding_dimension", stated.get("word_embedding_dimension")), modes, steps, where)
@@ -86,8 +95,9 @@ def pooling_of(folder: Path) -> Pooling:
             similarity=about.get("similarity_fn_name"),
         )
     except ValueError as error:
-        got = first_problem(error)
-        raise ModelError(f"{ABOUT} cannot be followed", where=str(folder / ABOUT), got=got, fix="correct it") from error
+        raise ModelError(
+            f"{ABOUT} cannot be followed", where=str(folder / ABOUT), got=first_problem(error), fix="correct it"
+        ) from error
 
 
 def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
@@ -105,8 +115,13 @@ def pooler_of(folder: Path, *, allow_pickle: bool = False) -> Pooler:
         for name, shape in expected.items():
             if name not in found or found[name].shape != shape:
                 got = f"shape {found[name].shape}" if name in found else ", ".join(sorted(found)) or "nothing"
-                what = f'the module has no weights "{name}" of its shape'
-                raise ModelError(what, where=str(folder / step.folder), got=got, expected=str(shape), fix="download it again")
+                raise ModelError(
+                    f'the module has no weights "{name}" of its shape',
+                    where=str(folder / step.folder),
+                    got=got,
+                    expected=str(shape),
+                    fix="download it again",
+                )
             weights[f"{step.folder}.{name}"] = found[name].astype(np.float32)
     return Pooler(pooling, weights)
 
@@ -169,8 +184,13 @@ def _check_widths(width: Any, modes: Sequence[Mode], steps: Sequence[PoolingStep
             continue
         reads = step.in_features if isinstance(step, Dense) else step.dimension
         if width not in (None, reads):
-            what = f"the module in {step.folder} reads vectors of another width"
-            raise ModelError(what, where=where, got=str(reads), expected=str(width), fix="check the download")
+            raise ModelError(
+                f"the module in {step.folder} reads vectors of another width",
+                where=where,
+                got=str(reads),
+                expected=str(width),
+                fix="check the download",
+            )
         width = step.out_features if isinstance(step, Dense) else reads
 
 
@@ -241,8 +261,9 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
         if name == "Dense":
             activation = str(stated.get("activation_function", "torch.nn.modules.activation.Tanh"))
             if not activation.startswith("torch.nn.") or activation.rpartition(".")[2] not in ACTIVATIONS:
-                what = "the activation function is not supported"
-                raise ModelError(what, where=where, got=activation, expected=", ".join(ACTIVATIONS))
+                raise ModelError(
+                    "the activation function is not supported", where=where, got=activation, expected=", ".join(ACTIVATIONS)
+                )
             return Dense(
                 folder=inner,
                 in_features=stated["in_features"],
@@ -254,8 +275,12 @@ def _step(name: str, own: Path, folder: Path) -> PoolingStep:
     except (KeyError, ValueError) as error:
         got = first_problem(error) if isinstance(error, ValueError) else f"no {error}"
         raise ModelError(f"the config of {name} cannot be read", where=where, got=got, fix="check the download") from error
-    supported = "Dense, LayerNorm, Normalize or Dropout"
-    raise ModelError(f"the module {name} is not supported", where=str(folder / MODULES), got=inner, expected=supported)
+    raise ModelError(
+        f"the module {name} is not supported",
+        where=str(folder / MODULES),
+        got=inner,
+        expected="Dense, LayerNorm, Normalize or Dropout",
+    )
 
 
 def _shapes(step: Dense | LayerNorm) -> dict[str, tuple[int, ...]]:
@@ -286,8 +311,12 @@ def _arrays(own: Path, *, allow_pickle: bool) -> dict[str, np.ndarray]:
         tensors = torch.load(pickled, map_location="cpu", weights_only=True)
         return {name: tensor.float().numpy() for name, tensor in tensors.items()}
     except Exception as error:  # safetensors and pickle raise many unrelated types for broken files
-        got = f"{type(error).__name__}: {reason(error, 0, longest=200)}"
-        raise ModelError("the module's weights cannot be read", where=str(own), got=got, fix="download them again") from error
+        raise ModelError(
+            "the module's weights cannot be read",
+            where=str(own),
+            got=f"{type(error).__name__}: {reason(error, 0, longest=200)}",
+            fix="download them again",
+        ) from error
 
 
 def _options(own: Path, *, missing_ok: bool = False) -> dict[str, Any]:

@@ -159,8 +159,13 @@ def _model_type(config: dict[str, Any], family: str | None, *, where: str, neede
     stated = config.get("model_type")
     if stated is not None:
         if family not in (None, stated):
-            got, fix = f"family: {family}", "leave family out"
-            raise ModelError("the config names another model type", where=where, got=got, expected=str(stated), fix=fix)
+            raise ModelError(
+                "the config names another model type",
+                where=where,
+                got=f"family: {family}",
+                expected=str(stated),
+                fix="leave family out",
+            )
         return str(stated)
     architecture = re.match(r"(\w+?)(For[A-Z]\w*|Model)$", (config.get("architectures") or [""])[0])
     named = {name.replace("-", ""): name for name in families()}.get(architecture[1].lower()) if architecture else None
@@ -204,5 +209,6 @@ def _summary(path: Path, folder: Path, of: Callable[[Path], str]) -> str:
     try:
         return canonical_digest([[name, of(file)] for name, file in named.items()])
     except OSError as error:
-        fix = "check its permissions"
-        raise ModelError("the file cannot be read", where=str(error.filename), got=error.strerror, fix=fix) from error
+        raise ModelError(
+            "the file cannot be read", where=str(error.filename), got=error.strerror, fix="check its permissions"
+        ) from error

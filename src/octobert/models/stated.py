@@ -32,8 +32,12 @@ def stated_by(source: ModelSource) -> Stated:
     prompts = {str(name): str(text) for name, text in texts.items() if text}
     default = about.get("default_prompt_name")
     if default is not None and str(default) not in texts:
-        place, fix = str(source.tokenizer_folder / ABOUT), did_you_mean(str(default), prompts)
-        raise ModelError("the default prompt is not one of the model's prompts", where=place, got=str(default), fix=fix)
+        raise ModelError(
+            "the default prompt is not one of the model's prompts",
+            where=str(source.tokenizer_folder / ABOUT),
+            got=str(default),
+            fix=did_you_mean(str(default), prompts),
+        )
     activation = (
         about.get("activation_fn")
         or _object(config.get("sentence_transformers")).get("activation_fn")

@@ -38,8 +38,11 @@ def browser() -> str:
     found = [shutil.which(name) for name in ((named,) if named else (*_NAMES, *_PLACES))]
     program = next(filter(None, found), None)
     if program is None:
-        fix = f"install one, name its program in {BROWSER}, or print the page from any browser"
-        raise TargetError("there is no Chromium, Chrome or Edge to print with", got=named, fix=fix)
+        raise TargetError(
+            "there is no Chromium, Chrome or Edge to print with",
+            got=named,
+            fix=f"install one, name its program in {BROWSER}, or print the page from any browser",
+        )
     return program
 
 
@@ -73,5 +76,4 @@ def print_page(page: Path, pdf: Path, program: str) -> None:
         said = processes.output_of(command, seconds=_SECONDS)
         if not partial.is_file() or not partial.read_bytes().startswith(b"%PDF"):
             got = f"nothing in {_SECONDS:.0f} s" if said is None else (said.strip().splitlines() or ["no message"])[-1]
-            fix = "print the page from a browser"
-            raise TargetError("the browser printed no PDF", where=program, got=got, fix=fix)
+            raise TargetError("the browser printed no PDF", where=program, got=got, fix="print the page from a browser")

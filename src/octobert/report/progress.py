@@ -27,8 +27,12 @@ _REMIND_S = 30.0
 def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
     """The callback of a call: the one that was given, or a progress bar in a notebook, or one that shows nothing."""
     if progress is not None and not callable(progress):
-        fix = "pass a function, or octobert.ProgressBar()"
-        raise RecipeError("the callback is not a function", where="progress", got=preview(progress), fix=fix)
+        raise RecipeError(
+            "the callback is not a function",
+            where="progress",
+            got=preview(progress),
+            fix="pass a function, or octobert.ProgressBar()",
+        )
     if progress is not None:
         yield progress
     elif _in_notebook():

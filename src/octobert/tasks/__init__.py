@@ -116,8 +116,12 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
         return build(facts.name, facts.options, facts)
     except (ValueError, RecipeError, DataError) as error:
         got = first_problem(error) if isinstance(error, ValueError) else str(error)
-        what, fix = f"the task {facts.name} cannot be made", "install the octobert that the package was made with"
-        raise ModelError(what, where=where, got=got, fix=fix) from error
+        raise ModelError(
+            f"the task {facts.name} cannot be made",
+            where=where,
+            got=got,
+            fix="install the octobert that the package was made with",
+        ) from error
 
 
 def files_of(name: str) -> tuple[str, ...]:

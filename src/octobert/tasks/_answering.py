@@ -112,9 +112,9 @@ class Answering:
         if isinstance(given, Mapping):
             texts = tuple(given.get(key) for key in ("question", "context"))
         if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
-            expected = "(question, context)"
-            got = preview(given)
-            raise DataError("the input is not a question with its context", where=where, got=got, expected=expected)
+            raise DataError(
+                "the input is not a question with its context", where=where, got=preview(given), expected="(question, context)"
+            )
         check_texts(texts, where=where)
         return texts
 
@@ -146,9 +146,11 @@ class Answering:
         most = self.options.max_query_length or min(MAX_QUERY_LENGTH, length // 4)
         room = length - frame.size - most
         if room < 1:
-            got = f"a window of {length} tokens, {frame.size} of them special, for questions of up to {most}"
             raise DataError(
-                "a window has no room for a context", where="max_length", got=got, fix="raise it, or lower max_query_length"
+                "a window has no room for a context",
+                where="max_length",
+                got=f"a window of {length} tokens, {frame.size} of them special, for questions of up to {most}",
+                fix="raise it, or lower max_query_length",
             )
         return length, most
 
@@ -315,8 +317,9 @@ class Answering:
                 for text, side, span in zip(answers, sides, spans, strict=True)
             ]
             marks = tuple(Mark(text=1, start=start, end=end) for start, end in _spans.right_spans(texts[1], pair.expected(i)))
-            shift = sides[0]["score"] - sides[1]["score"]
-            yield Explanation(texts, explained, marks, (_move(*spans),), shift=shift, questions=(0,))
+            yield Explanation(
+                texts, explained, marks, (_move(*spans),), shift=sides[0]["score"] - sides[1]["score"], questions=(0,)
+            )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return np.asarray(items[:, _squad.F1])
@@ -341,8 +344,10 @@ def _refuse_duplicates(rows: Sequence[Row], where: str) -> None:
         name = str(row["id"])
         if name in seen:
             other = place_of(rows[seen[name]], "id", seen[name], where=where)
-            place = place_of(row, "id", index, where=where)
             raise DataError(
-                "two questions have the same id", where=place, got=repr(name), fix=f"rename one; the other is {other}"
+                "two questions have the same id",
+                where=place_of(row, "id", index, where=where),
+                got=repr(name),
+                fix=f"rename one; the other is {other}",
             )
         seen[name] = index

@@ -164,8 +164,12 @@ class Classification(RowTexts):
                 for text, likely in zip(texts, sides, strict=True)
             ]
             meant = names.index(texts[0]) if pair.expected(i) is None else pair.expected(i)
-            shift = float(sides[0][meant] - sides[1][meant])
-            yield Explanation(pair.encoded.texts[i], answers, transitions=((texts[0], texts[1]),), shift=shift)
+            yield Explanation(
+                pair.encoded.texts[i],
+                answers,
+                transitions=((texts[0], texts[1]),),
+                shift=float(sides[0][meant] - sides[1][meant]),
+            )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         return np.asarray(items[:, 0] == items[:, 1], dtype=np.float64)

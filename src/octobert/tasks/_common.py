@@ -136,8 +136,13 @@ def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least 
         DataError: with what is wrong.
     """
     if (count := sum(map(len, texts))) > MOST_CHARACTERS:
-        got, expected = f"{count:,} characters", f"at most {MOST_CHARACTERS:,}"
-        raise DataError("the text is too long", where=where, got=got, expected=expected, fix="give it in parts")
+        raise DataError(
+            "the text is too long",
+            where=where,
+            got=f"{count:,} characters",
+            expected=f"at most {MOST_CHARACTERS:,}",
+            fix="give it in parts",
+        )
     for number, text in enumerate(texts, start=1):
         if not text.strip():
             place = where if len(texts) == 1 else f"{where}, text {number} of {len(texts)}"
@@ -146,8 +151,9 @@ def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least 
             # JSON can write lone surrogates, and no encoding can.
             text.encode()
         except UnicodeEncodeError:
-            got, fix = ascii(text)[:100], "decode it from its own encoding first"
-            raise DataError("the text is not Unicode", where=where, got=got, fix=fix) from None
+            raise DataError(
+                "the text is not Unicode", where=where, got=ascii(text)[:100], fix="decode it from its own encoding first"
+            ) from None
 
 
 class WholeTexts:

@@ -70,8 +70,11 @@ def measures_of(metrics: Sequence[str | EvaluateMetric], postprocess: str | None
         else:
             known = built_in(task)
             if ALIASES.get(metric, metric) not in known:
-                fix = f"{did_you_mean(metric, [*known, *ALIASES])} (or file.py:function, or {{evaluate: NAME}})"
-                raise RecipeError(f'the task has no metric "{metric}"', where="metric", fix=fix)
+                raise RecipeError(
+                    f'the task has no metric "{metric}"',
+                    where="metric",
+                    fix=f"{did_you_mean(metric, [*known, *ALIASES])} (or file.py:function, or {{evaluate: NAME}})",
+                )
             found.append(ALIASES.get(metric, metric))
     titles = [_title(metric) for metric in found]
     if len(set(titles)) < len(titles):
@@ -131,8 +134,12 @@ class Computed:
                 return {f"{self.title}.{key}": value for key, value in own.items()}
         elif (value := _number(result)) is not None:
             return {self.title: value}
-        got, expected = f"a {type(result).__name__}: {str(result)[:100]}", "a number, or a dict of numbers"
-        raise DataError("the metric does not return numbers", where=self.title, got=got, expected=expected)
+        raise DataError(
+            "the metric does not return numbers",
+            where=self.title,
+            got=f"a {type(result).__name__}: {str(result)[:100]}",
+            expected="a number, or a dict of numbers",
+        )
 
 
 def _given(array: np.ndarray) -> Any:
@@ -192,8 +199,9 @@ def _compute(metric: Evaluated, packed: np.ndarray) -> Any:
         raise
     except Exception as error:  # a module of somebody else
         message = " ".join(str(error).split())[:200]
-        got = f"{type(error).__name__}: {message}"
-        raise RecipeError("the metric of evaluate failed", where=f"metric: {metric.name}", got=got) from error
+        raise RecipeError(
+            "the metric of evaluate failed", where=f"metric: {metric.name}", got=f"{type(error).__name__}: {message}"
+        ) from error
 
 
 def _of_squad(predictions: Sequence[str], references: Sequence[Sequence[str]], features: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -305,8 +313,12 @@ def _postprocessed(code: UserCode, outputs: Outputs, judged: Judged) -> dict[str
     count = len(judged.references)
     if given is None or predictions.ndim == 0 or len(predictions) != count:
         got = "nothing" if given is None else f"shape {predictions.shape}"
-        where, expected = code.text, f"{count} predictions, one for each row"
-        raise DataError("postprocess does not give one prediction for each row", where=where, got=got, expected=expected)
+        raise DataError(
+            "postprocess does not give one prediction for each row",
+            where=code.text,
+            got=got,
+            expected=f"{count} predictions, one for each row",
+        )
     numbers = predictions.dtype.kind in "biuf"
     return {
         "predictions": predictions if numbers else predictions.astype(object),

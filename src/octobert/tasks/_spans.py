@@ -97,8 +97,12 @@ def answers_of(cell: Any, place: str) -> tuple[list[str], list[int]]:
             and len(starts) in (0, len(texts))
         ):
             return [str(t) for t in texts], [int(s) for s in starts]
-    expected = '[{"text": …, "answer_start": …}], a list of texts, or a text'
-    raise DataError("the answers cannot be read", where=place, got=preview(cell), expected=expected)
+    raise DataError(
+        "the answers cannot be read",
+        where=place,
+        got=preview(cell),
+        expected='[{"text": …, "answer_start": …}], a list of texts, or a text',
+    )
 
 
 def visible(context: str, offsets: TokenOffsets) -> TokenOffsets:

@@ -50,8 +50,7 @@ class RowTexts(WholeTexts):
         columns = self._text_columns(rows, where)
         if wrong := self._wrong_count(columns):
             two, one = "give two text columns, such as sentence1 and sentence2", "give one text column, such as text"
-            got = f"columns {', '.join(columns)}"
-            raise ColumnError(wrong, where=where, got=got, fix=two if self.texts == 2 else one)
+            raise ColumnError(wrong, where=where, got=f"columns {', '.join(columns)}", fix=two if self.texts == 2 else one)
         return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
 
     def parse(self, given: Any, *, where: str) -> Text:

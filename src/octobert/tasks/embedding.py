@@ -199,8 +199,7 @@ class Embedding(WholeTexts):
         name = self.prompt
         if isinstance(given, Mapping):
             if set(given) != {"text", "prompt"}:
-                got = preview(dict(given))
-                raise DataError("the input is not a text with the name of its prompt", where=where, got=got)
+                raise DataError("the input is not a text with the name of its prompt", where=where, got=preview(dict(given)))
             given, name = given["text"], str(given["prompt"])
             check_prompt(name, self.prompts, where=where)
         first, *second = super().parse(given, where=where)
@@ -234,8 +233,11 @@ class Embedding(WholeTexts):
             DataError: the data has no pairs with a score.
         """
         if self.form != "pairs":
-            fix = "give pairs with a score, or leave out metric"
-            raise DataError("only pairs with a score have predictions for such a metric", where="metric", fix=fix)
+            raise DataError(
+                "only pairs with a score have predictions for such a metric",
+                where="metric",
+                fix="give pairs with a score, or leave out metric",
+            )
         return Judged(self.cosines(outputs), np.asarray(gold, dtype=np.float64))
 
     def cosines(self, outputs: Outputs) -> np.ndarray:
@@ -377,8 +379,12 @@ def check_prompt(name: str, prompts: Mapping[str, str], *, where: str) -> None:
         DataError: with the names of its prompts.
     """
     if name and name not in prompts:
-        expected = ", ".join(prompts) or "no name: the model has no prompts"
-        raise DataError(f'the model has no prompt "{name}"', where=where, expected=expected, fix=did_you_mean(name, prompts))
+        raise DataError(
+            f'the model has no prompt "{name}"',
+            where=where,
+            expected=", ".join(prompts) or "no name: the model has no prompts",
+            fix=did_you_mean(name, prompts),
+        )
 
 
 def _depth(rank: str) -> str:

@@ -210,9 +210,13 @@ class FillMask(WholeTexts):
                 marks = [Mark(text=0, start=s, end=e, label=name) for (s, e), name in zip(spans, fillers, strict=True)]
                 score = float(np.exp(side[LOGS][differ[0], 0])) if len(differ) == 1 else None
                 answers.append(Answer(text=", ".join(fillers), score=score, marks=tuple(marks)))
-            expected = ", ".join(text[start:end] for start, end in spans)
-            right = tuple(Mark(text=0, start=start, end=end) for start, end in spans)
-            yield Explanation((text,), answers, right, expected=expected, shift=float(len(differ)))
+            yield Explanation(
+                (text,),
+                answers,
+                tuple(Mark(text=0, start=start, end=end) for start, end in spans),
+                expected=", ".join(text[start:end] for start, end in spans),
+                shift=float(len(differ)),
+            )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         # Texts with masks of their own have nothing to judge.

@@ -81,8 +81,12 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
     label = (options.label,) if options.label else ("label", "labels", "class")
     if problem == "regression":
         if len(names) > 1:
-            what, got = "a regression has one score", f"{len(names)} ({', '.join(names)})"
-            raise DataError(what, where="task.text-classification", got=got, expected="a model with one logit")
+            raise DataError(
+                "a regression has one score",
+                where="task.text-classification",
+                got=f"{len(names)} ({', '.join(names)})",
+                expected="a model with one logit",
+            )
         return Scores(
             text=text,
             texts=stated.texts,
@@ -253,8 +257,12 @@ class MultiLabel(RowTexts):
             old, new = (set(side["labels"]) for side in sides)
             differ = [name for name in self.labels if name in old ^ new]
             moves = [(name, f"(not {name})") if name in old else (f"(not {name})", name) for name in differ]
-            shift = max(abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels)
-            yield Explanation(pair.encoded.texts[i], answers, transitions=tuple(moves), shift=shift)
+            yield Explanation(
+                pair.encoded.texts[i],
+                answers,
+                transitions=tuple(moves),
+                shift=max(abs(sides[0]["scores"][name] - sides[1]["scores"][name]) for name in self.labels),
+            )
 
     def quality(self, items: np.ndarray) -> np.ndarray:
         predicted, right = np.split(items, 2, axis=1)
@@ -288,8 +296,12 @@ class MultiLabel(RowTexts):
         if all(isinstance(cell, (int, np.integer)) and not isinstance(cell, bool) for cell in cells) and len(set(cells)) == len(
             cells
         ):
-            what = "the cell can be read as indices of labels and as one 0 or 1 for each label"
-            raise DataError(what, where=place, got=preview(cells), fix="write names")
+            raise DataError(
+                "the cell can be read as indices of labels and as one 0 or 1 for each label",
+                where=place,
+                got=preview(cells),
+                fix="write names",
+            )
         return [index for index, cell in enumerate(cells) if cell]
 
     def _index(self, name: Any, place: str) -> int:
@@ -330,12 +342,11 @@ def activation_of(stated: Stated) -> str:
         return "Identity" if stated.problem == "regression" else "Sigmoid"
     module, _, name = stated.activation.rpartition(".")
     if not f"{module}.".startswith("torch.") or name not in _ACTIVATIONS:
-        expected = ", ".join(f"torch.nn.{known}" for known in _ACTIVATIONS)
         raise DataError(
             "the model makes its score in a way that is not supported",
             where="config.json, activation_fn",
             got=stated.activation,
-            expected=expected,
+            expected=", ".join(f"torch.nn.{known}" for known in _ACTIVATIONS),
         )
     return name
 

@@ -150,9 +150,11 @@ class Tagging:
             own = [self._name(tag, place_of(row, tags, index, where=where)) for tag in _list(row, tags, index, where)]
             count = len(row[words])
             if len(own) != count:
-                place = place_of(row, tags, index, where=where)
                 raise DataError(
-                    "a sentence has another number of tags than words", where=place, got=str(len(own)), expected=str(count)
+                    "a sentence has another number of tags than words",
+                    where=place_of(row, tags, index, where=where),
+                    got=str(len(own)),
+                    expected=str(count),
                 )
             gold.append(_entities.iob2(own))
         self._check_types(gold, where)
@@ -267,8 +269,9 @@ class Tagging:
             return tag.strip() if index is None else self.labels[index]
         if isinstance(tag, (int, np.integer)) and 0 <= tag < len(self.labels):
             return self.labels[int(tag)]
-        what, fix = "a tag is not a name or the index of a name", "name the tags as text"
-        raise DataError(what, where=place, got=preview(tag), fix=fix)
+        raise DataError(
+            "a tag is not a name or the index of a name", where=place, got=preview(tag), fix="name the tags as text"
+        )
 
     def _check_types(self, gold: Sequence[Sequence[str]], where: str) -> None:
         """Refuse gold of types that the model does not have, such as labels of another data set or other names."""
@@ -350,8 +353,10 @@ def _shown(tags: Sequence[str]) -> str:
 def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
     value = row[column]
     if not isinstance(value, (list, tuple)) or not len(value):
-        place = place_of(row, column, index, where=where)
         raise DataError(
-            "the cell is not a list of words or tags", where=place, got=preview(value), fix="give one entry for each word"
+            "the cell is not a list of words or tags",
+            where=place_of(row, column, index, where=where),
+            got=preview(value),
+            fix="give one entry for each word",
         )
     return list(value)

@@ -46,8 +46,7 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
             whole.append((time.perf_counter() - started) * 1000)
             sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
     except RuntimeError as error:
-        got = reason(error, -1)
-        raise TargetError("openvino cannot compile and run the model", where=str(path), got=got) from error
+        raise TargetError("openvino cannot compile and run the model", where=str(path), got=reason(error, -1)) from error
     operators = places.operators(_ran(compiled, model, _least(sums, warmup)), family)
     # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
     added = [sum(after.values()) - sum(before.values()) for before, after in itertools.pairwise(sums[warmup - 1 :])]

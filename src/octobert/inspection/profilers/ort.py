@@ -63,8 +63,7 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
         except ModelError:
             raise
         except Exception as error:  # onnxruntime has no public base class for its errors
-            got = reason(error, -1)
-            raise TargetError("onnxruntime cannot open and run the model", where=str(path), got=got) from error
+            raise TargetError("onnxruntime cannot open and run the model", where=str(path), got=reason(error, -1)) from error
         graph = onnx.load(settings.optimized_model_filepath, load_external_data=False).graph
     whole = [e for e in events if e["name"] == "model_run"][warmup:]
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]]

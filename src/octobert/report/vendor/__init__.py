@@ -30,7 +30,10 @@ def scripts() -> tuple[str, ...]:
             (folder.joinpath(f"{n}.js").read_text("utf-8"), folder.joinpath(f"{n}.LICENSE").read_text("utf-8")) for n in _FILES
         ]
     except FileNotFoundError as error:
-        where, fix = error.filename, "install octobert again: pip install -e . in its folder, or make install"
-        raise StorageError("a library of the page is missing", where=where, fix=fix) from error
+        raise StorageError(
+            "a library of the page is missing",
+            where=error.filename,
+            fix="install octobert again: pip install -e . in its folder, or make install",
+        ) from error
     # The end of a script in a text of a script would end it.
     return tuple(f"/*! {licence.strip()} */\n{script}".replace("</script", "<\\/script") for script, licence in found)
