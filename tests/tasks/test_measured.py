@@ -193,6 +193,15 @@ def test_postprocess_makes_the_predictions(tmp_path) -> None:
         scores_of(task, outputs, gold, "accuracy", postprocess=own)
 
 
+def test_several_labels_need_a_score_each(tmp_path) -> None:
+    task, outputs, gold = classes(3, "multi-label")
+    one = code(tmp_path, "def post(outputs):\n    return outputs['logits'].max(axis=1)\n", "post")
+    with pytest.raises(DataError, match=r"auroc cannot be computed from what postprocess gives .*expected probabilities"):
+        scores_of(task, outputs, gold, "auroc", postprocess=one)
+    (tmp_path / "mine.py").write_text("def post(outputs):\n    return outputs['logits'].astype(float)\n")
+    assert "auroc" in scores_of(task, outputs, gold, "auroc", postprocess=one)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

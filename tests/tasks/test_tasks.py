@@ -13,7 +13,7 @@ from octobert.core.results import Stated
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
 from octobert.evaluation.changes import changed_rows
-from octobert.tasks import _classification, check_columns, embedding
+from octobert.tasks import _metrics, check_columns, embedding
 from octobert.tasks._texts import RowTexts
 
 
@@ -289,12 +289,12 @@ def test_classification_metrics_equal_scikit_learn() -> None:
     generator = np.random.default_rng(0)
     gold, ours = generator.integers(0, 2, 500), generator.integers(0, 2, 500)
     items = np.stack([ours, gold], axis=1)
-    assert _classification.accuracy(items) == pytest.approx(metrics.accuracy_score(gold, ours), abs=1e-12)
-    assert _classification.f1(items) == pytest.approx(metrics.f1_score(gold, ours), abs=1e-12)
-    assert _classification.matthews(items) == pytest.approx(metrics.matthews_corrcoef(gold, ours), abs=1e-12)
+    assert _metrics.accuracy(items) == pytest.approx(metrics.accuracy_score(gold, ours), abs=1e-12)
+    assert _metrics.CLASSES["f1"](items) == pytest.approx(metrics.f1_score(gold, ours), abs=1e-12)
+    assert _metrics.matthews(items) == pytest.approx(metrics.matthews_corrcoef(gold, ours), abs=1e-12)
     macro = metrics.f1_score(gold, ours, average="macro")
-    assert _classification.macro_f1(items) == pytest.approx(macro, abs=1e-12)
-    assert _classification.f1(np.zeros((5, 2))) == 0.0
+    assert _metrics.CLASSES["macro_f1"](items) == pytest.approx(macro, abs=1e-12)
+    assert _metrics.CLASSES["f1"](np.zeros((5, 2))) == 0.0
 
 
 def test_ranks_equal_a_full_sort() -> None:
@@ -503,9 +503,7 @@ def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says() -> None
     generator, covered = np.random.default_rng(0), 0
     for seed in range(60):
         items = np.stack([generator.random(200) < 0.8, np.ones(200)], axis=1).astype(float)
-        (found,) = statistics.scores_of(
-            "accuracy", _classification.accuracy, items, (np.array([[0, 1]]), np.ones((1, 2))), seed=seed
-        )
+        (found,) = statistics.scores_of("accuracy", _metrics.accuracy, items, (np.array([[0, 1]]), np.ones((1, 2))), seed=seed)
         covered += found.low <= 0.8 <= found.high
     # 95 % of 60 is 57; fewer than 50 has a probability below 0.001.
     assert covered >= 50
@@ -522,11 +520,11 @@ def test_rows_without_a_mistake_leave_room_for_rare_ones(rows: int) -> None:
 
     items = np.ones((rows, 2))
     extremes = (np.array([[0.0, 1.0]]), np.array([[1.0, 1.0]]))
-    (found,) = statistics.scores_of("accuracy", _classification.accuracy, items, extremes, seed=0)
+    (found,) = statistics.scores_of("accuracy", _metrics.accuracy, items, extremes, seed=0)
     exact = binomtest(rows, rows).proportion_ci(0.95, method="exact")
     assert 1 - found.low == pytest.approx(1 - exact.low, rel=QUANTILE)
     assert found.high == 1.0
-    difference, low, high, p_value = statistics.paired(_classification.accuracy, items, items, extremes, seed=0)
+    difference, low, high, p_value = statistics.paired(_metrics.accuracy, items, items, extremes, seed=0)
     assert (difference, p_value) == (0.0, 1.0)
     assert -low == pytest.approx(1 - exact.low, rel=QUANTILE)
     assert high == pytest.approx(-low, rel=QUANTILE)
@@ -548,7 +546,7 @@ def test_a_share_has_the_interval_of_clopper_and_pearson() -> None:
 
     items = np.stack([np.arange(60) < 51, np.ones(60)], axis=1).astype(float)
     extremes = (np.array([[0.0, 1.0]]), np.array([[1.0, 1.0]]))
-    (found,) = statistics.scores_of("accuracy", _classification.accuracy, items, extremes, seed=1)
+    (found,) = statistics.scores_of("accuracy", _metrics.accuracy, items, extremes, seed=1)
     exact = binomtest(51, 60).proportion_ci(0.95, method="exact")
     assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=0.015)
 
@@ -570,7 +568,7 @@ def test_a_loss_is_called_smaller_than_it_is_as_rarely_as_the_interval_says(rows
     task = build("text-classification", ("no", "yes"))
     for seed in range(samples):
         ours, theirs = losing_two_points(rows, draw)
-        _, low, _, _ = statistics.paired(_classification.accuracy, ours, theirs, task.extremes(theirs), seed=seed)
+        _, low, _, _ = statistics.paired(_metrics.accuracy, ours, theirs, task.extremes(theirs), seed=seed)
         wrong += low > -0.02
     # 2.5 % of 60 is 1.5; more than 6 have a probability below 0.001.
     assert wrong <= 6
@@ -581,7 +579,7 @@ def test_the_p_value_goes_with_the_interval() -> None:
     worse = np.where(np.arange(200) < 20, 1 - gold, gold)
     ours, theirs = (np.stack([each, gold], axis=1) for each in (worse, gold))
     task = build("text-classification", ("no", "yes"))
-    difference, low, high, p_value = statistics.paired(_classification.accuracy, ours, theirs, task.extremes(theirs), seed=0)
+    difference, low, high, p_value = statistics.paired(_metrics.accuracy, ours, theirs, task.extremes(theirs), seed=0)
     assert difference == pytest.approx(-0.1)
     assert low < difference < high < 0
     assert p_value < 0.05
@@ -631,7 +629,7 @@ def test_a_hundred_thousand_classes_take_no_square_of_anything() -> None:
     gold = np.array(task.gold(rows, where="rows"))
     assert gold[:3].tolist() == [count - 1, count - 2, count - 3]
     items = np.stack([gold, gold], axis=1)
-    assert all(metric(items) == pytest.approx(1) for metric in (_classification.macro_f1, _classification.matthews))
+    assert all(metric(items) == pytest.approx(1) for metric in (_metrics.CLASSES["macro_f1"], _metrics.matthews))
     assert task.chance(items)["accuracy"] == pytest.approx(1 / count)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,17 +20,16 @@ from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
 from octobert.tasks._common import (
     best_scores,
-    first_column,
     is_number,
     label_index,
     log_probabilities,
     output_error,
-    place_of,
     probabilities,
     share_of_most_frequent,
 )
-from octobert.tasks._task import Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
-from octobert.tasks._texts import RowTexts
+from octobert.tasks._metrics import AUROC, CLASSES, OF_TWO, named
+from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
+from octobert.tasks._texts import LabelledTexts
 
 # Labels that a message spells out.
 _SHOWN = 8
@@ -38,62 +37,21 @@ _SHOWN = 8
 _FREQUENT = 100
 
 
-def accuracy(items: np.ndarray) -> float:
-    """Share of correct predictions."""
-    return float(np.mean(items[:, 0] == items[:, 1]))
-
-
-def f1(items: np.ndarray) -> float:
-    """F1 of class 1, as GLUE scores MRPC and QQP; 0 where it is undefined."""
-    true = np.sum((items[:, 0] == 1) & (items[:, 1] == 1))
-    either = np.sum(items[:, 0] == 1) + np.sum(items[:, 1] == 1)
-    return float(2 * true / either) if either else 0.0
-
-
-def counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(right answers, predictions, rows) of each class. Fast, as resampling calls it a thousand times."""
-    predicted, expected = items.astype(np.int64).T
-    classes = int(items.max()) + 1
-    counted = (np.bincount(each, minlength=classes) for each in (expected[predicted == expected], predicted, expected))
-    right, given, wanted = (each.astype(np.float64) for each in counted)
-    return right, given, wanted
-
-
-def macro_f1(items: np.ndarray) -> float:
-    """Mean F1 over the classes that occur in gold or predictions."""
-    right, predicted, expected = counts(items)
-    total = predicted + expected
-    return float(np.mean(2 * right[total > 0] / total[total > 0]))
-
-
-def matthews(items: np.ndarray) -> float:
-    """Matthews correlation, as GLUE scores CoLA, for any number of classes (Gorodkin 2004); 0 where it is undefined."""
-    each, predicted, expected = counts(items)
-    count, right = float(len(items)), each.sum()
-    spread = (count**2 - predicted @ predicted) * (count**2 - expected @ expected)
-    return float((right * count - predicted @ expected) / np.sqrt(spread)) if spread else 0.0
-
-
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "f1": f1, "macro_f1": macro_f1, "matthews": matthews}
-
-
 @dataclass(frozen=True, kw_only=True)
-class Classification(RowTexts):
+class Classification(LabelledTexts):
     """One or two text columns, one label column.
 
     Args:
-        label: candidate label columns; the first that the data has is used.
-        labels: class names in the order of the logits.
-        primary: the main metric.
         spellings: other names of classes in rows, in lower case → index of the logit; see `spellings_of`.
     """
 
-    label: tuple[str, ...]
-    labels: tuple[str, ...]
-    primary: str
-    metrics: Mapping[str, Metric]
-    head: str = "sequence-classification"
     spellings: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def offered(self) -> Mapping[str, Metric | None]:
+        """All metrics that a recipe can name; None for AUROC."""
+        offered = {name: metric for name, metric in CLASSES.items() if len(self.labels) <= 2 or name not in OF_TWO}
+        return {**offered, AUROC: None}
 
     @lazy
     def _numbers(self) -> dict[str, int]:
@@ -101,21 +59,15 @@ class Classification(RowTexts):
         return {name: index for index, name in reversed(list(enumerate(self.labels)))}
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
-        column = first_column(rows, self.label, where=where)
-        return [self._class_of(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows)]
+        return [self._class_of(cell, place) for cell, place in self.cells(rows, where)]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""
-        column = first_column(rows, self.label, where=where)
-        labels = {str(row[column]).strip().removesuffix(".0") for row in rows}
+        labels = {str(cell).strip().removesuffix(".0") for cell, _ in self.cells(rows, where)}
         return tuple(sorted(labels, key=lambda name: (not is_number(name), int(name) if is_number(name) else 0, name)))
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[int]) -> list[dict[str, Any]]:
         return [{"labels": label} for label in gold]
-
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> np.ndarray:
-        """[items, 2]: predicted class, right class."""
-        return np.stack([self._classes(outputs), np.asarray(gold)], axis=1)
 
     def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[int]) -> Judged:
         """Predicted and right classes by their numbers."""
@@ -279,10 +231,19 @@ def of_data_set(
         labels=pinned_labels(classes, stated),
         primary=metrics[0],
         max_length=max_length,
-        metrics={name: METRICS[name] for name in metrics},
+        metrics=named(CLASSES, *metrics),
         spellings=spellings_of(classes, stated.labels),
         texts=stated.texts,
     )
+
+
+def data_set(classes: Sequence[Sequence[str]], **columns: Any) -> Callable[..., Classification]:
+    """The `build` of a data set whose classes are fixed; see `of_data_set`."""
+
+    def build(options: LengthOptions, stated: Stated = NOTHING) -> Classification:
+        return of_data_set(classes, stated, options.max_length, **columns)
+
+    return build
 
 
 def pinned_labels(classes: Sequence[Sequence[str]], stated: Stated) -> tuple[str, ...]:

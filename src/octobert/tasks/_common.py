@@ -13,7 +13,6 @@ from octobert.core.errors import ColumnError, DataError, did_you_mean
 from octobert.core.evidence import Answer
 from octobert.core.plain import preview
 from octobert.data.rows import ROW_NUMBER, Row
-from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
 from octobert.tasks._task import Explanation, Extremes, Fidelity, Outputs
 
 T = TypeVar("T")
@@ -156,37 +155,6 @@ def check_texts(texts: Sequence[str], *, where: str, fix: str = "write at least 
             ) from None
 
 
-class WholeTexts:
-    """The part of tasks that read each text, or pair of texts, as one token row and have one output vector for it."""
-
-    per_token = False
-
-    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
-        """Empty: a head without classes."""
-        return ()
-
-    def parse(self, given: Any, *, where: str) -> Text:
-        """A text or a pair of texts.
-
-        Raises:
-            DataError: it is neither, is empty, or is not Unicode.
-        """
-        texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (tuple, list)) else ()
-        if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
-            raise DataError("the input is not a text or a pair of texts", where=where, got=preview(given))
-        check_texts(texts, where=where)
-        return texts
-
-    def identity(self, text: Text) -> Text:
-        """The whole text."""
-        return text
-
-    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
-        """One token row for each text, cut to the largest number of tokens."""
-        rows: list[Sequence[Encoded]] = [[row] for row in tokenizer.encode(texts)]
-        return EncodedTexts(texts, rows)
-
-
 def probabilities(logits: np.ndarray) -> np.ndarray:
     """Softmax along the last axis, in float64.
 
@@ -281,20 +249,6 @@ def moved(after: np.ndarray, before: np.ndarray) -> list[int]:
     low, high = np.percentile(before, [5, 95])
     clearly: np.ndarray = (np.abs(after - before) > _CLEAR * (high - low)) & (high > low)
     return [int(index) for index in np.flatnonzero(clearly)]
-
-
-def pearson(items: np.ndarray) -> float:
-    """Linear correlation of the two columns; undefined where one is constant."""
-    own, gold = items[:, 0] - items[:, 0].mean(), items[:, 1] - items[:, 1].mean()
-    spread = np.sqrt((own @ own) * (gold @ gold))
-    return float(own @ gold / spread) if spread else math.nan
-
-
-def spearman(items: np.ndarray) -> float:
-    """Rank correlation of the two columns, ties averaged; undefined where one is constant."""
-    from scipy.stats import rankdata
-
-    return pearson(rankdata(items, axis=0))
 
 
 def extreme_scores(items: np.ndarray) -> Extremes:

@@ -6,11 +6,12 @@ another type or after no entity begins an entity, so that IOB1, IOB2 and IOBES a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from octobert.tasks._task import Extremes
+from octobert.tasks._metrics import of_counts
+from octobert.tasks._task import Extremes, Metric
 
 Entity = tuple[str, int, int]
 # Columns of the counts of a sentence.
@@ -76,20 +77,6 @@ def counts(tags: Sequence[str], right: Sequence[str]) -> tuple[int, int, int, in
     return len(ours & theirs), len(ours), len(theirs), same, len(right)
 
 
-def _share(top: int, bottom: int) -> Callable[[np.ndarray], float]:
-    def metric(items: np.ndarray) -> float:
-        total = items[:, bottom].sum()
-        return float(items[:, top].sum() / total) if total else 0.0
-
-    return metric
-
-
-def f1(items: np.ndarray) -> float:
-    """Micro-averaged F1 of entities; 0 where there are none on either side, as seqeval has it."""
-    total = items[:, PREDICTED].sum() + items[:, EXPECTED].sum()
-    return float(2 * items[:, RIGHT].sum() / total) if total else 0.0
-
-
 def by_chance(items: np.ndarray) -> np.ndarray:
     """The counts of tags that say nothing of the words."""
     return items[:, [CHANCE_RIGHT, CHANCE_PREDICTED, EXPECTED, RIGHT_TAGS, TAGS]]
@@ -103,9 +90,20 @@ def extremes(items: np.ndarray) -> Extremes:
     return wrong, right
 
 
-METRICS: Mapping[str, Callable[[np.ndarray], float]] = {
-    "f1": f1,
-    "precision": _share(RIGHT, PREDICTED),
-    "recall": _share(RIGHT, EXPECTED),
-    "accuracy": _share(RIGHT_TAGS, TAGS),
+def _counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Right, predicted and expected entities of all sentences."""
+    return items[:, [RIGHT]].sum(axis=0), items[:, [PREDICTED]].sum(axis=0), items[:, [EXPECTED]].sum(axis=0)
+
+
+def _accuracy(items: np.ndarray) -> float:
+    """Share of words that are tagged right."""
+    words = items[:, TAGS].sum()
+    return float(items[:, RIGHT_TAGS].sum() / words) if words else 0.0
+
+
+METRICS: Mapping[str, Metric] = {
+    "f1": of_counts(_counts, "f1", "micro"),
+    "precision": of_counts(_counts, "precision", "micro"),
+    "recall": of_counts(_counts, "recall", "micro"),
+    "accuracy": _accuracy,
 }

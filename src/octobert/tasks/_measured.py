@@ -22,7 +22,7 @@ from octobert.core.files import canonical_digest, file_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import EncodedTexts
-from octobert.tasks._metrics import ALIASES, AUROC, auroc, built_in
+from octobert.tasks._metrics import ALIASES, AUROC, auroc
 from octobert.tasks._task import Extremes, Judged, Judges, Metric, Outputs, Task
 
 # Of packed items.
@@ -84,6 +84,12 @@ def measures_of(metrics: Sequence[str | EvaluateMetric], postprocess: str | None
         where = "metric" if code is None else "postprocess"
         raise RecipeError("the task's answers cannot be given to functions", where=where, fix="use the task's own metrics")
     return Measures(metrics=tuple(found), postprocess=code)
+
+
+def built_in(task: Task) -> Mapping[str, Metric | None]:
+    """Name → metric of a task's items, of all metrics that a recipe can name; None for AUROC."""
+    offered: Mapping[str, Metric | None] = getattr(task, "offered", task.metrics)
+    return offered
 
 
 def _evaluated(metric: EvaluateMetric) -> Evaluated:
@@ -367,11 +373,17 @@ def _of_packed(name: str, metric: Metric | None) -> Metric:
     """
 
     def value(packed: np.ndarray) -> float:
-        needed = _SCORES if metric is None else _ITEMS
-        if needed not in (packed.dtype.names or ()):
-            what = f"{name} cannot be computed from what postprocess gives"
-            expected = "probabilities" if metric is None else "predictions as the task has them"
-            raise DataError(what, where="metric", expected=expected, fix="name a metric of your own, file.py:function")
-        return auroc(packed[_SCORES], packed[_REFERENCES]) if metric is None else metric(packed[_ITEMS])
+        columns, references = packed.dtype.names or (), packed[_REFERENCES]
+        if metric is not None and _ITEMS in columns:
+            return metric(packed[_ITEMS])
+        # Of several labels, each needs scores of its own.
+        if metric is None and _SCORES in columns and references.shape[1:] in ((), packed[_SCORES].shape[1:]):
+            return auroc(packed[_SCORES], references)
+        raise DataError(
+            f"{name} cannot be computed from what postprocess gives",
+            where="metric",
+            expected="probabilities" if metric is None else "predictions as the task has them",
+            fix="name a metric of your own, file.py:function",
+        )
 
     return value

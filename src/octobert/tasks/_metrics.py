@@ -1,102 +1,122 @@
-"""Metrics that a recipe can ask for by name, beside those that a task has by default.
+"""Metrics of classes, of labels, of entities and of scores, as functions of a task's items.
 
-Those of `[items, numbers]` are functions of a task's items. AUROC needs the probabilities of classes. All are undefined (NaN)
-where scikit-learn's are, but 0 where a precision, a recall or an F1 has nothing to count. The tests compare them with
-scikit-learn and SciPy.
+All are undefined (NaN) where scikit-learn's are, but 0 where a precision, a recall or an F1 has nothing to count. The tests
+compare them with scikit-learn, seqeval and SciPy. Resampling calls each of them thousands of times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
 
-from octobert.tasks import _classification, text_classification
-from octobert.tasks._classification import Classification
-from octobert.tasks._task import Metric, Task
-from octobert.tasks.embedding import Embedding
-from octobert.tasks.text_classification import MultiLabel, Scores
+from octobert.tasks._task import Metric
 
 AUROC = "auroc"
 # Other names of metrics.
 ALIASES = {"mcc": "matthews", "matthews_correlation": "matthews", "roc_auc": AUROC}
+# Of items: right answers, predictions and expected answers of each class or label.
+Counts = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Ratios; 0 where there is nothing below."""
-    ratios: np.ndarray = np.divide(above, below, out=np.zeros(np.shape(below)), where=np.asarray(below) > 0)
-    return ratios
-
-
-def _of_classes(of: Literal["precision", "recall"], average: Literal["class 1", "macro"]) -> Metric:
-    """Precision or recall of class 1, or its mean over the classes that occur in gold or predictions."""
+def of_counts(
+    counts: Counts, name: Literal["f1", "precision", "recall"], average: Literal["class 1", "macro", "micro"]
+) -> Metric:
+    """F1, precision or recall of class 1, of all decisions, or the mean over the classes that occur in gold or predictions."""
 
     def metric(items: np.ndarray) -> float:
-        right, predicted, expected = _classification.counts(items)
-        values = _ratio(right, predicted if of == "precision" else expected)
-        if average == "class 1":
-            return float(values[1]) if len(values) > 1 else 0.0
-        return float(np.mean(values[predicted + expected > 0]))
-
-    return metric
-
-
-def _of_labels(of: Literal["precision", "recall"], average: Literal["micro", "macro"]) -> Metric:
-    """Precision or recall over all decisions, or its mean over the labels that occur in gold or predictions."""
-
-    def metric(items: np.ndarray) -> float:
-        predicted, right = np.split(items, 2, axis=1)
-        both = (predicted * right).sum(axis=0)
-        total = (predicted if of == "precision" else right).sum(axis=0)
+        right, predicted, expected = counts(items)
         if average == "micro":
-            return float(_ratio(both.sum(), total.sum()))
-        occurs = predicted.sum(axis=0) + right.sum(axis=0) > 0
-        return float(np.mean(_ratio(both, total)[occurs])) if occurs.any() else 0.0
+            right, predicted, expected = (count.sum(keepdims=True) for count in (right, predicted, expected))
+        elif average == "class 1":
+            right, predicted, expected = right[1:2], predicted[1:2], expected[1:2]
+        total = {"f1": predicted + expected, "precision": 2 * predicted, "recall": 2 * expected}[name]
+        values = np.divide(2 * right, total, out=np.zeros(len(total)), where=total > 0)[predicted + expected > 0]
+        return float(np.mean(values)) if len(values) else 0.0
 
     return metric
 
 
-def _all_labels(items: np.ndarray) -> float:
-    """Share of texts with all labels right, as scikit-learn's accuracy."""
-    predicted, right = np.split(items, 2, axis=1)
+def accuracy(items: np.ndarray) -> float:
+    """Share of items whose predictions are all right: one class, or one decision for each label."""
+    predicted, right = np.hsplit(items, 2)
     return float(np.mean(np.all(predicted == right, axis=1)))
+
+
+def class_counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The counts of each class, from [items, 2]."""
+    predicted, expected = items.astype(np.int64).T
+    classes = int(items.max()) + 1
+    right = expected[predicted == expected]
+    return (
+        np.bincount(right, minlength=classes).astype(np.float64),
+        np.bincount(predicted, minlength=classes).astype(np.float64),
+        np.bincount(expected, minlength=classes).astype(np.float64),
+    )
+
+
+def label_counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The counts of each label, from [items, 2 · labels]."""
+    predicted, right = np.hsplit(items, 2)
+    return (predicted * right).sum(axis=0), predicted.sum(axis=0), right.sum(axis=0)
+
+
+def matthews(items: np.ndarray) -> float:
+    """Matthews correlation, as GLUE scores CoLA, for any number of classes (Gorodkin 2004); 0 where it is undefined."""
+    right_of_class, predicted, expected = class_counts(items)
+    count, right = float(len(items)), right_of_class.sum()
+    spread = (count**2 - predicted @ predicted) * (count**2 - expected @ expected)
+    return float((right * count - predicted @ expected) / np.sqrt(spread)) if spread else 0.0
+
+
+def pearson(items: np.ndarray) -> float:
+    """Linear correlation of the two columns; undefined where one is constant."""
+    scores, gold = items[:, 0] - items[:, 0].mean(), items[:, 1] - items[:, 1].mean()
+    spread = np.sqrt((scores @ scores) * (gold @ gold))
+    return float(scores @ gold / spread) if spread else math.nan
+
+
+def spearman(items: np.ndarray) -> float:
+    """Rank correlation of the two columns, ties averaged; undefined where one is constant."""
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(items, axis=0))
 
 
 def _error(power: int) -> Metric:
     return lambda items: float(np.mean(np.abs(items[:, 0] - items[:, 1]) ** power))
 
 
-_CLASSES: Mapping[str, Metric] = {
-    **_classification.METRICS,
-    "micro_f1": _classification.accuracy,
-    "precision": _of_classes("precision", "class 1"),
-    "recall": _of_classes("recall", "class 1"),
-    "macro_precision": _of_classes("precision", "macro"),
-    "macro_recall": _of_classes("recall", "macro"),
+CLASSES: Mapping[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": of_counts(class_counts, "f1", "class 1"),
+    "macro_f1": of_counts(class_counts, "f1", "macro"),
+    "matthews": matthews,
+    "micro_f1": accuracy,
+    "precision": of_counts(class_counts, "precision", "class 1"),
+    "recall": of_counts(class_counts, "recall", "class 1"),
+    "macro_precision": of_counts(class_counts, "precision", "macro"),
+    "macro_recall": of_counts(class_counts, "recall", "macro"),
 }
-_LABELS: Mapping[str, Metric] = {
-    **text_classification.LABEL_METRICS,
-    "accuracy": _all_labels,
-    "micro_precision": _of_labels("precision", "micro"),
-    "micro_recall": _of_labels("recall", "micro"),
-    "macro_precision": _of_labels("precision", "macro"),
-    "macro_recall": _of_labels("recall", "macro"),
+# Of class 1, where there are two.
+OF_TWO = ("f1", "precision", "recall")
+LABELS: Mapping[str, Metric] = {
+    "micro_f1": of_counts(label_counts, "f1", "micro"),
+    "macro_f1": of_counts(label_counts, "f1", "macro"),
+    "accuracy": accuracy,
+    "micro_precision": of_counts(label_counts, "precision", "micro"),
+    "micro_recall": of_counts(label_counts, "recall", "micro"),
+    "macro_precision": of_counts(label_counts, "precision", "macro"),
+    "macro_recall": of_counts(label_counts, "recall", "macro"),
 }
-_NUMBERS: Mapping[str, Metric] = {**text_classification.SCORE_METRICS, "mse": _error(2), "mae": _error(1)}
+SCORES: Mapping[str, Metric] = {"spearman": spearman, "pearson": pearson, "mse": _error(2), "mae": _error(1)}
 
 
-def built_in(task: Task) -> Mapping[str, Metric | None]:
-    """Name → metric of a task's items, of all metrics that a recipe can name; None for AUROC."""
-    if isinstance(task, Classification):
-        two = ("f1", "precision", "recall")
-        fitting = {name: metric for name, metric in _CLASSES.items() if len(task.labels) <= 2 or name not in two}
-        return {**fitting, AUROC: None}
-    if isinstance(task, MultiLabel):
-        return {**_LABELS, AUROC: None}
-    if isinstance(task, Scores) or (isinstance(task, Embedding) and task.form == "pairs"):
-        return _NUMBERS
-    return task.metrics
+def named(metrics: Mapping[str, Metric], *names: str) -> dict[str, Metric]:
+    """Some of several metrics."""
+    return {name: metrics[name] for name in names}
 
 
 def auroc(scores: np.ndarray, references: np.ndarray) -> float:
@@ -114,9 +134,8 @@ def auroc(scores: np.ndarray, references: np.ndarray) -> float:
         0.75
     """
     if references.ndim == 2:
-        values = [_area(scores[:, k], references[:, k] == 1) for k in range(references.shape[1])]
-        defined = [value for value in values if np.isfinite(value)]
-        return float(np.mean(defined)) if defined else float("nan")
+        defined = [area for area in map(_area, scores.T, references.T == 1) if np.isfinite(area)]
+        return float(np.mean(defined)) if defined else math.nan
     if scores.ndim == 1 or scores.shape[1] == 2:
         return _area(scores if scores.ndim == 1 else scores[:, 1], references == 1)
     return float(np.mean([_area(scores[:, k], references == k) for k in range(scores.shape[1])]))
@@ -128,4 +147,4 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> float:
 
     count = int(positive.sum())
     pairs = count * (len(positive) - count)
-    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / pairs) if pairs else float("nan")
+    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / pairs) if pairs else math.nan

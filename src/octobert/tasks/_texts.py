@@ -1,19 +1,21 @@
-"""One or two text columns of a row, read whole: what tasks on single texts and on pairs share."""
+"""Texts that are read whole, one or two columns of a row: what tasks on single texts and on pairs share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import ColumnError, DataError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.rows import Row
-from octobert.data.tokenization import Text
-from octobert.tasks._common import WholeTexts, need_columns, text_of, unrecognized
+from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
+from octobert.tasks._common import check_texts, first_column, need_columns, place_of, text_of, unrecognized
+from octobert.tasks._task import Judges, Metric, Outputs
 
 # Names of text columns, in groups; the first group that the data has is used.
 USUAL = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "sentence"), ("text",), ("sentence",))
@@ -30,6 +32,37 @@ class TextOptions(FrozenModel):
     @classmethod
     def _one_column(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+
+class WholeTexts:
+    """The part of tasks that read each text, or pair of texts, as one token row and have one output vector for it."""
+
+    per_token = False
+
+    def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
+        """Empty: a head without classes."""
+        return ()
+
+    def parse(self, given: Any, *, where: str) -> Text:
+        """A text or a pair of texts.
+
+        Raises:
+            DataError: it is neither, is empty, or is not Unicode.
+        """
+        texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (tuple, list)) else ()
+        if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
+            raise DataError("the input is not a text or a pair of texts", where=where, got=preview(given))
+        check_texts(texts, where=where)
+        return texts
+
+    def identity(self, text: Text) -> Text:
+        """The whole text."""
+        return text
+
+    def encode(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> EncodedTexts:
+        """One token row for each text, cut to the largest number of tokens."""
+        rows: list[Sequence[Encoded]] = [[row] for row in tokenizer.encode(texts)]
+        return EncodedTexts(texts, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +112,31 @@ class RowTexts(WholeTexts):
         group = group or self.text[0]
         need_columns(rows, group, where=where)
         return group
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTexts(RowTexts):
+    """Texts with a label, several labels or a score each.
+
+    Args:
+        label: candidate columns of labels or scores; the first that the data has is used.
+        labels: class names in the order of the logits.
+        primary: the main metric.
+    """
+
+    label: tuple[str, ...]
+    labels: tuple[str, ...]
+    primary: str
+    metrics: Mapping[str, Metric]
+    head: str = "sequence-classification"
+
+    def cells(self, rows: Sequence[Row], where: str) -> Iterator[tuple[Any, str]]:
+        """(cell, its place) of the label column."""
+        column = first_column(rows, self.label, where=where)
+        for index, row in enumerate(rows):
+            yield row[column], place_of(row, column, index, where=where)
+
+    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
+        """[items, 2]: predicted class or score, and the right one; [items, 2 · labels] where there are several labels."""
+        judged = cast(Judges, self).judged(outputs, encoded, gold)
+        return np.column_stack([judged.predictions, judged.references])

@@ -19,7 +19,6 @@ from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._common import (
     TOP,
-    WholeTexts,
     explained_scores,
     extreme_scores,
     moved,
@@ -27,14 +26,15 @@ from octobert.tasks._common import (
     number_of,
     output_error,
     place_of,
-    spearman,
     text_of,
     unit,
 )
+from octobert.tasks._metrics import SCORES, named
 from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
+from octobert.tasks._texts import WholeTexts
 
 DESCRIPTION = "embed texts; Spearman on scored pairs, MRR@10 and recall on query→document, or fidelity to float"
-FILES: tuple[str, ...] = ()
+FILES = ()
 _DOCUMENTS = ("document", "passage", "corpus")
 Form = Literal["pairs", "retrieval", "texts"]
 # Index of a text, and its cosine.
@@ -62,7 +62,7 @@ def recall_at_10(items: np.ndarray) -> float:
 
 
 METRICS: dict[Form, dict[str, Metric]] = {
-    "pairs": {"spearman": spearman},
+    "pairs": named(SCORES, "spearman"),
     "retrieval": {"mrr@10": mrr, "recall@1": recall_at_1, "recall@10": recall_at_10},
     "texts": {},
 }
@@ -177,6 +177,11 @@ class Embedding(WholeTexts):
         return METRICS[self.form]
 
     @property
+    def offered(self) -> Mapping[str, Metric]:
+        """All metrics that a recipe can name."""
+        return SCORES if self.form == "pairs" else self.metrics
+
+    @property
     def primary(self) -> str | None:
         return next(iter(self.metrics), None)
 
@@ -224,7 +229,7 @@ class Embedding(WholeTexts):
             documents = len({text[0] for text in encoded.texts[len(ranks) :]})
             return np.stack([ranks, np.full_like(ranks, documents)], axis=1)
         judged = self.judged(outputs, encoded, gold)
-        return np.stack([judged.predictions, judged.references], axis=1)
+        return np.column_stack([judged.predictions, judged.references])
 
     def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
         """Cosines and gold scores of pairs.

@@ -23,7 +23,7 @@ from octobert.tasks._task import NOTHING, Extremes, Fidelity, Metric, Outputs
 from octobert.tasks._texts import USUAL, RowTexts, TextOptions
 
 DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
-FILES: tuple[str, ...] = ()
+FILES = ()
 # Tokens that are compared at a time.
 _CHUNK = 4096
 

@@ -22,11 +22,12 @@ from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._common import WholeTexts, changed_answers, check_texts, first_column, text_of
+from octobert.tasks._common import changed_answers, check_texts, first_column, text_of
 from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Metric, Outputs, Pair
+from octobert.tasks._texts import WholeTexts
 
 DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
-FILES: tuple[str, ...] = ()
+FILES = ()
 _TEXTS = ("text", "sentence", "sentence1", "premise")
 # Fillers that are given where the input does not say how many.
 FILLERS = 5

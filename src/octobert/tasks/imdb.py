@@ -4,15 +4,10 @@ Reviews are read as they are, `<br />` and all, as published figures have them. 
 of calibration and training with `drop_evaluated`.
 """
 
-from __future__ import annotations
-
-from octobert.core.results import Stated
-from octobert.tasks._classification import Classification, LengthOptions, of_data_set
-from octobert.tasks._task import NOTHING
+from octobert.tasks._classification import LengthOptions, data_set
 
 DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
-FILES: tuple[str, ...] = ()
-
+FILES = ()
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
@@ -22,10 +17,4 @@ class Options(LengthOptions):
     """
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Classification:
-    """The task for a model.
-
-    Raises:
-        DataError: the model has another number of classes, or gives a score, or several labels to a text.
-    """
-    return of_data_set(CLASSES, stated, options.max_length, text=(("text",), ("review",)), label=("label", "sentiment"))
+build = data_set(CLASSES, text=(("text",), ("review",)), label=("label", "sentiment"))

@@ -1,15 +1,9 @@
 """MRPC, the Microsoft Research Paraphrase Corpus: do two sentences mean the same? Official MSR files or GLUE's."""
 
-from __future__ import annotations
-
-from octobert.core.results import Stated
-from octobert.tasks._classification import Classification, LengthOptions, of_data_set
-from octobert.tasks._task import NOTHING
+from octobert.tasks._classification import LengthOptions, data_set
 
 DESCRIPTION = "MRPC: paraphrase or not; accuracy and F1"
-FILES: tuple[str, ...] = ()
-
-CLASSES = (("not_equivalent",), ("equivalent",))
+FILES = ()
 
 
 class Options(LengthOptions):
@@ -18,17 +12,9 @@ class Options(LengthOptions):
     """
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Classification:
-    """The task for a model.
-
-    Raises:
-        DataError: the model has another number of classes, or gives a score, or several labels to a text.
-    """
-    return of_data_set(
-        CLASSES,
-        stated,
-        options.max_length,
-        text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
-        label=("Quality", "label"),
-        metrics=("accuracy", "f1"),
-    )
+build = data_set(
+    (("not_equivalent",), ("equivalent",)),
+    text=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
+    label=("Quality", "label"),
+    metrics=("accuracy", "f1"),
+)

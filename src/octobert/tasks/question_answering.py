@@ -7,7 +7,7 @@ from octobert.tasks._answering import Answering, WindowOptions
 from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "find the answer to a question in a context; exact match and F1, with or without unanswerable questions"
-FILES: tuple[str, ...] = ()
+FILES = ()
 
 
 class Options(WindowOptions):

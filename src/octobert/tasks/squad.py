@@ -8,7 +8,7 @@ from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "SQuAD 1.1: every question has an answer; exact match and F1"
 # Which of several files of one split is meant, in a folder that holds both versions.
-FILES: tuple[str, ...] = ("v1.1",)
+FILES = ("v1.1",)
 
 
 class Options(WindowOptions):

@@ -8,7 +8,7 @@ from octobert.tasks._task import NOTHING
 
 DESCRIPTION = "SQuAD 2.0: questions may have no answer; exact match and F1, of answerable and unanswerable ones too"
 # Which of several files of one split is meant, in a folder that holds both versions.
-FILES: tuple[str, ...] = ("v2.0",)
+FILES = ("v2.0",)
 
 
 class Options(WindowOptions):

@@ -1,14 +1,10 @@
 """SST-2, the Stanford Sentiment Treebank with two classes, in GLUE's layout."""
 
-from __future__ import annotations
-
-from octobert.core.results import Stated
-from octobert.tasks._classification import Classification, LengthOptions, of_data_set
-from octobert.tasks._task import NOTHING
+from octobert.tasks._classification import LengthOptions, data_set
 from octobert.tasks.imdb import CLASSES
 
 DESCRIPTION = "SST-2: negative or positive; accuracy"
-FILES: tuple[str, ...] = ()
+FILES = ()
 
 
 class Options(LengthOptions):
@@ -17,10 +13,4 @@ class Options(LengthOptions):
     """
 
 
-def build(options: Options, stated: Stated = NOTHING) -> Classification:
-    """The task for a model.
-
-    Raises:
-        DataError: the model has another number of classes, or gives a score, or several labels to a text.
-    """
-    return of_data_set(CLASSES, stated, options.max_length, text=(("sentence",),))
+build = data_set(CLASSES, text=(("sentence",),))

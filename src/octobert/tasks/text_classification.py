@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -15,32 +16,30 @@ from octobert.core.plain import preview
 from octobert.core.results import Problem, Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts
-from octobert.tasks._classification import METRICS, Classification, check_labels, problem_of, refuse_prompt
+from octobert.tasks._classification import Classification, check_labels, problem_of, refuse_prompt
 from octobert.tasks._common import (
     agreement,
     best_scores,
     explained_scores,
     extreme_scores,
     f1_of_rows,
-    first_column,
     is_number,
     label_index,
     log_probabilities,
     moved,
     number_of,
     output_error,
-    pearson,
     place_of,
     sigmoid,
-    spearman,
 )
+from octobert.tasks._metrics import AUROC, CLASSES, LABELS, SCORES, named, pearson
 from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair
-from octobert.tasks._texts import USUAL, RowTexts, TextOptions
+from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 
 DESCRIPTION = (
     "classify or score one text or a pair; accuracy, F1, Matthews; micro-F1 of several labels; Spearman, Pearson of scores"
 )
-FILES: tuple[str, ...] = ()
+FILES = ()
 
 
 class Options(TextOptions):
@@ -77,8 +76,18 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
     names = check_labels(options.labels, stated.labels)
     stated = stated.model_copy(update={"labels": names, "problem": options.problem or stated.problem})
     problem = options.problem or problem_of(stated)
-    text = (options.text,) if options.text else USUAL
-    label = (options.label,) if options.label else ("label", "labels", "class")
+    usual = ("label", "labels", "class")
+    label = (
+        (options.label,)
+        if options.label
+        else {"regression": ("score", *usual), "multi-label": ("labels", *usual)}.get(problem, usual)
+    )
+    shared: dict[str, Any] = {
+        "text": (options.text,) if options.text else USUAL,
+        "texts": stated.texts,
+        "max_length": options.max_length,
+        "label": label,
+    }
     if problem == "regression":
         if len(names) > 1:
             raise DataError(
@@ -87,98 +96,47 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
                 got=f"{len(names)} ({', '.join(names)})",
                 expected="a model with one logit",
             )
-        return Scores(
-            text=text,
-            texts=stated.texts,
-            max_length=options.max_length,
-            score=(options.label,) if options.label else ("score", *label),
-            labels=names or ("score",),
-            activation=activation_of(stated),
-            primary=_primary(options, SCORE_METRICS, problem),
-        )
-    if problem == "multi-label":
-        return MultiLabel(
-            text=text,
-            texts=stated.texts,
-            max_length=options.max_length,
-            label=(options.label,) if options.label else ("labels", *label),
-            labels=names,
-            primary=_primary(options, LABEL_METRICS, problem),
-        )
-    if options.metric == "f1" and len(names) > 2:
-        raise DataError(
-            "F1 is a metric of two classes",
-            where="task.text-classification.metric",
-            got=f"{len(names)} classes",
-            expected="macro_f1, accuracy or matthews",
-        )
-    metrics = {name: m for name, m in METRICS.items() if len(names) <= 2 or name != "f1"}
-    return Classification(
-        text=text,
-        texts=stated.texts,
-        max_length=options.max_length,
-        label=label,
-        labels=names,
-        primary=_primary(options, metrics, problem),
-        metrics=metrics,
-    )
-
-
-def _primary(options: Options, metrics: Mapping[str, Metric], problem: Problem) -> str:
-    if options.metric is None:
-        return next(iter(metrics))
-    if options.metric not in metrics:
+        metrics = named(SCORES, "spearman", "pearson")
+        kind: Any = partial(Scores, activation=activation_of(stated))
+        names = names or ("score",)
+    elif problem == "multi-label":
+        kind, metrics = MultiLabel, named(LABELS, "micro_f1", "macro_f1")
+    else:
+        if options.metric == "f1" and len(names) > 2:
+            raise DataError(
+                "F1 is a metric of two classes",
+                where="task.text-classification.metric",
+                got=f"{len(names)} classes",
+                expected="macro_f1, accuracy or matthews",
+            )
+        of_two = ("f1",) if len(names) <= 2 else ()
+        kind, metrics = Classification, named(CLASSES, "accuracy", *of_two, "macro_f1", "matthews")
+    if options.metric is not None and options.metric not in metrics:
         raise DataError(
             f"{problem} has no such metric",
             where="task.text-classification.metric",
             got=options.metric,
             expected=", ".join(metrics),
         )
-    return options.metric
+    task: Classification | MultiLabel | Scores = kind(
+        **shared, labels=names, primary=options.metric or next(iter(metrics)), metrics=metrics
+    )
+    return task
 
 
 # A label is given where its probability is at least this.
 THRESHOLD = 0.5
 
 
-def _label_counts(items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(right decisions for each label, twice; predicted and expected ones together)."""
-    predicted, right = np.split(items, 2, axis=1)
-    return 2 * (predicted * right).sum(axis=0), predicted.sum(axis=0) + right.sum(axis=0)
-
-
-def micro_f1(items: np.ndarray) -> float:
-    """F1 over all decisions; 0 where there is no label on either side."""
-    same, total = _label_counts(items)
-    return float(same.sum() / total.sum()) if total.sum() else 0.0
-
-
-def macro_f1(items: np.ndarray) -> float:
-    """Mean F1 over the labels that occur in gold or predictions."""
-    same, total = _label_counts(items)
-    return float(np.mean(same[total > 0] / total[total > 0])) if total.any() else 0.0
-
-
-LABEL_METRICS: Mapping[str, Metric] = {"micro_f1": micro_f1, "macro_f1": macro_f1}
-
-
 @dataclass(frozen=True, kw_only=True)
-class MultiLabel(RowTexts):
+class MultiLabel(LabelledTexts):
     """Any number of labels for each text: every logit is a decision of its own.
 
     The labels are in a column that lists them, or in one column of 0 and 1 for each label.
 
-    Args:
-        label: candidate columns of lists; the first that the data has is used.
-        labels: class names in the order of the logits.
-        primary: the main metric.
     """
 
-    label: tuple[str, ...]
-    labels: tuple[str, ...]
-    primary: str = "micro_f1"
-    head: str = "sequence-classification"
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: LABEL_METRICS)
+    offered: ClassVar[Mapping[str, Metric | None]] = {**LABELS, AUROC: None}
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[list[int]]:
         """Indices of the labels of each row, in order."""
@@ -187,26 +145,16 @@ class MultiLabel(RowTexts):
                 [index for index, name in enumerate(self.labels) if self._flag(row, name, place_of(row, name, i, where=where))]
                 for i, row in enumerate(rows)
             ]
-        column = first_column(rows, self.label, where=where)
-        gold = []
-        for i, row in enumerate(rows):
-            place = place_of(row, column, i, where=where)
-            gold.append(sorted({self._index(name, place) for name in self._names(row[column], place)}))
-        return gold
+        return [
+            sorted({self._index(name, place) for name in self._names(cell, place)}) for cell, place in self.cells(rows, where)
+        ]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The labels that occur, in order."""
-        column = first_column(rows, self.label, where=where)
-        names = (self._names(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows))
-        return tuple(sorted({str(name) for own in names for name in own}))
+        return tuple(sorted({str(name) for cell, place in self.cells(rows, where) for name in self._names(cell, place)}))
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
         return [{"labels": [float(index in own) for index in range(len(self.labels))]} for own in gold]
-
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> np.ndarray:
-        """[items, 2 · labels]: 1 for each predicted label, then for each right label."""
-        judged = self.judged(outputs, encoded, gold)
-        return np.concatenate([judged.predictions, judged.references], axis=1)
 
     def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Sequence[int]]) -> Judged:
         """[items, labels] 1 for each predicted label, and for each right label."""
@@ -319,9 +267,6 @@ class MultiLabel(RowTexts):
         return value in ("1", "1.0", "true")
 
 
-SCORE_METRICS: Mapping[str, Metric] = {"spearman": spearman, "pearson": pearson}
-
-
 def _unchanged(logits: np.ndarray) -> np.ndarray:
     return logits.astype(np.float64)
 
@@ -352,25 +297,18 @@ def activation_of(stated: Stated) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores(RowTexts):
+class Scores(LabelledTexts):
     """One logit is a score: similarity of pairs, relevance of a document to a query, or any number that a text has.
 
     Args:
-        score: candidate gold columns; the first that the data has is used.
         activation: `Identity`, `Sigmoid` or `Tanh`.
-        primary: the main metric.
     """
 
-    score: tuple[str, ...]
     activation: str
-    primary: str = "spearman"
-    head: str = "sequence-classification"
-    labels: tuple[str, ...] = ("score",)
-    metrics: Mapping[str, Metric] = field(default_factory=lambda: SCORE_METRICS)
+    offered: ClassVar[Mapping[str, Metric]] = SCORES
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
-        column = first_column(rows, self.score, where=where)
-        return [number_of(row[column], place_of(row, column, i, where=where)) for i, row in enumerate(rows)]
+        return [number_of(cell, place) for cell, place in self.cells(rows, where)]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """One: a head with one logit."""
@@ -378,11 +316,6 @@ class Scores(RowTexts):
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
         return [{"labels": float(score)} for score in gold]
-
-    def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> np.ndarray:
-        """[items, 2]: score, right score."""
-        judged = self.judged(outputs, encoded, gold)
-        return np.stack([judged.predictions, judged.references], axis=1)
 
     def judged(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[float]) -> Judged:
         """Scores."""

@@ -33,7 +33,7 @@ from octobert.tasks._common import (
 from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair, objects
 
 DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
-FILES: tuple[str, ...] = ()
+FILES = ()
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 # The tag of a word for which the model predicts nothing.
 OUTSIDE = "O"
