@@ -10,7 +10,7 @@ import pytest
 from octobert.core.evidence import Activation, Curve, Evidence, Executed, Histogram, Smoothed
 from octobert.core.plan import Decision, Quantizer, Site
 from octobert.report.page import Run
-from octobert.report.page.sections import executed, layers, ranges, training, trials
+from octobert.report.page.sections import executed, layers, outcome, ranges
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_evidence, rich_report, rich_run
 from tests.support.selections import selection
@@ -115,7 +115,7 @@ def test_the_group_that_gained_most_comes_first(run) -> None:
 
 def test_curves_are_drawn_point_by_point(run) -> None:
     curve = Curve(name="qat", steps=(1, 2, 3), values={"loss": (0.9, 0.5, 0.4), "learning rate": (1e-5, 2e-5, 0.0)})
-    section = training.section(Run("m", run.report, Evidence(curves=(curve,))))
+    section = outcome.training(Run("m", run.report, Evidence(curves=(curve,))))
     (drawn,) = section.data["curves"]
     assert drawn["title"] == "Quantization-aware training"
     assert drawn["steps"] == curve.steps
@@ -123,7 +123,7 @@ def test_curves_are_drawn_point_by_point(run) -> None:
 
 
 def test_trials_are_those_of_the_search_with_the_seconds_spent(run) -> None:
-    (chart,) = trials.section(run).data["charts"]
+    (chart,) = outcome.trials(run).data["charts"]
     search = run.report.searches["ort-cpu"]
     assert [each["value"] for each in chart["trials"]] == [each.saved_ms for each in search.trials]
     assert [each["met"] for each in chart["trials"]] == [each.met for each in search.trials]
@@ -133,7 +133,7 @@ def test_trials_are_those_of_the_search_with_the_seconds_spent(run) -> None:
 def test_a_single_trial_is_told_and_not_drawn(run) -> None:
     search = run.report.searches["ort-cpu"]
     once = search.model_copy(update={"trials": search.trials[:1]})
-    section = trials.section(Run("m", rich_report(searches={"ort-cpu": once})))
+    section = outcome.trials(Run("m", rich_report(searches={"ort-cpu": once})))
     assert section.data == {"charts": []}
     assert section.values["searches"] == {"ort-cpu": once}
 
@@ -142,7 +142,7 @@ def test_variants_of_auto_are_trials_where_they_were_timed() -> None:
     plain = selection()
     numbered = [each.model_copy(update={"number": n}) for n, each in enumerate(plain.found, start=1)]
     choice = plain.model_copy(update={"found": tuple(sorted(numbered, key=lambda each: -each.number))})
-    (chart,) = trials.section(Run("m", rich_report(searches={}, choice=choice))).data["charts"]
+    (chart,) = outcome.trials(Run("m", rich_report(searches={}, choice=choice))).data["charts"]
     timed = [each for each in numbered if each.time_ms is not None]
     assert [each["value"] for each in chart["trials"]] == [each.time_ms.value for each in timed]
     assert sum(each["met"] for each in chart["trials"]) == sum(each.state in ("chosen", "admissible") for each in timed)
@@ -158,7 +158,7 @@ def test_what_fell_back_is_named_with_its_reason(run) -> None:
 
 def test_a_run_without_evidence_has_no_such_sections() -> None:
     run = Run("m", rich_report(searches={}))
-    assert [module.section(run) for module in (executed, ranges, training, trials)] == [None] * 4
+    assert [section(run) for section in (executed.section, ranges.section, outcome.training, outcome.trials)] == [None] * 4
     assert layers.section(run) is not None, "plans are in the report"
 
 

@@ -11,7 +11,7 @@ from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Evidence, Tr
 from octobert.report import terminal
 from octobert.report.console import PlainConsole
 from octobert.report.page import Run
-from octobert.report.page.sections import Section
+from octobert.report.page.runs import Section
 from octobert.report.page.sections.rows import section
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_run

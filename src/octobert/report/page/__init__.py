@@ -1,9 +1,9 @@
 """The page of a report: one HTML file without network access, from one run or several.
 
-`page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is `sections/<name>.py`, its title,
-its values and its data, with `<name>.html`, its style, template and scripts. `comparison` is on top of several runs. Text and
-tables are in the HTML, so that the page reads and prints without scripts; charts, and long lists of rows, are drawn from data,
-embedded as compressed JSON.
+`page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is a function of `sections`, which
+gives its title, its values and its data, with `sections/<name>.html`, its style, template and scripts. `comparison` is on top of
+several runs. Text and tables are in the HTML, so that the page reads and prints without scripts; charts, and long lists of rows,
+are drawn from data, embedded as compressed JSON.
 
 Nothing that comes from a model, a data set or a recipe becomes markup (Jinja escapes it) or script (the scripts are static, and
 the page's content security policy allows only them, by their digests).
@@ -29,8 +29,8 @@ from octobert.core import wording
 from octobert.core.files import is_page, page_seal
 from octobert.report import choices, summary, times, vendor
 from octobert.report.page import comparison
-from octobert.report.page.runs import Run, facts_of, headline
-from octobert.report.page.sections import Section, sections
+from octobert.report.page.runs import Run, Section, facts_of, headline
+from octobert.report.page.sections import SECTIONS
 from octobert.report.plans import quantizer_text
 
 __all__ = ["Run", "headline", "is_page", "page"]
@@ -46,10 +46,9 @@ def page(runs: Sequence[Run]) -> str:
         runs: with different names.
     """
     environment = _environment()
-    modules = sections().items()
-    parts = [{name: part for name, module in modules if (part := module.section(run)) is not None} for run in runs]
+    parts = [{name: part for name, section in SECTIONS.items() if (part := section(run)) is not None} for run in runs]
     compared = comparison.section(runs) if len(runs) > 1 else None
-    panels = {name: _panel(f"sections/{name}") for name, _ in modules if any(name in found for found in parts)}
+    panels = {name: _panel(f"sections/{name}") for name in SECTIONS if any(name in found for found in parts)}
     if compared:
         panels["comparison"] = _panel("comparison")
     own = [script for panel in panels.values() for script in panel.scripts]

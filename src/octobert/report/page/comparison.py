@@ -10,8 +10,7 @@ from octobert.core.environment import PACKAGES
 from octobert.core.measurements import TimedShape, shapes
 from octobert.core.results import Report
 from octobert.report import summary
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
+from octobert.report.page.runs import Run, Section
 
 # What is said of a run → how it reads. The first few decide whether figures may be compared.
 _MODEL, _ROWS, _TASK = "model", "evaluation rows", "task"

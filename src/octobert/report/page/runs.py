@@ -1,9 +1,10 @@
-"""A run as the page shows it."""
+"""A run as the page shows it, and what a section of the page shows."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from octobert.core.evidence import Evidence
 from octobert.core.results import Report
@@ -60,3 +61,20 @@ class Run:
     report: Report
     evidence: Evidence = field(default_factory=Evidence)
     folder: str = "OUT"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a section shows.
+
+    Args:
+        title: heading; empty for a section without one.
+        values: of the template.
+        data: for the script, as JSON can say it; None where nothing is drawn.
+        open: shown unfolded. A section that is folded needs a title.
+    """
+
+    title: str
+    values: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] | None = None
+    open: bool = True

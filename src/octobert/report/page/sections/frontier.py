@@ -7,11 +7,8 @@ from typing import Any
 
 from octobert.core.estimate import Estimate
 from octobert.report.frontier import Frontier, frontier
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
+from octobert.report.page.runs import Run, Section
 from octobert.report.verdict import verdict
-
-PLACE = 20
 
 
 def section(run: Run) -> Section | None:

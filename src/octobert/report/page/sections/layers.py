@@ -10,10 +10,7 @@ from octobert.core.evidence import Executed
 from octobert.core.family import LAYER_PARTS
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
-
-PLACE = 90
+from octobert.report.page.runs import Run, Section
 
 Place = tuple[int | None, str]
 # What a cell shows of a state, and how it is called. No state is told by its colour alone.

@@ -7,10 +7,7 @@ from typing import Any
 from octobert.core import wording
 from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.report import pruned
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
-
-PLACE = 80
+from octobert.report.page.runs import Run, Section
 
 
 def section(run: Run) -> Section | None:

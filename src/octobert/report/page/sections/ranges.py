@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.core.evidence import Activation
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
-
-PLACE = 110
+from octobert.report.page.runs import Run, Section
 
 
 def section(run: Run) -> Section | None:

@@ -6,10 +6,7 @@ from typing import Any
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark
 from octobert.core.results import Report
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
-
-PLACE = 60
+from octobert.report.page.runs import Run, Section
 
 # What the texts of a row are, by the head of the model; other rows have one text or a pair.
 _SOURCES = {"question-answering": ("question", "context"), "token-classification": ("sentence",)}

@@ -8,10 +8,7 @@ from typing import Any
 from octobert.config.recipe import Recipe
 from octobert.core.measurements import Latency, in_order, shapes
 from octobert.report import summary, times
-from octobert.report.page.runs import Run
-from octobert.report.page.sections import Section
-
-PLACE = 40
+from octobert.report.page.runs import Run, Section
 
 # Statistics that are marked among the samples.
 _MARKED = ("p50", "p90", "p99")

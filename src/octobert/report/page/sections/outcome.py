@@ -1,0 +1,173 @@
+"""Sections of what a run came to: verdict, notes, quality, the choice of a search, trainings, and how models were made."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from octobert.config.loading import as_yaml
+from octobert.config.recipe import Recipe
+from octobert.config.words import Words
+from octobert.core.results import Report, Search
+from octobert.core.selection import Found, Selection
+from octobert.report import choices, commands, summary
+from octobert.report import verdict as verdicts
+from octobert.report.page.runs import Run, Section
+
+# Packages that a badge names: those that run models.
+_RUNTIMES = ("onnxruntime", "openvino", "torch")
+
+
+def verdict(run: Run) -> Section | None:
+    """The answer, in words, a colour and three figures."""
+    report = run.report
+    answer = verdicts.verdict(report)
+    icon, word = verdicts.STATES[answer.state]
+    values = {
+        "verdict": answer,
+        "icon": icon,
+        "word": word,
+        "command": _command(run, answer.use),
+        "machine": _machine(report),
+        "caveats": summary.caveats(report),
+        # A search says why; where the answer is its sentence, once is enough.
+        "chosen": report.choice.sentence if report.choice is not None and report.choice.sentence != answer.sentence else "",
+    }
+    return Section("", values)
+
+
+def _command(run: Run, name: str) -> str:
+    """The command for the model to use."""
+    if not name:
+        return ""
+    found = (
+        next((each.variant for each in run.report.choice.found if each.variant.name == name), None)
+        if run.report.choice
+        else None
+    )
+    return commands.of_variant(run.report, run.folder, found) if found else commands.of_candidate(run.report, run.folder, name)
+
+
+def _machine(report: Report) -> list[str]:
+    """The machine as short texts: CPU, cores, instruction sets, runtimes."""
+    here = report.environment
+    versions = [f"{name} {here.versions[name]}" for name in _RUNTIMES if name in here.versions]
+    features = [", ".join(here.features)] if here.features else []
+    return [here.cpu, f"{here.cores} core{'' if here.cores == 1 else 's'}", *features, *versions]
+
+
+def notes(run: Run) -> Section | None:
+    """All sentences that do not change what the first screen says."""
+    sentences = [*summary.verdicts(run.report), *summary.limitations(run.report)]
+    return Section("", {"sentences": sentences}) if sentences else None
+
+
+def quality(run: Run) -> Section | None:
+    """The tables of scores, where models were measured."""
+    report, models = run.report, summary.model_results(run.report)
+    if not models:
+        return None
+    values = {"models": models, "metrics": summary.metrics(report), "main_metrics": summary.main_metrics(report)}
+    values["source_bytes"] = report.model.source_bytes
+    return Section(f"Quality on {report.data.evaluation_rows} evaluation rows", values)
+
+
+# More variants than this are folded.
+_MANY = 12
+
+
+def choice(run: Run) -> Section | None:
+    """The table of variants, where a model was chosen."""
+    choice = run.report.choice
+    if choice is None:
+        return None
+    values = {
+        "choice": choice,
+        "words": Words.of(choice),
+        "variants": choices.in_order(choice),
+        "speed_of": choices.speed_of,
+        "drop_title": choices.drop_title(choice),
+        "search_facts": choices.facts(choice),
+    }
+    title = f"All {len(choice.found)} variants of the search"
+    return Section(title, values, open=len(choice.found) <= _MANY)
+
+
+def trials(run: Run) -> Section | None:
+    """Trial by trial, and the best so far."""
+    searches, choice = run.report.searches, run.report.choice
+    charts = [_of_plans(target, search) for target, search in searches.items()]
+    if choice is not None:
+        charts.append(_of_variants(choice))
+    # One trial has not converged to anything: its sentence says all.
+    charts = [chart for chart in charts if len(chart["trials"]) > 1]
+    return Section("Trials of the search", {"searches": searches}, {"charts": charts}) if searches or charts else None
+
+
+def _of_plans(target: str, search: Search) -> dict[str, Any]:
+    """Trials for a plan: more saved time is better, as long as the criterion is met."""
+    spent = accumulate(trial.seconds for trial in search.trials)
+    trials = [
+        {
+            "number": number,
+            "seconds": seconds,
+            "value": trial.saved_ms,
+            "met": trial.met,
+            "name": f"{search.metric} {trial.value:.4f} ({-trial.drop:+.4f}) on {trial.rows} rows; float: "
+            f"{', '.join(trial.fallback) or 'nothing'}",
+        }
+        for number, (trial, seconds) in enumerate(zip(search.trials, spent, strict=True), start=1)
+    ]
+    return {
+        "title": f"Plan for {target}: {search.criterion}",
+        "file": f"trials-{target}.csv",
+        "label": "ms saved by 8 bits",
+        "more": True,
+        "trials": trials,
+    }
+
+
+def _of_variants(choice: Selection) -> dict[str, Any]:
+    """Variants that were timed, as they were tried: less time, or more rows per second, is better where the limits are kept."""
+    tried = sorted((each for each in choice.found if each.number), key=lambda each: each.number)
+    timed = [(each, speed) for each in tried if (speed := choices.speed_of(choice, each)) is not None]
+    spent = accumulate(each.seconds for each, _ in timed)
+    trials = [
+        {
+            "number": number,
+            "seconds": seconds,
+            "value": speed.value,
+            "met": _keeps(each),
+            "name": f"{each.variant.name}: {choices.state_of(each)}; {each.reason}",
+        }
+        for number, ((each, speed), seconds) in enumerate(zip(timed, spent, strict=True), start=1)
+    ]
+    throughput = choice.goal == "throughput"
+    return {
+        "title": f"Variants, {'; '.join(choice.limits) or 'without limits'}",
+        "file": "variants.csv",
+        "label": "rows/s" if throughput else "ms",
+        "more": throughput,
+        "trials": trials,
+    }
+
+
+def _keeps(found: Found) -> bool:
+    return found.state in ("chosen", "admissible")
+
+
+TITLES = {"finetune": "Fine-tuning", "prune.recover": "Training after pruning", "qat": "Quantization-aware training"}
+
+
+def training(run: Run) -> Section | None:
+    """The sentences, and the curves where the steps are known."""
+    sentences, curves = summary.trainings(run.report), [curve for curve in run.evidence.curves if curve.steps]
+    drawn = [{"title": TITLES.get(each.name, each.name), **each.model_dump()} for each in curves]
+    values = {"sentences": sentences, "curves": curves}
+    return Section("Training", values, {"curves": drawn} if drawn else None) if sentences or curves else None
+
+
+def how(run: Run) -> Section | None:
+    """Sources of everything on the page."""
+    recipe = as_yaml(Recipe.model_validate(run.report.recipe))
+    return Section("How this was made", {"recipe": recipe})
