@@ -167,7 +167,7 @@ def _others(inspection: Inspection) -> Iterator[str]:
     grown = sorted(here, key=lambda t: there.get(t, (0, 0.0))[1] - here[t][1])[:4]
     least = _WORTH_SAYING * more
     shown = [
-        f"{here[t][0]} {t} {here[t][1]:.2f} ms" + _before(there.get(t))
+        f"{here[t][0]} {t} {here[t][1]:.2f} ms" + (f" (float: {there[t][0]}, {there[t][1]:.2f} ms)" if t in there else "")
         for t in grown
         if here[t][1] > there.get(t, (0, 0.0))[1] + least
     ]
@@ -177,10 +177,6 @@ def _others(inspection: Inspection) -> Iterator[str]:
         f"All other operators take {ours.others_ms:.2f} ms, and {theirs.others_ms:.2f} ms in the float model: "
         f"{', '.join(shown)}{instead}."
     )
-
-
-def _before(known: tuple[int, float] | None) -> str:
-    return f" (float: {known[0]}, {known[1]:.2f} ms)" if known else ""
 
 
 def _by_type(profile: Profile) -> dict[str, tuple[int, float]]:

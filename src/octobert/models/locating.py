@@ -49,7 +49,12 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
 
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
-        without = [own for own in _weighted_folders(folder) if not list((folder / own).glob("*.safetensors"))]
+        without = [
+            own
+            # Its own folder, and those of its modules.
+            for own in dict.fromkeys([".", *(module.relative_to(folder).as_posix() for _, module in modules_of(folder))])
+            if not list((folder / own).glob("*.safetensors"))
+        ]
         if without:
             # Pickle weights are downloaded only when they are allowed.
             names = {str(Path(own, pickle)) for own in without for pickle in PICKLES}
@@ -63,11 +68,6 @@ def locate(name: str, *, revision: str | None, allow_pickle: bool) -> Path:
     except Exception as error:  # the hub client raises many unrelated types: network, authorization, not found, cache
         what, got, fix = what_failed(error, name, "model")
         raise ModelError(what, where=name, got=got, fix=fix) from error
-
-
-def _weighted_folders(folder: Path) -> list[str]:
-    """Folders of a model that may hold weights, relative to it: its own, and those of its modules."""
-    return list(dict.fromkeys([".", *(own.relative_to(folder).as_posix() for _, own in modules_of(folder))]))
 
 
 def _in_archive(path: Path) -> Path:

@@ -96,7 +96,10 @@ def _module_row(decisions: Sequence[Decision], reasons: Mapping[str, str], *, in
     types: dict[str, list[str]] = {}
     for decision in decisions:
         quantizer = decision.quantizer
-        short = "" if quantizer is None else _type_text(quantizer)
+        # `uint8`, `uint8 dynamic`, `int8 (7 bits)`
+        short = (
+            "" if quantizer is None else quantizer.dtype + " dynamic" * quantizer.dynamic + " (7 bits)" * quantizer.reduce_range
+        )
         types.setdefault(short, []).append(decision.site.role.partition(".")[2] or decision.site.role)
     floats = types.pop("", [])
     return (
@@ -105,11 +108,6 @@ def _module_row(decisions: Sequence[Decision], reasons: Mapping[str, str], *, in
         ", ".join(floats) if types else "all",
         ", ".join(dict.fromkeys(reasons[decision.reason] for decision in decisions)),
     )
-
-
-def _type_text(quantizer: Quantizer) -> str:
-    """The type of a quantizer: `uint8`, `uint8 dynamic`, `int8 (7 bits)`."""
-    return quantizer.dtype + (" dynamic" if quantizer.dynamic else "") + (" (7 bits)" if quantizer.reduce_range else "")
 
 
 def _groups(decisions: Sequence[Decision], *, every: bool) -> list[tuple[list[int], list[Decision]]]:

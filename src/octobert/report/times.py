@@ -138,7 +138,12 @@ def speed(timing: Timing) -> list[str]:
         figures.append(f"{_span(timing.fastest)} × {rival_of(timing)} (the fastest float form here)")
     sentences = [f"{timing.name}: speed {', '.join(figures)}."]
     over = strongest(timing)
-    if slow := [f"{shape} ({_lost(each)})" for shape, each in over.items() if each.ratio.low <= 1]:
+    slow = [
+        f"{shape} ({wording.estimate_text(each.ratio)}, {'slower' if each.ratio.high < 1 else 'within noise'})"
+        for shape, each in over.items()
+        if each.ratio.low <= 1
+    ]
+    if slow:
         where = "any timed shape: " if len(slow) == len(over) else ""
         verdict = "not faster" if any(each.ratio.high < 1 for each in over.values()) else "not clearly faster"
         sentences.append(f"{timing.name} is {verdict} than {rival_of(timing)} at {where}{', '.join(slow)}.")
@@ -153,11 +158,6 @@ def _span(speedups: Mapping[TimedShape, Speedup]) -> str:
     values = [ratio.value for ratio in ratios]
     low, high = f"{min(values):.2f}", f"{max(values):.2f}"
     return low if low == high else f"{low} to {high}"
-
-
-def _lost(speedup: Speedup) -> str:
-    why = "slower" if speedup.ratio.high < 1 else "within noise"
-    return f"{wording.estimate_text(speedup.ratio)}, {why}"
 
 
 def noise(latencies: Sequence[Latency], load: Load | None) -> list[str]:

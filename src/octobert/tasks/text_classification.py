@@ -267,11 +267,11 @@ class MultiLabel(LabelledTexts):
         return value in ("1", "1.0", "true")
 
 
-def _unchanged(logits: np.ndarray) -> np.ndarray:
-    return logits.astype(np.float64)
-
-
-_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {"Identity": _unchanged, "Sigmoid": sigmoid, "Tanh": np.tanh}
+_ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Identity": lambda logits: logits.astype(np.float64),
+    "Sigmoid": sigmoid,
+    "Tanh": np.tanh,
+}
 
 
 def activation_of(stated: Stated) -> str:

@@ -1,9 +1,9 @@
 """The page of a report: one HTML file without network access, from one run or several.
 
 `page.html` is the frame, `page.css` the style, `page.js` what all sections use. A section is a function of `sections`, which
-gives its title, its values and its data, with `sections/<name>.html`, its style, template and scripts. `comparison` is on top of
-several runs. Text and tables are in the HTML, so that the page reads and prints without scripts; charts, and long lists of rows,
-are drawn from data, embedded as compressed JSON.
+gives its title, its values and its data, with `sections/<name>.html`, its style, template and scripts. `comparison` is on top
+of several runs. Text and tables are in the HTML, so that the page reads and prints without scripts; charts, and long lists of
+rows, are drawn from data, embedded as compressed JSON.
 
 Nothing that comes from a model, a data set or a recipe becomes markup (Jinja escapes it) or script (the scripts are static, and
 the page's content security policy allows only them, by their digests).

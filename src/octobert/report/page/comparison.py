@@ -90,7 +90,9 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
                 "machine": f"{report.environment.cpu}, {report.environment.cores} cores",
                 "model": model.name,
                 "score": wording.score_text(score) if score else "",
-                "difference": _difference(compared.difference, compared.low, compared.high) if compared else "",
+                "difference": f"{compared.difference:+.4f} {wording.interval(compared.low, compared.high, '+.4f')}"
+                if compared and compared.difference is not None
+                else "",
                 "shape": str(own),
                 "ms": model.timing.latencies[own].statistics_ms["p50"],
                 "reference": speedup.reference if speedup else "",
@@ -100,10 +102,6 @@ def _rows(run: Run, shape: TimedShape | None) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _difference(value: float | None, low: float | None, high: float | None) -> str:
-    return "" if value is None else f"{value:+.4f} {wording.interval(low, high, '+.4f')}"
 
 
 def _sentence(rows: Sequence[dict[str, Any]]) -> str:

@@ -13,7 +13,18 @@ def section(run: Run) -> Section | None:
     found = run.evidence.executions
     if not found:
         return None
-    data = {"models": [{"name": each.candidate, "types": _types(each), "parts": _parts(each)} for each in found]}
+    data = {
+        "models": [
+            {
+                "name": each.candidate,
+                "types": _types(each),
+                "parts": [
+                    [part.layer, part.part, part.ms, part.integer, "; ".join(part.types), part.why] for part in each.parts
+                ],
+            }
+            for each in found
+        ]
+    }
     fallbacks = {each.candidate: [part for part in each.parts if part.why] for each in found}
     shares = {each.candidate: _types(each) for each in found}
     return Section("What was executed in 8 bits", {"executions": found, "fallbacks": fallbacks, "types": shares}, data)
@@ -21,7 +32,3 @@ def section(run: Run) -> Section | None:
 
 def _types(execution: Execution) -> list[dict[str, Any]]:
     return [{**each.model_dump(), "share": each.ms / (execution.total_ms or 1.0)} for each in execution.types]
-
-
-def _parts(execution: Execution) -> list[list[Any]]:
-    return [[each.layer, each.part, each.ms, each.integer, "; ".join(each.types), each.why] for each in execution.parts]

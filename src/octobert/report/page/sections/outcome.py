@@ -9,7 +9,7 @@ from octobert.config.loading import as_yaml
 from octobert.config.recipe import Recipe
 from octobert.config.words import Words
 from octobert.core.results import Report, Search
-from octobert.core.selection import Found, Selection
+from octobert.core.selection import Selection
 from octobert.report import choices, commands, summary
 from octobert.report import verdict as verdicts
 from octobert.report.page.runs import Run, Section
@@ -137,7 +137,7 @@ def _of_variants(choice: Selection) -> dict[str, Any]:
             "number": number,
             "seconds": seconds,
             "value": speed.value,
-            "met": _keeps(each),
+            "met": each.state in ("chosen", "admissible"),
             "name": f"{each.variant.name}: {choices.state_of(each)}; {each.reason}",
         }
         for number, ((each, speed), seconds) in enumerate(zip(timed, spent, strict=True), start=1)
@@ -150,10 +150,6 @@ def _of_variants(choice: Selection) -> dict[str, Any]:
         "more": throughput,
         "trials": trials,
     }
-
-
-def _keeps(found: Found) -> bool:
-    return found.state in ("chosen", "admissible")
 
 
 TITLES = {"finetune": "Fine-tuning", "prune.recover": "Training after pruning", "qat": "Quantization-aware training"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from octobert.core import wording
-from octobert.core.pruning import PrunedModel, PruningFacts
 from octobert.report import pruned
 from octobert.report.page.runs import Run, Section
 
@@ -15,7 +14,8 @@ def section(run: Run) -> Section | None:
     pruning = run.report.pruning
     if pruning is None:
         return None
-    shown = shown_of(pruning)
+    # The layers of the chosen model, else of the slowest that was tried.
+    shown = pruning.taken or next(iter(pruning.tried), None)
     layers = [_row(each) for each in shown.sublayers] if shown is not None else []
     tried = [
         {
@@ -54,21 +54,13 @@ def section(run: Run) -> Section | None:
     return Section("Pruning: heads and neurons", values, data)
 
 
-def shown_of(pruning: PruningFacts) -> PrunedModel | None:
-    """The model whose layers are shown: the chosen one, else the slowest that was tried."""
-    return pruning.taken or next(iter(pruning.tried), None)
-
-
 def _row(each: Any) -> dict[str, Any]:
     sublayer = each.sublayer
     return {
         "layer": sublayer.layer,
         "kind": pruned.NOUNS[sublayer.kind],
         "module": sublayer.module,
-        "kept": each.kept,
         "units": sublayer.units,
         "share": each.kept / sublayer.units,
-        "error": each.error,
-        "refitted": each.refitted,
-        "loss": each.loss,
+        **each.model_dump(include={"kept", "error", "refitted", "loss"}),
     }

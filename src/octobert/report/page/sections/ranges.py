@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from octobert.core.evidence import Activation
 from octobert.report.page.runs import Run, Section
 
 
@@ -13,12 +10,23 @@ def section(run: Run) -> Section | None:
     evidence, errors = run.evidence, _errors(run)
     if not evidence.activations and not evidence.smoothed:
         return None
-    activations = sorted(evidence.activations, key=lambda each: _interest(each, errors.get(each.value, 0.0)))
+    activations = sorted(
+        evidence.activations,
+        # The most interesting ones first: quantized, clipped most, most sensitive.
+        key=lambda each: (not each.intervals, -max(each.clipped.values(), default=0.0), -errors.get(each.value, 0.0)),
+    )
     targets = [name for name in run.report.plans if any(name in each.intervals for each in activations)]
-    groups = sorted(evidence.smoothed, key=lambda each: -_gain(each.before, each.after))
+    groups = sorted(evidence.smoothed, key=lambda each: -_spread(each.before) / (_spread(each.after) or 1.0))
     data = {
         "targets": targets,
-        "activations": [_drawn(each) for each in activations],
+        "activations": [
+            {
+                **each.model_dump(include={"value", "intervals", "clipped"}),
+                "name": f"{each.module} · {each.role}",
+                **each.histogram.model_dump(include={"low", "high", "counts"}),
+            }
+            for each in activations
+        ],
         "groups": [
             {"name": f"{each.module} ({each.kind}, {each.transform})", "before": each.before, "after": each.after}
             for each in groups
@@ -43,27 +51,6 @@ def _errors(run: Run) -> dict[str, float]:
         for each in measured.values:
             found[each.value] = max(found.get(each.value, 0.0), each.output_error)
     return found
-
-
-def _interest(activation: Activation, error: float) -> tuple[bool, float, float]:
-    """The most interesting ones sort first: quantized, clipped most, most sensitive."""
-    return (not activation.intervals, -max(activation.clipped.values(), default=0.0), -error)
-
-
-def _drawn(each: Activation) -> dict[str, Any]:
-    return {
-        "value": each.value,
-        "name": f"{each.module} · {each.role}",
-        "low": each.histogram.low,
-        "high": each.histogram.high,
-        "counts": each.histogram.counts,
-        "intervals": each.intervals,
-        "clipped": each.clipped,
-    }
-
-
-def _gain(before: tuple[float, ...], after: tuple[float, ...]) -> float:
-    return _spread(before) / (_spread(after) or 1.0)
 
 
 def _spread(magnitudes: tuple[float, ...]) -> float:
