@@ -251,8 +251,18 @@ def test_names_say_where_an_operator_belongs(name: str, family: str, expected: t
     assert places.place(name, plugins.load("families", family).FAMILY) == expected
 
 
-def ran(name: str, *reads: str, kind: str = "other", covers: tuple[str, ...] = ()) -> places.Ran:
-    return places.Ran(name, "T", "", kind, "f32", False, 1.0, covers or (name,), reads)  # type: ignore[arg-type]
+def ran(name: str, *reads: str, kind: str = "other", covers: tuple[str, ...] = ()) -> tuple[Operator, tuple[str, ...]]:
+    facts = {
+        "name": name,
+        "type": "T",
+        "kind": kind,
+        "precision": "f32",
+        "integer": False,
+        "ms": 1.0,
+        "layer": None,
+        "part": "",
+    }
+    return Operator.model_validate({**facts, "covers": covers or (name,)}), reads
 
 
 def test_operators_without_names_go_where_their_readers_go() -> None:

@@ -8,58 +8,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 
 from octobert.core.family import EncoderFamily, part_of
-from octobert.core.profile import Kind, Operator
+from octobert.core.profile import Operator
 from octobert.models import families
 
 Place = tuple[int | None, str]
 NOWHERE: Place = (None, "")
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a runtime reports of an operator: `Operator` without its place, and the names of the operators that it reads."""
-
-    name: str
-    type: str
-    kernel: str
-    kind: Kind
-    precision: str
-    integer: bool
-    ms: float
-    covers: tuple[str, ...]
-    reads: tuple[str, ...]
-
-
-def operators(ran: Sequence[Ran], family: str | None) -> tuple[Operator, ...]:
+def operators(ran: Sequence[tuple[Operator, Sequence[str]]], family: str | None) -> tuple[Operator, ...]:
     """Assign every operator to an encoder layer and part.
 
     Args:
-        ran: the operators, in the order of the run.
+        ran: the operators without a place, in the order of the run, each with the names of the operators that it reads.
         family: plugin name of the encoder family; None to choose the family that most names fit.
     """
-    encoder = _family(ran, family)
-    places = {operator.name: _own(operator, encoder) for operator in ran}
+    encoder = _family([operator for operator, _ in ran], family)
+    places = {operator.name: _own(operator, encoder) for operator, _ in ran}
     readers: dict[str, list[str]] = {}
-    for operator in ran:
-        for name in operator.reads:
+    for operator, reads in ran:
+        for name in reads:
             readers.setdefault(name, []).append(operator.name)
     # Backwards: a chain without names gets the place of its end. Then forwards, for operators whose readers have no place.
-    for operator in reversed(ran):
+    for operator, _ in reversed(ran):
         if places[operator.name] == NOWHERE:
             places[operator.name] = _first(places, readers.get(operator.name, ()))
-    for operator in ran:
+    for operator, reads in ran:
         if places[operator.name] == NOWHERE:
-            places[operator.name] = _first(places, operator.reads)
+            places[operator.name] = _first(places, reads)
     return tuple(
-        Operator(
-            **{field.name: getattr(operator, field.name) for field in fields(operator) if field.name != "reads"},
-            layer=places[operator.name][0],
-            part=places[operator.name][1],
-        )
-        for operator in ran
+        operator.model_copy(update=dict(zip(("layer", "part"), places[operator.name], strict=True))) for operator, _ in ran
     )
 
 
@@ -76,7 +55,7 @@ def place(name: str, family: EncoderFamily) -> Place:
     return int(match[1]), part_of(role)
 
 
-def _own(operator: Ran, family: EncoderFamily) -> Place:
+def _own(operator: Operator, family: EncoderFamily) -> Place:
     """Return the place by the operator's own names: the first for a product, whatever is fused into it; the last for others."""
     places = [at for at in (place(name, family) for name in operator.covers) if at != NOWHERE]
     if not places:
@@ -88,7 +67,7 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
     return next((places[n] for n in names if places.get(n, NOWHERE) != NOWHERE), NOWHERE)
 
 
-def _family(ran: Sequence[Ran], family: str | None) -> EncoderFamily:
+def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
     candidates = [families.load(name) for name in ((family,) if family else families.names())]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []

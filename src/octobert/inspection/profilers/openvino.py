@@ -10,7 +10,7 @@ from typing import Any
 
 from octobert.core.errors import TargetError, reason
 from octobert.core.plan import middle_of
-from octobert.core.profile import Kind, Operand, Product, Profile, split
+from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
 from octobert.inspection import places
 from octobert.inspection.profilers import reason_in_file
@@ -79,12 +79,12 @@ def _least(sums: list[dict[str, int]], warmup: int) -> dict[str, float]:
     return least
 
 
-def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[places.Ran]:
+def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[tuple[Operator, tuple[str, ...]]]:
     """Return every operator that ran, in order. Operators that only convert between 8 bits and float are conversions."""
     nodes = compiled.get_runtime_model().get_ordered_ops()
     matmuls = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() == "MatMul"}
     facts = {node.get_friendly_name(): _facts(node) for node in nodes}
-    ran: dict[str, places.Ran] = {}
+    ran: dict[str, tuple[Operator, tuple[str, ...]]] = {}
     for node in sorted(nodes, key=lambda node: int(facts[node.get_friendly_name()].get("execOrder", 0))):
         name = node.get_friendly_name()
         own = facts[name]
@@ -92,12 +92,12 @@ def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[places.Ran]
             continue
         reads = tuple(port.get_source_output().get_node().get_friendly_name() for port in node.inputs())
         covers = tuple(node for node in own.get("originalLayersNames", "").split(",") if node) or (name,)
-        kind = _kind(own, covers, matmuls, [ran[r] for r in reads if r in ran])
+        kind = _kind(own, covers, matmuls, [ran[r][0] for r in reads if r in ran])
         taken, given = own.get("runtimePrecision", ""), own.get("outputPrecisions", "").split(",")
         inputs = {
             p for r in reads if facts[r].get("layerType") != "Const" for p in facts[r].get("outputPrecisions", "").split(",")
         }
-        ran[name] = places.Ran(
+        operator = Operator(
             name=name,
             type=own.get("layerType", ""),
             kernel=own.get("primitiveType", ""),
@@ -105,13 +105,15 @@ def _ran(compiled: Any, model: Any, times: dict[str, float]) -> list[places.Ran]
             precision=_precision(kind, taken, inputs, set(given)),
             integer=kind == "product" and taken in _EIGHT,
             ms=times[name] / 1000,
+            layer=None,
+            part="",
             covers=covers,
-            reads=reads,
         )
+        ran[name] = operator, reads
     return list(ran.values())
 
 
-def _kind(facts: dict[str, str], covers: tuple[str, ...], matmuls: set[str], sources: list[places.Ran]) -> Kind:
+def _kind(facts: dict[str, str], covers: tuple[str, ...], matmuls: set[str], sources: list[Operator]) -> Kind:
     op_type, given = facts.get("layerType", ""), facts.get("outputPrecisions", "")
     if op_type in _PRODUCTS or (op_type == "Subgraph" and not matmuls.isdisjoint(covers)):
         return "product"

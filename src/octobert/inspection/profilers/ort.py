@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from octobert.core.errors import ModelError, TargetError, reason
 from octobert.core.plan import middle_of
-from octobert.core.profile import Kind, Operand, Product, Profile, split
+from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
+from octobert.graph import operators
 from octobert.inspection import places
 from octobert.inspection.profilers import reason_in_file
 from octobert.targets.runtimes import ort as _ort
@@ -44,7 +47,6 @@ _MOVES = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "
 
 def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None) -> Profile:
     """Run a model under the profiler; see `Profiler.profile`."""
-    import onnx
     import onnxruntime as ort
 
     with tempfile.TemporaryDirectory() as folder:
@@ -64,18 +66,16 @@ def profile(path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, r
             raise
         except Exception as error:  # onnxruntime has no public base class for its errors
             raise TargetError("onnxruntime cannot open and run the model", where=str(path), got=reason(error, -1)) from error
-        graph = onnx.load(settings.optimized_model_filepath, load_external_data=False).graph
+        nodes = {node.name: node for node in ir.load(settings.optimized_model_filepath).graph}
     whole = [e for e in events if e["name"] == "model_run"][warmup:]
-    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]]
-    operators = places.operators(_ran(graph, nodes), family)
-    between = [e["dur"] - sum(n["dur"] for n in nodes if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole]
-    return Profile(precision="f32", runs=runs, split=split(operators, max(0.0, min(between) / 1000)), operators=operators)
+    times = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]]
+    ran = places.operators(_ran(nodes, times), family)
+    between = [e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole]
+    return Profile(precision="f32", runs=runs, split=split(ran, max(0.0, min(between) / 1000)), operators=ran)
 
 
-def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
-    """Return every node once, in the order of the first run."""
-    nodes = {node.name: node for node in graph.node}
-    makers = {output: node.name for node in graph.node for output in node.output}
+def _ran(nodes: Mapping[str | None, ir.Node], events: list[dict[str, Any]]) -> list[tuple[Operator, tuple[str, ...]]]:
+    """Return every node once, in the order of the first run, with the names of the nodes that it reads."""
     times: defaultdict[str, list[float]] = defaultdict(list)
     first: dict[str, dict[str, Any]] = {}
     for event in events:
@@ -87,21 +87,19 @@ def _ran(graph: Any, events: list[dict[str, Any]]) -> list[places.Ran]:
         node, op_type = nodes.get(name), facts["op_name"]
         integer = op_type in _INTEGER_PRODUCTS or op_type.startswith(("QLinear", "QOrdered"))
         # Activations of this product are rounded to int8 too, if its attribute says so.
-        levels = [a.i for a in node.attribute if a.name == "accuracy_level"] if op_type == "MatMulNBits" and node else []
-        integer |= levels == [_INT8_LEVEL]
-        ran.append(
-            places.Ran(
-                name=name,
-                type=op_type,
-                kernel="",
-                kind=_kind(op_type),
-                precision="int8" if integer else _precision(facts),
-                integer=integer,
-                ms=min(times[name]) / 1000,
-                covers=(_FUSED.sub("", name), *(node.output if node is not None else ())),
-                reads=tuple(makers[i] for i in (node.input if node is not None else ()) if i in makers),
-            )
+        integer |= op_type == "MatMulNBits" and node is not None and node.attributes.get_int("accuracy_level", 0) == _INT8_LEVEL
+        operator = Operator(
+            name=name,
+            type=op_type,
+            kind=_kind(op_type),
+            precision="int8" if integer else _precision(facts),
+            integer=integer,
+            ms=min(times[name]) / 1000,
+            layer=None,
+            part="",
+            covers=(_FUSED.sub("", name), *(str(value.name) for value in (node.outputs if node is not None else ()))),
         )
+        ran.append((operator, tuple(maker.name or "" for maker in (node.predecessors() if node is not None else ()))))
     return ran
 
 
@@ -120,79 +118,71 @@ def _precision(facts: Mapping[str, Any]) -> str:
 
 def products(path: Path) -> tuple[Product, ...]:
     """Return the matrix products of an ONNX file that have an 8-bit or 16-bit input."""
-    import onnx
-
-    graph = onnx.load(path, load_external_data=False).graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {output: node for node in graph.node for output in node.output}
-    readers: defaultdict[str, list[str]] = defaultdict(list)
-    for node in graph.node:
-        for value in node.input:
-            readers[value].append(node.name)
     products_: list[Product] = []
     # Product → the 8-bit value of its first input.
-    sources: dict[str, str] = {}
-    for node in graph.node:
-        names = {"name": node.name, "readers": tuple(readers[node.output[0]])}
+    sources: dict[str, ir.Value | None] = {}
+    for node in ir.load(path).graph:
+        facts: dict[str, Any] = {}
         if node.op_type == "MatMulInteger":
-            maker = makers.get(node.input[0])
-            dynamic = maker is not None and maker.op_type == "DynamicQuantizeLinear"
-            second = constants.get(node.input[1])
-            weight = Operand(dtype=_dtype(second.data_type) if second is not None else "int8", symmetric=True)
-            products_.append(Product(**names, inputs=(_ASYMMETRIC, weight), dynamic=dynamic, weight=second is not None))
+            weight = node.inputs[1]
+            constant = weight is not None and weight.is_initializer()
+            integers = Operand(dtype=_dtype(weight) if constant else "int8", symmetric=True)
+            dynamic = operators.producer(node.inputs[0], "DynamicQuantizeLinear") is not None
+            facts = {"inputs": (_ASYMMETRIC, integers), "dynamic": dynamic, "weight": constant}
         elif node.op_type in _OPERANDS:
             second, *zeros = _OPERANDS[node.op_type]
-            left, right = (_by_zero_point(node, zero, constants, _ASYMMETRIC) for zero in zeros)
-            products_.append(Product(**names, inputs=(left, right), weight=node.input[second] in constants))
+            weight = node.inputs[second]
+            pair = tuple(_by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros)
+            facts = {"inputs": pair, "weight": weight is not None and weight.is_initializer()}
         elif node.op_type in ("MatMul", "Gemm"):
-            pair = (_operand(node.input[0], makers, constants), _operand(node.input[1], makers, constants))
-            dequantize = makers.get(node.input[0])
-            if dequantize is not None and dequantize.op_type == "DequantizeLinear":
-                sources[node.name] = dequantize.input[0]
+            pair = tuple(_operand(value) for value in node.inputs[:2])
+            dequantize = operators.producer(node.inputs[0], "DequantizeLinear")
+            if dequantize is not None:
+                sources[node.name or ""] = dequantize.inputs[0]
             if any(pair):
-                products_.append(Product(**names, inputs=pair, weight=_is_constant(node.input[1], makers, constants)))
+                facts = {"inputs": pair, "weight": _is_constant(node.inputs[1])}
+        if facts:
+            readers = tuple(reader.name or "" for reader in operators.consumers(node.outputs[0]))
+            products_.append(Product(name=node.name or "", readers=readers, **facts))
     counts = Counter(sources.values())
     # Other products that read the same integers.
     siblings = {name: counts[source] - 1 for name, source in sources.items()}
     return tuple(product.model_copy(update={"siblings": siblings.get(product.name, 0)}) for product in products_)
 
 
-def _operand(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> Operand | None:
+def _operand(value: ir.Value | None) -> Operand | None:
     """Return the integer type behind an input, or None if no DequantizeLinear produces it."""
-    node = makers.get(value)
+    node = operators.producer(value)
     while node is not None and node.op_type in _MOVES:
-        node = makers.get(node.input[0])
+        node = operators.producer(node.inputs[0])
     if node is None or node.op_type != "DequantizeLinear":
         return None
     # Without a zero point it is 0; the type is that of the integers.
-    integers = constants.get(node.input[0])
-    default = Operand(dtype="uint8" if integers is None else _dtype(integers.data_type), symmetric=integers is not None)
-    return _by_zero_point(node, 2, constants, default)
+    integers = node.inputs[0]
+    constant = integers is not None and integers.is_initializer()
+    return _by_zero_point(node, 2, Operand(dtype=_dtype(integers) if constant else "uint8", symmetric=constant))
 
 
-def _by_zero_point(node: Any, index: int, constants: Mapping[str, Any], default: Operand) -> Operand:
+def _by_zero_point(node: ir.Node, index: int, default: Operand) -> Operand:
     """Return the integer type of an input by its zero point, which is an input of the operator; `default` where it has none."""
-    from onnx import numpy_helper
-
-    zero = constants.get(node.input[index]) if len(node.input) > index else None
+    zero = operators.const_array(node.inputs[index]) if len(node.inputs) > index else None
     if zero is None:
         return default
-    array = numpy_helper.to_array(zero)
-    return Operand(dtype=str(array.dtype), symmetric=bool((array == middle_of(str(array.dtype))).all()))
+    return Operand(dtype=str(zero.dtype), symmetric=bool((zero == middle_of(str(zero.dtype))).all()))
 
 
-def _is_constant(value: str, makers: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
+def _is_constant(value: ir.Value | None) -> bool:
     """Whether a value depends on constants only."""
-    if value in constants or not value:
+    if value is None or value.is_initializer():
         return True
-    node = makers.get(value)
-    return node is not None and all(_is_constant(name, makers, constants) for name in node.input)
+    node = value.producer()
+    return node is not None and all(map(_is_constant, node.inputs))
 
 
-def _dtype(number: int) -> str:
-    import onnx
-
-    return str(onnx.helper.tensor_dtype_to_np_dtype(number))
+def _dtype(value: ir.Value | None) -> str:
+    assert value is not None
+    assert value.dtype is not None
+    return str(value.dtype.numpy())
 
 
 def why(product: Product, features: frozenset[str]) -> str | None:
