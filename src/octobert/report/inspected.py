@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from octobert.core import wording
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.report.plans import layers_text
-from octobert.report.tables import Column, FittedTable
+from octobert.report.tables import FittedTable
 from octobert.report.terminal import table_of
 
 _FLOAT = "float ms"
@@ -35,8 +35,7 @@ def _layer_table(inspection: Inspection, *, every: bool) -> FittedTable:
     )
     operators_column = ("operators",) if every else ()
     table = table_of(title, ("layers", "part", *operators_column, "products"), keys=2)
-    table.columns += [Column("conversions", number=True, optional=int(not every)), Column("ms", number=True)]
-    table.columns.append(Column(_FLOAT, number=True))
+    table.add_numbers({"conversions": int(not every), "ms": 0, _FLOAT: 0})
     quantized = grouped(inspection.profile.operators, _place)
     floats = grouped(inspection.floating.operators if inspection.floating else (), _place)
     groups: dict[tuple[object, ...], list[_Key]] = {}
@@ -67,7 +66,7 @@ def _products(operators: Iterable[Operator]) -> list[str]:
 def _type_table(inspection: Inspection, *, every: bool) -> FittedTable:
     """Each type of operator in each precision, the slowest in one of the models first; those that take little time together."""
     table = table_of("Time per operator type", ("operator", "precision"), ("count", "ms", "share"))
-    table.columns += [Column("float count", number=True, optional=int(not every)), Column(_FLOAT, number=True)]
+    table.add_numbers({"float count": int(not every), _FLOAT: 0})
     quantized = grouped(inspection.profile.operators, _type)
     floats = grouped(inspection.floating.operators if inspection.floating else (), _type)
     slower = {key: max(time_of(quantized.get(key, ())), time_of(floats.get(key, ()))) for key in (*quantized, *floats)}

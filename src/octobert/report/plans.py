@@ -208,7 +208,7 @@ def sweep_tables(sweep: Sweep, *, every: bool = False) -> tuple[FittedTable, Fit
     ranked = [swept.calibrator for swept in sorted(usable, key=lambda s: s.output_error or 0.0)]
     # The best calibrators stay where there is little room.
     values.columns.append(Column("range of values", optional=0 if every else len(usable) + 1))
-    values.columns += [Column(s.calibrator, number=True, optional=0 if every else ranked.index(s.calibrator)) for s in usable]
+    values.add_numbers({s.calibrator: 0 if every else ranked.index(s.calibrator) for s in usable})
     for kind, names in kinds.items():
         low, high = min(sweep.ranges[name][0] for name in names), max(sweep.ranges[name][1] for name in names)
         ratios = [[s.signal_to_noise_db[name] for name in names if name in s.signal_to_noise_db] for s in usable]

@@ -3,7 +3,7 @@ columns that do not fit move into a further table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
@@ -54,6 +54,10 @@ class FittedTable:
     def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row. Strings are plain text, without markup. A cell with line breaks wraps only there, and only if it must."""
         self._rows.append(([cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells], style))
+
+    def add_numbers(self, optional: Mapping[str, int]) -> None:
+        """Add columns of numbers, aligned right: name → `Column.optional`."""
+        self.columns += [Column(name, number=True, optional=rank) for name, rank in optional.items()]
 
     def add_column(self, name: str) -> None:
         """Add a column of texts."""

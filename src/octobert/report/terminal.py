@@ -81,7 +81,9 @@ def table_of(title: str, words: Sequence[str], numbers: Iterable[str] = (), *, k
         keys: number of left columns that say what a row is about.
     """
     left = [Column(name, is_key=index < keys) for index, name in enumerate(words)]
-    return FittedTable(title, [*left, *(Column(name, number=True) for name in numbers)])
+    table = FittedTable(title, left)
+    table.add_numbers(dict.fromkeys(numbers, 0))
+    return table
 
 
 def quality_table(report: Report) -> FittedTable:
@@ -92,9 +94,8 @@ def quality_table(report: Report) -> FittedTable:
     table.elsewhere = PAGE
     metrics = summary.main_metrics(report)
     table.columns.append(Column("precision", optional=5))
-    table.columns += [Column(name, number=True, optional=7 if index else 0) for index, name in enumerate(metrics)]
-    figures = (("agreement", 4), ("output error", 8), ("file MB", 0), ("peak MB", 6), ("load ms", 9))
-    table.columns += [Column(name, number=True, optional=rank) for name, rank in figures]
+    table.add_numbers({name: 7 if index else 0 for index, name in enumerate(metrics)})
+    table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
     for model in summary.model_results(report):
         scores = {s.metric: _breakable(wording.score_text(s)) for s in model.scores}
         comparison, footprint = model.comparison, model.footprint
@@ -142,7 +143,7 @@ def latency_table(
     over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
     figures = (*times.SHOWN, "rows/s", "tokens/s", *over)
     table.columns.append(Column("precision", optional=_LATENCY_RANKS["precision"]))
-    table.columns += [Column(name, number=True, optional=_LATENCY_RANKS.get(name, 0)) for name in figures]
+    table.add_numbers({name: _LATENCY_RANKS.get(name, 0) for name in figures})
     for column in table.columns if every else ():
         column.optional = 0
     others = [f"The float baseline of {t.name} ran on another device: {t.elsewhere}." for t in timings if t.elsewhere]
@@ -172,10 +173,10 @@ def choice_table(choice: Selection) -> FittedTable:
     title = f"Compared with {choice.reference}: time{drop}"
     table = table_of(title, ("variant",), ("rows/s" if choice.goal == "throughput" else "ms",))
     table.elsewhere = PAGE
-    table.columns.append(Column("× f32", number=True, optional=1))
     points = " (points)" if words.in_points(choice.metric or "") else ""
-    table.columns += [Column(f"drop{points}", number=True, optional=0 if choice.metric else 9), Column("limits")]
-    table.columns += [Column(name, number=True, optional=n) for name, n in (("MB", 3), ("peak MB", 5), ("rows", 4))]
+    table.add_numbers({"× f32": 1, f"drop{points}": 0 if choice.metric else 9})
+    table.add_column("limits")
+    table.add_numbers({"MB": 3, "peak MB": 5, "rows": 4})
     table.columns.append(Column("why", optional=2))
     listed = choices.in_order(choice, _LISTED)
     for found in listed:
@@ -257,8 +258,8 @@ def trials_table(search: Search, *, every: bool = True) -> FittedTable:
         every: all trials instead of the last ones and the one that was taken.
     """
     table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", search.metric, "drop"))
-    table.columns += [Column("met"), Column("saves ms", number=True)]
-    table.columns += [Column(name, number=True, optional=rank) for name, rank in (("rows", 2), ("s", 3))]
+    table.add_column("met")
+    table.add_numbers({"saves ms": 0, "rows": 2, "s": 3})
     table.add_column("falls back to float")
     last = len(search.trials) if every else _TRIALS
     numbered = list(enumerate(search.trials, start=1))

@@ -18,6 +18,7 @@ from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _spans, _squad
 from octobert.tasks._common import (
     agreement,
+    cells,
     check_texts,
     need_columns,
     output_error,
@@ -100,7 +101,8 @@ class Answering:
         question, context, _ = self.columns
         need_columns(rows, (question, context), where=where)
         _refuse_duplicates(rows, where)
-        return [tuple(text_of(row, column, i, where=where) for column in (question, context)) for i, row in enumerate(rows)]
+        texts = ([text_of(*cell) for cell in cells(rows, column, where=where)] for column in (question, context))
+        return list(zip(*texts, strict=True))
 
     def parse(self, given: Any, *, where: str) -> Text:
         """(question, context), or {"question": …, "context": …}.
@@ -160,9 +162,8 @@ class Answering:
         for column in (answers, context):
             need_columns(rows, (column,), where=where)
         gold = []
-        for index, row in enumerate(rows):
-            place = place_of(row, answers, index, where=where)
-            texts, starts = _spans.answers_of(row[answers], place)
+        for row, (cell, place) in zip(rows, cells(rows, answers, where=where), strict=True):
+            texts, starts = _spans.answers_of(cell, place)
             for text, start in zip(texts, starts, strict=False):
                 _spans.check_place(str(row[context]), text, start, place)
             if (not texts or row.get("is_impossible")) and not self.unanswerable:

@@ -59,7 +59,7 @@ class Classification(LabelledTexts):
         return {name: index for index, name in reversed(list(enumerate(self.labels)))}
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[int]:
-        return [self._class_of(cell, place) for cell, place in self.cells(rows, where)]
+        return [self._class_of(*cell) for cell in self.cells(rows, where)]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """The classes that occur, in order; by their numbers where they are numbers."""

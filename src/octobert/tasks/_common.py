@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -105,13 +105,23 @@ def label_index(name: str, labels: Sequence[str]) -> int | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def text_of(row: Row, column: str, index: int, *, where: str) -> str:
+def cells(rows: Sequence[Row], column: str, *, where: str) -> Iterator[tuple[Any, str]]:
+    """(cell, its place) of each row.
+
+    Example:
+        >>> list(cells([{"text": "a"}], "text", where="dev.tsv"))
+        [('a', 'dev.tsv, row 1, column "text"')]
+    """
+    for index, row in enumerate(rows):
+        yield row[column], place_of(row, column, index, where=where)
+
+
+def text_of(value: Any, place: str) -> str:
     """A cell as text.
 
     Raises:
         DataError: the cell is empty, or is not a text.
     """
-    value, place = row[column], place_of(row, column, index, where=where)
     # Parquet files from pandas have NaN where a text is missing.
     value = None if isinstance(value, float) and math.isnan(value) else value
     if isinstance(value, (list, tuple, dict)):

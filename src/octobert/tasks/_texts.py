@@ -14,7 +14,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.rows import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._common import check_texts, first_column, need_columns, place_of, text_of, unrecognized
+from octobert.tasks._common import cells, check_texts, first_column, need_columns, text_of, unrecognized
 from octobert.tasks._task import Judges, Metric, Outputs
 
 # Names of text columns, in groups; the first group that the data has is used.
@@ -84,7 +84,8 @@ class RowTexts(WholeTexts):
         if wrong := self._wrong_count(columns):
             two, one = "give two text columns, such as sentence1 and sentence2", "give one text column, such as text"
             raise ColumnError(wrong, where=where, got=f"columns {', '.join(columns)}", fix=two if self.texts == 2 else one)
-        return [tuple(text_of(row, c, i, where=where) for c in columns) for i, row in enumerate(rows)]
+        texts = ([text_of(*cell) for cell in cells(rows, column, where=where)] for column in columns)
+        return list(zip(*texts, strict=True))
 
     def parse(self, given: Any, *, where: str) -> Text:
         """A text, or a pair of texts for a model of pairs.
@@ -132,9 +133,7 @@ class LabelledTexts(RowTexts):
 
     def cells(self, rows: Sequence[Row], where: str) -> Iterator[tuple[Any, str]]:
         """(cell, its place) of the label column."""
-        column = first_column(rows, self.label, where=where)
-        for index, row in enumerate(rows):
-            yield row[column], place_of(row, column, index, where=where)
+        return cells(rows, first_column(rows, self.label, where=where), where=where)
 
     def items(self, outputs: Outputs, encoded: EncodedTexts, gold: Sequence[Any]) -> np.ndarray:
         """[items, 2]: predicted class or score, and the right one; [items, 2 · labels] where there are several labels."""

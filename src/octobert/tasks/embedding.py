@@ -19,13 +19,13 @@ from octobert.data.rows import Row
 from octobert.data.tokenization import EncodedTexts, Text
 from octobert.tasks._common import (
     TOP,
+    cells,
     explained_scores,
     extreme_scores,
     moved,
     need_columns,
     number_of,
     output_error,
-    place_of,
     text_of,
     unit,
 )
@@ -190,9 +190,9 @@ class Embedding(WholeTexts):
         need_columns(rows, self.columns, where=where)
         before = [self.prompts.get(name, "") for name in self.used or ("",) * len(self.columns)]
         return [
-            (prompt + text_of(row, c, i, where=where),)
-            for c, prompt in zip(self.columns, before, strict=True)
-            for i, row in enumerate(rows)
+            (prompt + text_of(*cell),)
+            for column, prompt in zip(self.columns, before, strict=True)
+            for cell in cells(rows, column, where=where)
         ]
 
     def parse(self, given: Any, *, where: str) -> Text:
@@ -215,7 +215,7 @@ class Embedding(WholeTexts):
             return [1.0] * len(rows) if self.form == "retrieval" else []
         assert self.score is not None
         need_columns(rows, [self.score], where=where)
-        return [number_of(row[self.score], place_of(row, self.score, i, where=where)) for i, row in enumerate(rows)]
+        return [number_of(*cell) for cell in cells(rows, self.score, where=where)]
 
     def targets(self, encoded: EncodedTexts, gold: Sequence[float]) -> list[dict[str, Any]]:
         raise DataError(

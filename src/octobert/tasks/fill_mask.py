@@ -22,7 +22,7 @@ from octobert.core.plain import preview
 from octobert.core.results import Stated
 from octobert.data.rows import Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text, Tokenizer
-from octobert.tasks._common import changed_answers, check_texts, first_column, text_of
+from octobert.tasks._common import cells, changed_answers, check_texts, first_column, text_of
 from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Metric, Outputs, Pair
 from octobert.tasks._texts import WholeTexts
 
@@ -96,7 +96,7 @@ class FillMask(WholeTexts):
 
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         column = first_column(rows, self.text, where=where)
-        return [(text_of(row, column, i, where=where),) for i, row in enumerate(rows)]
+        return [(text_of(*cell),) for cell in cells(rows, column, where=where)]
 
     def parse(self, given: Any, *, where: str) -> Text:
         """A text with masks, or {"text": …, "top": number of fillers}.

@@ -118,9 +118,8 @@ def build(options: Options, stated: Stated = NOTHING) -> Classification | MultiL
             got=options.metric,
             expected=", ".join(metrics),
         )
-    task: Classification | MultiLabel | Scores = kind(
-        **shared, labels=names, primary=options.metric or next(iter(metrics)), metrics=metrics
-    )
+    first, *_ = metrics
+    task: Classification | MultiLabel | Scores = kind(**shared, labels=names, primary=options.metric or first, metrics=metrics)
     return task
 
 
@@ -308,7 +307,7 @@ class Scores(LabelledTexts):
     offered: ClassVar[Mapping[str, Metric]] = SCORES
 
     def gold(self, rows: Sequence[Row], *, where: str) -> list[float]:
-        return [number_of(cell, place) for cell, place in self.cells(rows, where)]
+        return [number_of(*cell) for cell in self.cells(rows, where)]
 
     def labels_in(self, rows: Sequence[Row], *, where: str) -> tuple[str, ...]:
         """One: a head with one logit."""

@@ -21,13 +21,13 @@ from octobert.data.windows import NOWHERE, StepOptions, step_within, windows
 from octobert.tasks import _entities
 from octobert.tasks._classification import check_labels
 from octobert.tasks._common import (
+    cells,
     changed_answers,
     check_texts,
     f1_of_rows,
     first_column,
     label_index,
     output_error,
-    place_of,
     probabilities,
 )
 from octobert.tasks._task import NOTHING, Change, Explanation, Extremes, Fidelity, Judged, Metric, Outputs, Pair, objects
@@ -107,9 +107,8 @@ class Tagging:
     def inputs(self, rows: Sequence[Row], *, where: str) -> list[Text]:
         column = first_column(rows, self.words, where=where)
         texts = []
-        for index, row in enumerate(rows):
-            words = _list(row, column, index, where)
-            place = place_of(row, column, index, where=where)
+        for cell, place in cells(rows, column, where=where):
+            words = _list(cell, place)
             if not all(isinstance(word, str) for word in words):
                 raise DataError("a word is not a text", where=place, got=preview(words), fix="write every word as text")
             check_texts([" ".join(words)], where=place, fix="remove the row or fill it in")
@@ -146,13 +145,13 @@ class Tagging:
         """The tags of each sentence, in IOB2 where they are a form of it."""
         tags, words = (first_column(rows, names, where=where) for names in (self.tags, self.words))
         gold = []
-        for index, row in enumerate(rows):
-            own = [self._name(tag, place_of(row, tags, index, where=where)) for tag in _list(row, tags, index, where)]
+        for row, (cell, place) in zip(rows, cells(rows, tags, where=where), strict=True):
+            own = [self._name(tag, place) for tag in _list(cell, place)]
             count = len(row[words])
             if len(own) != count:
                 raise DataError(
                     "a sentence has another number of tags than words",
-                    where=place_of(row, tags, index, where=where),
+                    where=place,
                     got=str(len(own)),
                     expected=str(count),
                 )
@@ -350,13 +349,9 @@ def _shown(tags: Sequence[str]) -> str:
     return ", ".join(f"{kind} {first + 1}–{last + 1}" for kind, first, last in _entities.entities(tags)) or _NO_ENTITY
 
 
-def _list(row: Row, column: str, index: int, where: str) -> list[Any]:
-    value = row[column]
+def _list(value: Any, place: str) -> list[Any]:
     if not isinstance(value, (list, tuple)) or not len(value):
         raise DataError(
-            "the cell is not a list of words or tags",
-            where=place_of(row, column, index, where=where),
-            got=preview(value),
-            fix="give one entry for each word",
+            "the cell is not a list of words or tags", where=place, got=preview(value), fix="give one entry for each word"
         )
     return list(value)

@@ -132,7 +132,7 @@ def products(path: Path) -> tuple[Product, ...]:
         elif node.op_type in _OPERANDS:
             second, *zeros = _OPERANDS[node.op_type]
             weight = node.inputs[second]
-            pair = tuple(_by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros)
+            pair: tuple[Operand | None, ...] = tuple(_by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros)
             facts = {"inputs": pair, "weight": weight is not None and weight.is_initializer()}
         elif node.op_type in ("MatMul", "Gemm"):
             pair = tuple(_operand(value) for value in node.inputs[:2])
