@@ -188,7 +188,9 @@ class Tokenizer:
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
         """What the library makes of texts or pairs: of several on its threads, which take longer to wake than a text takes."""
-        if len(texts) == 1 or _without_threads():
+        # A forked process has no such threads, and a batch might wait for them for ever. The library does without them there, but
+        # not where the user set the variable for them.
+        if len(texts) == 1 or (os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ):
             return [self._tokenizer.encode(*text, add_special_tokens=add_special_tokens) for text in texts]
         inputs = [text[0] if len(text) == 1 else text for text in texts]
         return list(self._tokenizer.encode_batch(inputs, add_special_tokens=add_special_tokens))
@@ -270,18 +272,10 @@ class Tokenizer:
             ) from error
 
 
-def _without_threads() -> bool:
-    """Whether a batch might wait for ever for the library's threads, which stay behind in the parent when a process forks.
-
-    In a forked child the library does without them, but not where the user set the variable for them.
-    """
-    return os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ
-
-
 def _stated_masks(folder: Path) -> Iterator[str]:
     """The mask tokens that the files beside a tokenizer name."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        stated = read_object(folder / file).get("mask_token") if (folder / file).is_file() else None
+        stated = read_object(folder / file, missing_ok=True).get("mask_token")
         stated = stated.get("content") if isinstance(stated, dict) else stated
         if isinstance(stated, str) and stated:
             yield stated
