@@ -188,8 +188,8 @@ class Tokenizer:
 
     def _encodings(self, texts: Sequence[Text], *, add_special_tokens: bool = True) -> list[Any]:
         """What the library makes of texts or pairs: of several on its threads, which take longer to wake than a text takes."""
-        # A forked process has no such threads, and a batch might wait for them for ever. The library does without them there, but
-        # not where the user set the variable for them.
+        # A forked process has no such threads, and a batch might wait for them for ever. The library does without them there,
+        # but not where the user set the variable for them.
         if len(texts) == 1 or (os.getpid() != _PROCESS and "TOKENIZERS_PARALLELISM" in os.environ):
             return [self._tokenizer.encode(*text, add_special_tokens=add_special_tokens) for text in texts]
         inputs = [text[0] if len(text) == 1 else text for text in texts]
