@@ -6,6 +6,7 @@ F feed-forward size. A function whose name ends in `_` changes its argument in p
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,30 @@ def only_reader(value: ir.Value, *op_types: str) -> ir.Node | None:
     return nodes[0] if alone else None
 
 
+def above(value: ir.Value | None, *op_types: str) -> list[ir.Node]:
+    """Return the nodes above a value, along first inputs, if they have these types; else an empty list."""
+    nodes: list[ir.Node] = []
+    for op_type in op_types:
+        node = producer(value, op_type)
+        if node is None:
+            return []
+        nodes.append(node)
+        value = node.inputs[0]
+    return nodes
+
+
+def below(value: ir.Value, *op_types: str) -> list[ir.Node]:
+    """Return the nodes below a value, each the only reader of the one before, if they have these types; else an empty list."""
+    nodes: list[ir.Node] = []
+    for op_type in op_types:
+        node = only_reader(value, op_type)
+        if node is None:
+            return []
+        nodes.append(node)
+        value = node.outputs[0]
+    return nodes
+
+
 def other_input(node: ir.Node, value: ir.Value) -> tuple[int, ir.Value | None]:
     """Return the place and the value of the other input of an operator with two inputs, one of which is `value`."""
     place = 1 - list(node.inputs).index(value)
@@ -110,6 +135,11 @@ def other_input(node: ir.Node, value: ir.Value) -> tuple[int, ir.Value | None]:
 def nodes_of(graph: ir.Graph) -> dict[str, ir.Node]:
     """Return the nodes of a graph by name."""
     return {str(node.name): node for node in graph}
+
+
+def values_of(graph: ir.Graph) -> dict[str, ir.Value]:
+    """Return the outputs of the nodes of a graph by name."""
+    return {str(value.name): value for node in graph for value in node.outputs}
 
 
 def quantizes_activations(graph: ir.Graph) -> bool:
@@ -193,30 +223,46 @@ def make_node(
 
 
 class Chain:
-    """Nodes that are written one after the other, under names that begin with the same stem.
+    """Writes nodes one after the other, each with the method that has the name of its operator.
+
+        chain = Chain(graph, "classifier")
+        product = chain.MatMul("matmul", x, weight)
+
+    Node and output are then named `classifier.matmul`. What a name stands for is written once: the next time, the value that
+    is there comes back. Keyword arguments are attributes, but for `dtype`, by default that of the chain, and `shape`.
+
+    Args:
+        graph: that the nodes are for.
+        stem: begins all names; may be empty.
+        dtype: type of the outputs.
 
     Attributes:
         nodes: in order; they are not in the graph yet.
+        values: name of an output → the output.
     """
 
     def __init__(self, graph: ir.Graph, stem: str, dtype: ir.DataType = ir.DataType.FLOAT) -> None:
         self.graph, self.stem, self.dtype = graph, stem, dtype
         self.nodes: list[ir.Node] = []
+        self.values: dict[str, ir.Value] = {}
 
-    def add(
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        return functools.partial(self._write, op_type)
+
+    def _write(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value | None],
-        part: str = "",
-        *,
+        part: str,
+        *inputs: ir.Value | None,
         dtype: ir.DataType | None = None,
         shape: Iterable[Any] | None = None,
         **attributes: Any,
     ) -> ir.Value:
-        """Write a node with the name `stem.part`, and return its output; its type is that of the chain if none is given."""
-        name = f"{self.stem}.{part}" if part else self.stem
-        self.nodes.append(make_node(op_type, inputs, name, attributes, dtype=dtype or self.dtype, shape=shape))
-        return self.nodes[-1].outputs[0]
+        name = ".".join(filter(None, (self.stem, part)))
+        if name not in self.values:
+            self.nodes.append(make_node(op_type, inputs, name, attributes, dtype=dtype or self.dtype, shape=shape))
+            self.values[name] = self.nodes[-1].outputs[0]
+        return self.values[name]
 
     def replace_(self, node: ir.Node) -> None:
         """Replace a node; the last output takes over the readers, the name and the shape of the first old output."""

@@ -226,9 +226,9 @@ def _write_dynamic_(graph: ir.Graph, nodes: Mapping[str, ir.Node], sites: list[S
         integers, scale, zero = quantized[site.value]
         weight, weight_scales = dequantize.inputs[:2]
         chain = operators.Chain(graph, str(matmul.outputs[0].name))
-        product = chain.add("MatMulInteger", [integers, weight, zero], "integer", dtype=ir.DataType.INT32)
-        floats = chain.add("Cast", [product], "cast", to=ir.DataType.FLOAT)
-        result = chain.add("Mul", [floats, chain.add("Mul", [scale, weight_scales], "scales")], "dequantized")
+        product = chain.MatMulInteger("integer", integers, weight, zero, dtype=ir.DataType.INT32)
+        floats = chain.Cast("cast", product, to=ir.DataType.FLOAT)
+        result = chain.Mul("dequantized", floats, chain.Mul("scales", scale, weight_scales))
         ir.convenience.replace_nodes_and_values(graph, matmul, [matmul], chain.nodes, [matmul.outputs[0]], [result])
 
 
@@ -247,8 +247,8 @@ def make_pair(graph: ir.Graph, name: str, value: ir.Value, quantizer: Quantizer)
     scale, zero = activation_parameters(quantizer)
     chain, integer = operators.Chain(graph, name), ir.DataType.from_numpy(zero.dtype)
     constants = [operators.initializer(graph, f"{name}.scale", scale), operators.initializer(graph, f"{name}.zero_point", zero)]
-    quantized = chain.add("QuantizeLinear", [value, *constants], "quantized", dtype=integer)
-    chain.add("DequantizeLinear", [quantized, *constants], "dequantized")
+    quantized = chain.QuantizeLinear("quantized", value, *constants, dtype=integer)
+    chain.DequantizeLinear("dequantized", quantized, *constants)
     return chain.nodes
 
 
@@ -275,11 +275,11 @@ def _write_weight_(
         exact = integers.astype(np.float32) * spread(scale, integers.ndim, quantizer.axis)
         weight = operators.initializer(graph, f"{name}.rounded", exact.astype(np.float32))
         integer = ir.DataType.from_numpy(dtype)
-        weight = chain.add("QuantizeLinear", [weight, *constants], "quantized", dtype=integer, **attributes)
+        weight = chain.QuantizeLinear("quantized", weight, *constants, dtype=integer, **attributes)
     else:
         stored = integers if not zero else (integers.astype(np.int16) + zero).astype(dtype)
         weight = operators.initializer(graph, f"{name}.quantized", stored)
-    result = chain.add("DequantizeLinear", [weight, *constants], "dequantized", **attributes)
+    result = chain.DequantizeLinear("dequantized", weight, *constants, **attributes)
     graph.insert_before(node, chain.nodes)
     return result
 
@@ -290,8 +290,8 @@ def _write_embedding_(graph: ir.Graph, gather: ir.Node, integers: np.ndarray, sc
     chain = operators.Chain(graph, str(table.name))
     rows = operators.initializer(graph, f"{chain.stem}.quantized", integers)
     row_scales = operators.initializer(graph, f"{chain.stem}.scale", scale.reshape(-1, 1))
-    picked = chain.add("Gather", [rows, ids], "rows", dtype=ir.DataType.INT8, axis=0)
-    floats = chain.add("Cast", [picked], "rows_float", to=ir.DataType.FLOAT)
-    product = chain.add("Mul", [floats, chain.add("Gather", [row_scales, ids], "row_scales", axis=0)], "dequantized")
+    picked = chain.Gather("rows", rows, ids, dtype=ir.DataType.INT8, axis=0)
+    floats = chain.Cast("rows_float", picked, to=ir.DataType.FLOAT)
+    product = chain.Mul("dequantized", floats, chain.Gather("row_scales", row_scales, ids, axis=0))
     graph.insert_before(gather, chain.nodes)
     ir.convenience.replace_all_uses_with(gather.outputs[0], product)

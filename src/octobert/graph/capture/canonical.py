@@ -217,9 +217,9 @@ def _replace_gemm_(graph: ir.Graph, gemm: ir.Node) -> None:
     if flags.get_int("transB", 0):
         weight = np.ascontiguousarray(weight.T)
     chain = operators.Chain(graph, str(gemm.outputs[0].name))
-    product = chain.add("MatMul", [x, operators.initializer(graph, f"{chain.stem}.weight_in_out", weight)], "matmul")
+    product = chain.MatMul("matmul", x, operators.initializer(graph, f"{chain.stem}.weight_in_out", weight))
     if bias is not None:
-        chain.add("Add", [product, bias], "biased")
+        chain.Add("biased", product, bias)
     chain.replace_(gemm)
 
 
@@ -237,15 +237,14 @@ def _bias_second_(graph: ir.Graph) -> None:
 def _fuse_layer_norms_(graph: ir.Graph) -> None:
     """Replace (x - mean) / sqrt(var + eps) * gamma (+ beta), which exporters before opset 17 write, by LayerNormalization."""
     for gamma_mul in [n for n in graph if n.op_type == "Mul"]:
-        div = operators.producer(gamma_mul.inputs[0], "Div")
-        if div is None or not parts.is_vector(gamma_mul.inputs[1]):
+        quotient = operators.above(gamma_mul.inputs[0], "Div", "Sub")
+        if not quotient or not parts.is_vector(gamma_mul.inputs[1]):
             continue
-        sub = operators.producer(div.inputs[0], "Sub")
-        sqrt = operators.producer(div.inputs[1], "Sqrt")
-        eps_add = operators.producer(sqrt.inputs[0], "Add") if sqrt is not None else None
-        epsilon = operators.const_scalar(eps_add.inputs[1]) if eps_add is not None else None
-        mean = operators.producer(sub.inputs[1], "ReduceMean") if sub is not None else None
-        if sub is None or mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
+        div, sub = quotient
+        root = operators.above(div.inputs[1], "Sqrt", "Add")
+        epsilon = operators.const_scalar(root[1].inputs[1]) if root else None
+        mean = operators.producer(sub.inputs[1], "ReduceMean")
+        if mean is None or epsilon is None or mean.inputs[0] is not sub.inputs[0]:
             continue
         last, inputs = gamma_mul, [sub.inputs[0], gamma_mul.inputs[1]]
         shift = operators.only_reader(gamma_mul.outputs[0], "Add")
@@ -308,9 +307,9 @@ def _padding(graph: ir.Graph, mask: ir.Value, name: str) -> ir.Value:
     numbers: dict[str, operators.Numbers] = {"axes": [1, 2], "one": 1.0, "bound": MASK_VALUE}
     axes, one, bound = (operators.initializer(graph, f"attention_mask.{key}", value) for key, value in numbers.items())
     chain = operators.Chain(graph, "attention_mask")
-    unsqueezed = chain.add("Unsqueeze", [mask, axes], "unsqueezed", dtype=ir.DataType.INT64)
-    absent = chain.add("Sub", [one, chain.add("Cast", [unsqueezed], "float", to=ir.DataType.FLOAT)], "absent")
-    bias = chain.add("Mul", [absent, bound], name)
+    unsqueezed = chain.Unsqueeze("unsqueezed", mask, axes, dtype=ir.DataType.INT64)
+    absent = chain.Sub("absent", one, chain.Cast("float", unsqueezed, to=ir.DataType.FLOAT))
+    bias = chain.Mul(name, absent, bound)
     graph.insert_before(graph[0], chain.nodes)
     return bias
 
@@ -329,22 +328,21 @@ def _rebuild_one_(
     merge = operators.shared_initializer(graph, f"heads.merged.{context_width}", [0, 0, context_width])
     scale = operators.initializer(graph, f"{name}.scale", attention.scale)
     chain = operators.Chain(graph, name)
-    add = chain.add
 
     def heads_of(source: AttentionInput, output: str, perm: list[int]) -> ir.Value:
         if source.heads is not None:
             return source.heads
-        return add("Transpose", [add("Reshape", [source.linear.y, split], f"{output}_split")], f"{output}_heads", perm=perm)
+        return chain.Transpose(f"{output}_heads", chain.Reshape(f"{output}_split", source.linear.y, split), perm=perm)
 
     query = heads_of(attention.inputs[0], "query", [0, 2, 1, 3])
     key = heads_of(attention.inputs[1], "key", [0, 2, 3, 1])
     value = heads_of(attention.inputs[2], "value", [0, 2, 1, 3])
-    scores = add("Mul", [add("MatMul", [query, key], "scores"), scale], "scaled_scores")
+    scores = chain.Mul("scaled_scores", chain.MatMul("scores", query, key), scale)
     for index, term in enumerate(terms):
-        scores = add("Add", [scores, _placed(term, chain)], f"positioned_scores{_nth(index)}")
-    probs = add("Softmax", [add("Add", [scores, mask], "masked_scores")], "probs", axis=-1)
-    context = add("MatMul", [probs, value], "context_heads")
-    merged = add("Reshape", [add("Transpose", [context], "context_split", perm=[0, 2, 1, 3]), merge], "context")
+        scores = chain.Add(f"positioned_scores{_nth(index)}", scores, _placed(term, chain))
+    probs = chain.Softmax("probs", chain.Add("masked_scores", scores, mask), axis=-1)
+    context = chain.MatMul("context_heads", probs, value)
+    merged = chain.Reshape("context", chain.Transpose("context_split", context, perm=[0, 2, 1, 3]), merge)
     graph.insert_before(attention.output.matmul, chain.nodes)
     attention.output.matmul.replace_input_with(0, merged)
 
@@ -356,10 +354,10 @@ def _placed(term: Term, chain: operators.Chain) -> ir.Value:
     if expand is not None and term.shape is None:
         value = operators.input_of(expand, 0)
     if term.shape is not None:
-        value = chain.add("Reshape", [value, term.shape], "position_heads")
+        value = chain.Reshape("position_heads", value, term.shape)
     if term.scale != 1.0:
         factor = operators.initializer(chain.graph, f"{chain.stem}.position_scale", term.scale)
-        value = chain.add("Mul", [value, factor], "scaled_position")
+        value = chain.Mul("scaled_position", value, factor)
     return value
 
 

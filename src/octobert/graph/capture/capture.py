@@ -24,7 +24,7 @@ from octobert.graph.capture import canonical, naming, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint, outputs
 from octobert.models.heads import Head, head_of
-from octobert.models.pooling import Pooler, pooler_of
+from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 
 
@@ -69,7 +69,7 @@ def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, 
     feeds = [parity.only(batch, model) for batch in texts]
     reference = [parity.torch_outputs(torch_model, batch, head, pooler) for batch in feeds]
     del torch_model
-    return Captured(model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"), _record(pooler))
+    return Captured(model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"), pooler and pooler.pooling)
 
 
 def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
@@ -86,7 +86,9 @@ def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, all
     shapes.annotate_(raw)
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
-    return Captured(raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), _record(pooler))
+    return Captured(
+        raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), pooler and pooler.pooling
+    )
 
 
 def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
@@ -109,10 +111,6 @@ def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
     names = [str(value.name) for value in model.graph.outputs]
     parity.compare(model, feeds, parity.onnx_outputs(original, feeds, names), "the original ONNX file")
     return model
-
-
-def _record(pooler: Pooler | None) -> Pooling | None:
-    return None if pooler is None else pooler.pooling
 
 
 def export(torch_model: Any, head: str) -> ir.Model:

@@ -37,11 +37,10 @@ def order_gelu_(graph: ir.Graph) -> None:
     ONNX Runtime fuses only the second form, together with the bias before it; the first stays six operators.
     """
     for erf in [node for node in graph if node.op_type == "Erf"]:
-        plus = operators.only_reader(erf.outputs[0], "Add")
-        halved = operators.only_reader(plus.outputs[0], "Mul") if plus is not None else None
-        outer = operators.only_reader(halved.outputs[0], "Mul") if halved is not None else None
-        if plus is None or halved is None or outer is None:
+        readers = operators.below(erf.outputs[0], "Add", "Mul", "Mul")
+        if not readers:
             continue
+        plus, halved, outer = readers
         place, half = operators.other_input(halved, plus.outputs[0])
         other, x = operators.other_input(outer, halved.outputs[0])
         if operators.const_scalar(half) == 0.5:
@@ -55,34 +54,34 @@ def _gelu(node: ir.Node, chain: Chain) -> None:
 
     Exact: (x * (1 + erf(x / sqrt 2))) * 0.5. Approximate: 0.5 x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³))).
     """
-    x, add = node.inputs[0], chain.add
+    x = node.inputs[0]
 
     def constant(key: str, number: float) -> ir.Value:
         return operators.shared_initializer(chain.graph, f"octobert.gelu.{key}", number)
 
     unit, half = constant("one", 1.0), constant("half", 0.5)
     if node.attributes.get_string("approximate", "none") == "tanh":
-        cubic = add("Mul", [add("Pow", [x, constant("three", 3.0)], "cube"), constant("cubic", 0.044715)], "cubic")
-        inner = add("Mul", [add("Add", [x, cubic], "inner"), constant("root", (2.0 / np.pi) ** 0.5)], "scaled")
-        add("Mul", [add("Mul", [x, half], "half"), add("Add", [add("Tanh", [inner], "tanh"), unit], "add")], "gelu")
+        cubic = chain.Mul("cubic", chain.Pow("cube", x, constant("three", 3.0)), constant("cubic", 0.044715))
+        inner = chain.Mul("scaled", chain.Add("inner", x, cubic), constant("root", (2.0 / np.pi) ** 0.5))
+        chain.Mul("gelu", chain.Mul("half", x, half), chain.Add("add", chain.Tanh("tanh", inner), unit))
     else:
-        erf = add("Erf", [add("Div", [x, constant("root_two", 2.0**0.5)], "div")], "erf")
-        add("Mul", [add("Mul", [x, add("Add", [erf, unit], "add")], "double"), half], "gelu")
+        erf = chain.Erf("erf", chain.Div("div", x, constant("root_two", 2.0**0.5)))
+        chain.Mul("gelu", chain.Mul("double", x, chain.Add("add", erf, unit)), half)
 
 
 def _skip_norm(node: ir.Node, chain: Chain) -> None:
     """Outputs of the operator: norm(input + bias + skip), mean, inverse deviation, the sum."""
     x, skip, gamma, beta, bias = operators.inputs_of(node, 5)
     if bias is not None:
-        x = chain.add("Add", [x, bias], "biased")
-    total = chain.add("Add", [x, skip], "sum")
-    chain.add("LayerNormalization", [total, gamma, beta], "norm", axis=-1, epsilon=node.attributes.get_float("epsilon", 1e-12))
+        x = chain.Add("biased", x, bias)
+    total = chain.Add("sum", x, skip)
+    chain.LayerNormalization("norm", total, gamma, beta, axis=-1, epsilon=node.attributes.get_float("epsilon", 1e-12))
     if len(node.outputs) > 3:
         ir.convenience.replace_all_uses_with(node.outputs[3], total)
 
 
 def _bias_gelu(node: ir.Node, chain: Chain) -> None:
-    chain.add("Gelu", [chain.add("Add", node.inputs, "biased")], "plain")
+    chain.Gelu("plain", chain.Add("biased", *node.inputs))
 
 
 def _fused_matmul(node: ir.Node, chain: Chain) -> None:
@@ -98,10 +97,10 @@ def _fused_matmul(node: ir.Node, chain: Chain) -> None:
             swapped = np.ascontiguousarray(constant.swapaxes(-1, -2))
             operands.append(operators.initializer(chain.graph, f"{chain.stem}.{flag}", swapped))
         else:
-            operands.append(chain.add("Transpose", [value], flag, perm=[0, 1, 3, 2]))
-    product, alpha = chain.add("MatMul", operands, "product"), flags.get_float("alpha", 1.0)
+            operands.append(chain.Transpose(flag, value, perm=[0, 1, 3, 2]))
+    product, alpha = chain.MatMul("product", *operands), flags.get_float("alpha", 1.0)
     if alpha != 1.0:
-        chain.add("Mul", [product, operators.initializer(chain.graph, f"{chain.stem}.alpha", alpha)], "scaled")
+        chain.Mul("scaled", product, operators.initializer(chain.graph, f"{chain.stem}.alpha", alpha))
 
 
 def _fused_gemm(node: ir.Node, chain: Chain) -> None:
@@ -110,7 +109,7 @@ def _fused_gemm(node: ir.Node, chain: Chain) -> None:
     if activation in ("Tanh", "Relu"):
         attributes: dict[str, Any] = {name: flags.get_float(name, 1.0) for name in ("alpha", "beta")}
         attributes |= {name: flags.get_int(name, 0) for name in ("transA", "transB")}
-        chain.add(activation, [chain.add("Gemm", node.inputs, "gemm", **attributes)], "activation")
+        getattr(chain, activation)("activation", chain.Gemm("gemm", *node.inputs, **attributes))
 
 
 # Operator → what writes it in plain ONNX; nothing is written for a form that has none.

@@ -28,112 +28,103 @@ def append_pooling_(model: ir.Model, states: ir.Value, pooler: Pooler, name: str
         x, states.name = states, "pooling.whole"
     else:
         vectors = [builder.pooled(mode, states) for mode in pooler.pooling.modes]
-        x = vectors[0] if len(vectors) == 1 else builder.add("Concat", vectors, "pooling.concatenated", axis=-1)
+        x = vectors[0] if len(vectors) == 1 else builder.chain.Concat("pooling.concatenated", *vectors, axis=-1)
         for step in pooler.pooling.steps:
             x = builder.normalized(x) if isinstance(step, Normalize) else builder.weighted(x, step)
     x = builder.truncated(x) if pooler.pooling.truncate_dim else x
     x.name = name
-    model.graph.extend(builder.nodes)
+    model.graph.extend(builder.chain.nodes)
     model.graph.outputs[:] = [*(v for v in model.graph.outputs if v.name == STATES), x]
 
 
 class _Builder:
-    """The nodes of a pooling, and what several of them read.
+    """The nodes of a pooling.
 
     Attributes:
-        nodes: in order.
+        chain: writes them.
     """
 
     def __init__(self, graph: ir.Graph, pooler: Pooler) -> None:
         self._graph, self._pooler = graph, pooler
-        self._made: dict[str, ir.Value] = {}
-        self.nodes: list[ir.Node] = []
-
-    def add(self, op_type: str, inputs: list[ir.Value], output: str, **attributes: object) -> ir.Value:
-        """A node of that name, made once."""
-        if output not in self._made:
-            dtype = ir.DataType.BOOL if op_type in ("Equal", "Greater") else ir.DataType.FLOAT
-            self.nodes.append(operators.make_node(op_type, inputs, output, attributes, dtype=dtype))
-            self._made[output] = self.nodes[-1].outputs[0]
-        return self._made[output]
+        self.chain = operators.Chain(graph, "")
 
     def pooled(self, mode: Mode, states: ir.Value) -> ir.Value:
         """The vector of one mode, [B, D]."""
         if mode == "cls":
-            return self.add("Gather", [states, self._constant("first", 0)], "pooling.cls", axis=1)
+            return self.chain.Gather("pooling.cls", states, self._constant("first", 0), axis=1)
         if mode == "max":
             lowest = self._constant("lowest", np.finfo(np.float32).min)
-            real = self.add("Greater", [self._mask(), self._constant("zero", 0.0)], "pooling.real")
-            masked = self.add("Where", [real, states, lowest], "pooling.max.masked")
-            return self.add("ReduceMax", [masked, self._token_axis()], "pooling.max", keepdims=0)
+            real = self.chain.Greater("pooling.real", self._mask(), self._constant("zero", 0.0), dtype=ir.DataType.BOOL)
+            masked = self.chain.Where("pooling.max.masked", real, states, lowest)
+            return self.chain.ReduceMax("pooling.max", masked, self._token_axis(), keepdims=0)
         if mode in ("mean", "mean_sqrt_len_tokens"):
             total, count = self._sums(states, self._mask(), "pooling")
             if mode == "mean":
-                return self.add("Div", [total, count], "pooling.mean")
-            return self.add("Div", [total, self.add("Sqrt", [count], "pooling.root")], "pooling.mean_sqrt_len")
+                return self.chain.Div("pooling.mean", total, count)
+            return self.chain.Div("pooling.mean_sqrt_len", total, self.chain.Sqrt("pooling.root", count))
         # The number of each token, from 1; 0 for padding.
-        places = self.add("CumSum", [self._mask(), self._constant("sequence", 1)], "pooling.counted")
-        places = self.add("Mul", [places, self._mask()], "pooling.places")
+        places = self.chain.CumSum("pooling.counted", self._mask(), self._constant("sequence", 1))
+        places = self.chain.Mul("pooling.places", places, self._mask())
         if mode == "lasttoken":
-            last = self.add("ReduceMax", [places, self._token_axis()], "pooling.last_place", keepdims=1)
-            places = self.add("Equal", [places, last], "pooling.is_last")
-            places = self.add("Cast", [places], "pooling.last", to=ir.DataType.FLOAT)
+            last = self.chain.ReduceMax("pooling.last_place", places, self._token_axis(), keepdims=1)
+            places = self.chain.Equal("pooling.is_last", places, last, dtype=ir.DataType.BOOL)
+            places = self.chain.Cast("pooling.last", places, to=ir.DataType.FLOAT)
         total, count = self._sums(states, places, f"pooling.{mode}")
-        return self.add("Div", [total, count], f"pooling.{mode}")
+        return self.chain.Div(f"pooling.{mode}", total, count)
 
     def normalized(self, x: ir.Value) -> ir.Value:
         """Divided by its L2 norm."""
-        stem = operators.free_name("pooling.norm", self._made)
-        norm = self.add("ReduceL2", [x, self._constant("feature_axis", [-1])], stem, keepdims=1)
-        norm = self.add("Max", [norm, self._constant("min_norm", MIN_NORM)], f"{stem}.bounded")
-        return self.add("Div", [x, norm], f"{stem}.normalized")
+        stem = operators.free_name("pooling.norm", self.chain.values)
+        norm = self.chain.ReduceL2(stem, x, self._constant("feature_axis", [-1]), keepdims=1)
+        norm = self.chain.Max(f"{stem}.bounded", norm, self._constant("min_norm", MIN_NORM))
+        return self.chain.Div(f"{stem}.normalized", x, norm)
 
     def weighted(self, x: ir.Value, step: Dense | LayerNorm) -> ir.Value:
         """A module with weights. Its parts are named by its folder, as `2_Dense.linear`."""
         folder = step.folder
         if isinstance(step, LayerNorm):
             weights = [self._weight(f"{folder}.norm.{name}") for name in ("weight", "bias")]
-            return self.add("LayerNormalization", [x, *weights], f"{folder}.norm", axis=-1, epsilon=NORM_EPSILON)
+            return self.chain.LayerNormalization(f"{folder}.norm", x, *weights, axis=-1, epsilon=NORM_EPSILON)
         made = self._linear(x, f"{folder}.linear")
         if step.activation == "GELU":
             half, one, root = (self._constant(n, v) for n, v in (("half", 0.5), ("one", 1.0), ("root", 2**-0.5)))
-            error = self.add("Erf", [self.add("Mul", [made, root], f"{folder}.gelu.scaled")], f"{folder}.gelu.erf")
-            shifted = self.add("Add", [error, one], f"{folder}.gelu.shifted")
-            made = self.add("Mul", [self.add("Mul", [made, half], f"{folder}.gelu.half"), shifted], f"{folder}.gelu")
+            error = self.chain.Erf(f"{folder}.gelu.erf", self.chain.Mul(f"{folder}.gelu.scaled", made, root))
+            shifted = self.chain.Add(f"{folder}.gelu.shifted", error, one)
+            made = self.chain.Mul(f"{folder}.gelu", self.chain.Mul(f"{folder}.gelu.half", made, half), shifted)
         elif step.activation != "Identity":
-            made = self.add(_ACTIVATIONS[step.activation], [made], f"{folder}.activation")
+            made = getattr(self.chain, _ACTIVATIONS[step.activation])(f"{folder}.activation", made)
         if not step.residual:
             return made
         skip = self._linear(x, f"{folder}.residual") if step.in_features != step.out_features else x
-        return self.add("Add", [made, skip], f"{folder}.sum")
+        return self.chain.Add(f"{folder}.sum", made, skip)
 
     def truncated(self, x: ir.Value) -> ir.Value:
         """The first features."""
         bounds = {"start": 0, "end": self._pooler.pooling.truncate_dim or 0, "axis": -1}
         inputs = [self._constant(f"truncate.{name}", [number]) for name, number in bounds.items()]
-        return self.add("Slice", [x, *inputs], "pooling.truncated")
+        return self.chain.Slice("pooling.truncated", x, *inputs)
 
     def _linear(self, x: ir.Value, path: str) -> ir.Value:
         """A linear layer in the canonical form, over weights [in, out]."""
         weight = operators.initializer(self._graph, f"{path}.weight", self._pooler.weights[f"{path}.weight"].T.copy())
-        product = self.add("MatMul", [x, weight], f"{path}.matmul")
+        product = self.chain.MatMul(f"{path}.matmul", x, weight)
         if f"{path}.bias" not in self._pooler.weights:
             return product
-        return self.add("Add", [product, self._weight(f"{path}.bias")], path)
+        return self.chain.Add(path, product, self._weight(f"{path}.bias"))
 
     def _sums(self, states: ir.Value, weights: ir.Value, stem: str) -> tuple[ir.Value, ir.Value]:
         """(weighted sum of the states [B, D], sum of the weights [B, 1], bounded)."""
         axis = self._token_axis()
-        total = self.add("ReduceSum", [self.add("Mul", [states, weights], f"{stem}.masked"), axis], f"{stem}.sum", keepdims=0)
-        count = self.add("ReduceSum", [weights, axis], f"{stem}.count", keepdims=0)
+        total = self.chain.ReduceSum(f"{stem}.sum", self.chain.Mul(f"{stem}.masked", states, weights), axis, keepdims=0)
+        count = self.chain.ReduceSum(f"{stem}.count", weights, axis, keepdims=0)
         least = self._constant("min_tokens", MIN_TOKENS)
-        return total, self.add("Max", [count, least], f"{stem}.bounded_count")
+        return total, self.chain.Max(f"{stem}.bounded_count", count, least)
 
     def _mask(self) -> ir.Value:
         """1 for tokens, 0 for padding: [B, S, 1]."""
         mask = next(v for v in self._graph.inputs if v.name == "attention_mask")
-        cast = self.add("Cast", [mask], "pooling.mask", to=ir.DataType.FLOAT)
-        return self.add("Unsqueeze", [cast, self._constant("new_axis", [-1])], "pooling.weights")
+        cast = self.chain.Cast("pooling.mask", mask, to=ir.DataType.FLOAT)
+        return self.chain.Unsqueeze("pooling.weights", cast, self._constant("new_axis", [-1]))
 
     def _token_axis(self) -> ir.Value:
         return self._constant("token_axis", [1])

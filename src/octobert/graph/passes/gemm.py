@@ -56,7 +56,7 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
             graph.insert_before(matmul, chain.nodes)
         chain = operators.Chain(graph, str(y.name))
         inputs = [flat.get(x, x), matmul.inputs[1], bias]
-        result = chain.add("Gemm", inputs, "gemm", dtype=y.dtype, shape=(rows, channels_out))
+        result = chain.Gemm("gemm", *inputs, dtype=y.dtype, shape=(rows, channels_out))
         if len(outer) > 1:
             result = _out_of_rows(chain, result, y, (*outer, channels_out))
         ir.convenience.replace_nodes_and_values(graph, add, [matmul, add], chain.nodes, [y], [result])
@@ -67,9 +67,8 @@ def matmul_add_to_gemm_(model: ir.Model) -> int:
 def _in_rows(chain: operators.Chain, x: ir.Value, sizes: tuple[int, int]) -> ir.Value:
     """Reshape [B, S, D] to [B·S, D]; a quantized value gets a second pair after the Reshape."""
     rows = _reshape(chain, x, sizes, "rows")
-    dequantize = operators.producer(x, "DequantizeLinear")
-    quantize = operators.producer(dequantize.inputs[0], "QuantizeLinear") if dequantize is not None else None
-    return rows if quantize is None else _pair(chain, rows, "rows", quantize)
+    pair = operators.above(x, "DequantizeLinear", "QuantizeLinear")
+    return _pair(chain, rows, "rows", pair[1]) if pair else rows
 
 
 def _out_of_rows(chain: operators.Chain, rows: ir.Value, y: ir.Value, sizes: tuple[int, ...]) -> ir.Value:
@@ -89,14 +88,14 @@ def _constant_behind(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _reshape(chain: operators.Chain, x: ir.Value, sizes: tuple[int, ...], part: str) -> ir.Value:
-    return chain.add("Reshape", [x, operators.reshape_target(chain.graph, sizes)], part, dtype=x.dtype, shape=sizes)
+    return chain.Reshape(part, x, operators.reshape_target(chain.graph, sizes), dtype=x.dtype, shape=sizes)
 
 
 def _pair(chain: operators.Chain, x: ir.Value, part: str, like: ir.Node) -> ir.Value:
     """Write a pair with the scale and zero point of the QuantizeLinear `like`."""
     integer, constants = like.outputs[0].dtype, like.inputs[1:]
-    quantized = chain.add("QuantizeLinear", [x, *constants], f"{part}.quantized", dtype=integer, shape=x.shape)
-    return chain.add("DequantizeLinear", [quantized, *constants], f"{part}.dequantized", dtype=x.dtype, shape=x.shape)
+    quantized = chain.QuantizeLinear(f"{part}.quantized", x, *constants, dtype=integer, shape=x.shape)
+    return chain.DequantizeLinear(f"{part}.dequantized", quantized, *constants, dtype=x.dtype, shape=x.shape)
 
 
 GEMM = Pass(matmul_add_to_gemm_)

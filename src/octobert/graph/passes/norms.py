@@ -44,11 +44,9 @@ def _write_(graph: ir.Graph, node: ir.Node) -> None:
 
     one, zero, rows = constant("one", [1.0]), constant("zero", [0.0]), constant(str(channels), [-1, 1, channels])
     epsilon = node.attributes.get_float("epsilon", 1e-5)
-    unit = chain.add(
-        "InstanceNormalization", [chain.add("Reshape", [x, rows], "rows"), one, zero], "unit_rows", epsilon=epsilon
-    )
-    shape = chain.add("Shape", [x], "shape", dtype=ir.DataType.INT64)
-    scaled = chain.add("Mul", [chain.add("Reshape", [unit, shape], "unit"), weight], "scaled")
+    unit = chain.InstanceNormalization("unit_rows", chain.Reshape("rows", x, rows), one, zero, epsilon=epsilon)
+    shape = chain.Shape("shape", x, dtype=ir.DataType.INT64)
+    scaled = chain.Mul("scaled", chain.Reshape("unit", unit, shape), weight)
     if bias is not None:
-        chain.add("Add", [scaled, bias], "shifted")
+        chain.Add("shifted", scaled, bias)
     chain.replace_(node)

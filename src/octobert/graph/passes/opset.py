@@ -190,14 +190,14 @@ def _take_norm_apart_(graph: ir.Graph, node: ir.Node) -> None:
         number = np.array(value, dtype=dtype.numpy())
         return operators.shared_initializer(graph, f"octobert.norm.{part}.{dtype.name.lower()}", number)
 
-    deviation = chain.add("Sub", [x, chain.add("ReduceMean", [x], "mean", axes=axes)], "deviation")
-    square = chain.add("Pow", [deviation, constant("two", 2.0)], "square")
-    variance = chain.add("ReduceMean", [square], "variance", axes=axes)
-    above_zero = chain.add("Add", [variance, constant(f"epsilon_{epsilon:g}", epsilon)], "above_zero")
-    unit = chain.add("Div", [deviation, chain.add("Sqrt", [above_zero], "divisor")], "unit")
-    scaled = chain.add("Mul", [unit, weight], "scaled")
+    deviation = chain.Sub("deviation", x, chain.ReduceMean("mean", x, axes=axes))
+    square = chain.Pow("square", deviation, constant("two", 2.0))
+    variance = chain.ReduceMean("variance", square, axes=axes)
+    above_zero = chain.Add("above_zero", variance, constant(f"epsilon_{epsilon:g}", epsilon))
+    unit = chain.Div("unit", deviation, chain.Sqrt("divisor", above_zero))
+    scaled = chain.Mul("scaled", unit, weight)
     if bias is not None:
-        chain.add("Add", [scaled, bias], "shifted")
+        chain.Add("shifted", scaled, bias)
     chain.replace_(node)
 
 

@@ -139,37 +139,13 @@ def _check_residuals(graph: ir.Graph) -> None:
 def _residuals(graph: ir.Graph) -> list[ir.Node]:
     """Return the Adds of two computed values whose sum is quantized."""
     adds = [n for n in graph if n.op_type == "Add" and all(operators.const_array(v) is None for v in n.inputs)]
-    return [add for add in adds if _below(add.outputs[0], "QuantizeLinear")]
-
-
-def _above(value: ir.Value | None, *op_types: str) -> list[ir.Node]:
-    """Return the nodes above a value, along first inputs, if they have these types; else an empty list."""
-    nodes: list[ir.Node] = []
-    for op_type in op_types:
-        node = operators.producer(value, op_type)
-        if node is None:
-            return []
-        nodes.append(node)
-        value = node.inputs[0]
-    return nodes
-
-
-def _below(value: ir.Value, *op_types: str) -> list[ir.Node]:
-    """Return the nodes below a value, each the only reader of the one before, if they have these types; else an empty list."""
-    nodes: list[ir.Node] = []
-    for op_type in op_types:
-        node = operators.only_reader(value, op_type)
-        if node is None:
-            return []
-        nodes.append(node)
-        value = node.outputs[0]
-    return nodes
+    return [add for add in adds if operators.below(add.outputs[0], "QuantizeLinear")]
 
 
 def _rewrite_attention_(graph: ir.Graph, softmax: ir.Node) -> bool:
     """Divide by the scale and quantize the context before its heads are merged; return False if the form does not match."""
-    above, below = _above(softmax.inputs[0], *_ABOVE), _below(softmax.outputs[0], *_BELOW)
-    split = _above(above[-1].inputs[0], "Transpose", "Reshape") if above else []
+    above, below = operators.above(softmax.inputs[0], *_ABOVE), operators.below(softmax.outputs[0], *_BELOW)
+    split = operators.above(above[-1].inputs[0], "Transpose", "Reshape") if above else []
     if not split or not below:
         return False
     scale = above[1]

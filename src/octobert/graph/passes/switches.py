@@ -65,7 +65,7 @@ def _switch(
     """Make the nodes switches[number] → If → the quantized form of a value, or the value."""
     chain = operators.Chain(graph, f"switch.{number}")
     index = operators.initializer(graph, f"{chain.stem}.index", number)
-    on = chain.add("Gather", [switches, index], "on", dtype=ir.DataType.BOOL, axis=0)
+    on = chain.Gather("on", switches, index, dtype=ir.DataType.BOOL, axis=0)
     same = operators.make_node("Identity", [value], f"{chain.stem}.same")
     if is_weight:
         rounded = qdq.dequantized_weight(operators.constant_of(value), quantizer, scale).astype(np.float32)
@@ -80,5 +80,5 @@ def _switch(
         "then_branch": ir.Graph([], [nodes[-1].outputs[0]], nodes=nodes, name=f"{chain.stem}.then"),
         "else_branch": ir.Graph([], [same.outputs[0]], nodes=[same], name=f"{chain.stem}.else"),
     }
-    chain.add("If", [on], "value", **branches)
+    chain.If("value", on, **branches)
     return chain.nodes
