@@ -158,8 +158,7 @@ def test_tensorrt_has_float_weights_behind_pairs_and_a_profile(everywhere: Path)
 def test_qnn_has_16_bit_activations_one_scale_a_weight_and_gemm(everywhere: Path) -> None:
     path = onnx_of(everywhere, "qnn")
     model = ir.load(path)
-    types = contrib.pair_types(model)
-    assert (types.activation, types.weight) == ("QUInt16", "QUInt8")
+    assert contrib.pair_types(model) == {"activation_dtype": "QUInt16", "weight_dtype": "QUInt8"}
     counted = [node.op_type for node in model.graph]
     assert counted.count("Gemm") == 14
     # Left are the two products of each attention.

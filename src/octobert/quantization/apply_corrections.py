@@ -58,7 +58,7 @@ def correct_layers(
         Module path → changed constants. Layers that share a weight appear under the path of the first.
     """
     graph = ir.load(model_path).graph
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     scales = qdq.shared_scales(nodes, plan)
     layers = _by_weight(nodes, plan)
     inputs = {weight: tuple(dict.fromkeys(site.value for site, _, _ in group)) for weight, group in layers.items()}
@@ -88,7 +88,7 @@ def apply_(model: ir.Model, changes: Mapping[str, LayerChange], plan: QuantPlan)
         Name of a weight → the scale that was chosen for it.
     """
     graph = model.graph
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     by_weight = {sites.linear_node(nodes, module).inputs[1].name: change for module, change in changes.items()}  # type: ignore[union-attr]
     scales: dict[str, np.ndarray] = {}
     for name, layers in _by_weight(nodes, plan).items():

@@ -19,6 +19,7 @@ from octobert.core.errors import ModelError, TargetError, did_you_mean
 from octobert.core.ranges import BINS, Collector, Sample, TensorStatistics
 from octobert.core.session import Feeds
 from octobert.data.tokenization import Encoded, batches, feeds_of
+from octobert.graph import operators
 from octobert.graph.capture import shapes
 
 Layout = tuple[int | str, ...]
@@ -189,7 +190,7 @@ def open_with_outputs(model_path: Path, values: Sequence[str], provider: str = C
     import onnxruntime as ort
 
     model = ir.load(model_path)
-    by_name = {str(v.name): v for node in model.graph for v in node.outputs}
+    by_name = operators.values_of(model.graph)
     missing = [name for name in values if name not in by_name]
     if missing:
         raise ModelError(f'the graph has no value "{missing[0]}"', where=str(model_path), fix="capture the model again")

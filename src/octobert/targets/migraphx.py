@@ -5,11 +5,10 @@ each. It takes symmetric int8 only, opsets up to 19, and no dynamic quantization
 float16. `cache` keeps compiled models.
 """
 
-from pathlib import Path
+import functools
 
 from octobert.core.capability import Capabilities
 from octobert.core.plan import ATTENTION, HEAD, LINEAR
-from octobert.core.session import ExportOptions
 from octobert.graph.passes import static_shapes
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
@@ -41,8 +40,5 @@ _PROVIDER = ort.Provider(
     whole=True,
 )
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
-
-
-def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph with a static shape."""
-    files.write(quantized, folder, options, (static_shapes.STATIC,))
+# The Q/DQ graph with a static shape.
+export = functools.partial(files.write, passes=(static_shapes.STATIC,))

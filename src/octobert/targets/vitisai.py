@@ -5,11 +5,10 @@ As for `qnn`: 16-bit activations and 8-bit weights, one scale per weight, one st
 reads from the file's metadata how it was quantized.
 """
 
-from pathlib import Path
+import functools
 
 import onnx_ir as ir
 
-from octobert.core.session import ExportOptions
 from octobert.graph.passes import Pass, contrib, static_shapes
 from octobert.targets import qnn
 from octobert.targets.runtimes import NO_OPTIONS, ort
@@ -42,14 +41,11 @@ _PROVIDER = ort.Provider(
 probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
-def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata."""
-    files.write(quantized, folder, options, (static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_)))
-
-
 def _describe_(model: ir.Model) -> int:
     """Add the metadata that the provider reads: types by the names of onnxruntime's quantizer. Capture wrote the model type."""
-    types = contrib.pair_types(model)
-    metadata = {"activation_dtype": types.activation, "weight_dtype": types.weight, "quant_type": "OnnxStaticQuantization"}
-    model.metadata_props.update(metadata)
-    return len(metadata)
+    model.metadata_props.update(contrib.pair_types(model), quant_type="OnnxStaticQuantization")
+    return 1
+
+
+# The graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata.
+export = functools.partial(files.write, passes=(static_shapes.STATIC, contrib.GELU, contrib.PAIRS, Pass(_describe_)))

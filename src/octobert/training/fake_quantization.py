@@ -14,6 +14,7 @@ import torch
 
 from octobert.core.plan import LIMITS, Quantizer
 from octobert.graph.qdq import MIN_SCALE, activation_parameters
+from octobert.training.distributed import is_connected
 
 # A bound of a range that has seen no data.
 _UNKNOWN = float("nan")
@@ -141,7 +142,7 @@ class ActivationRanges(torch.nn.Module):
             where = torch.tensor(indices, device=device)
             observed[0].scatter_reduce_(0, where, torch.stack(list(lows)).float(), "amin")
             observed[1].scatter_reduce_(0, where, -torch.stack(list(highs)).float(), "amin")
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if is_connected():
             torch.distributed.all_reduce(observed, op=torch.distributed.ReduceOp.MIN)
         low, high = observed[0].clamp(max=0.0), (-observed[1]).clamp(min=0.0)
         bound = torch.maximum(-low, high)

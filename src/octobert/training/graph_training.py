@@ -110,7 +110,7 @@ def _shares(rows: Sequence[Encoded], samples: int | None, seed: int) -> tuple[li
 
 def _last_states(whole: ir.Model, family: EncoderFamily) -> str:
     """The name of the norm whose output the head reads: the last one of the last layer, or the one behind it."""
-    nodes = {str(node.name): node for node in whole.graph}
+    nodes = operators.nodes_of(whole.graph)
     if family.final_norm:
         return str(sites.node_named(nodes, family.final_norm).name)
     norms = sites.layer_norms(nodes, family, sites.layer_count(whole.graph, family) - 1)
@@ -133,7 +133,7 @@ class Graph(torch.nn.Module):
         self._source = model
         self.input_names = tuple(str(value.name) for value in model.graph.inputs)
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
-        node = sites.node_named({str(node.name): node for node in model.graph}, states)
+        node = sites.node_named(operators.nodes_of(model.graph), states)
         self.module = torch_graph.to_torch(model, also=(node.outputs[0],))
         self._initializers: dict[str, str] = self.module.meta["initializers"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from octobert.core.session import ExportOptions
-
-
-def _always(form: ExportOptions) -> Mapping[str, Any]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -26,15 +23,13 @@ class Pass:
     """
 
     apply_: Callable[..., int]
-    options: Callable[[ExportOptions], Mapping[str, Any] | None] = _always
+    options: Callable[[ExportOptions], Mapping[str, Any] | None] = lambda form: {}
 
 
-def wanted(passes: Iterable[Pass], form: ExportOptions) -> list[Pass]:
-    """Return the passes that a form of writing asks for."""
-    return [each for each in passes if each.options(form) is not None]
-
-
-def run_(model: ir.Model, passes: Iterable[Pass], form: ExportOptions) -> None:
-    """Apply the passes that a form of writing asks for, in this order, in place."""
-    for each in wanted(passes, form):
-        each.apply_(model, **(each.options(form) or {}))
+def wanted(passes: Iterable[Pass], form: ExportOptions) -> list[Callable[[ir.Model], int]]:
+    """Return the passes that a form of writing asks for, each with its keyword arguments."""
+    return [
+        functools.partial(graph_pass.apply_, **options)
+        for graph_pass in passes
+        if (options := graph_pass.options(form)) is not None
+    ]

@@ -6,8 +6,6 @@ Linear Units", 2016).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
 from octobert.graph import operators
@@ -27,14 +25,6 @@ _QUANT_TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class PairTypes:
-    """Integer types of the activations and weights of a graph, as onnxruntime's quantizer names them, or "none"."""
-
-    activation: str
-    weight: str
-
-
 def pairs_(model: ir.Model) -> int:
     """Move all Q/DQ nodes to ONNX Runtime's domain if one of them has 16 bits, in place; return the number of nodes."""
     graph = model.graph
@@ -50,16 +40,20 @@ def pairs_(model: ir.Model) -> int:
     return len(nodes)
 
 
-def pair_types(model: ir.Model) -> PairTypes:
-    """Return the types of a graph's activations and weights; the most frequent if there are several."""
-    types: dict[bool, list[str]] = {True: [], False: []}
+def pair_types(model: ir.Model) -> dict[str, str]:
+    """Return the integer types of a graph, as onnxruntime's quantizer names them, or "none".
+
+    Returns:
+        `activation_dtype` and `weight_dtype` → the type that is most frequent.
+    """
+    types: dict[str, list[str]] = {"activation_dtype": [], "weight_dtype": []}
     for node in model.graph:
         if node.op_type == "DequantizeLinear":
             integers = operators.input_of(node, 0)
             if integers.dtype in _QUANT_TYPES:
-                types[operators.const_array(integers) is not None].append(_QUANT_TYPES[integers.dtype])
-    most = {is_weight: max(names, key=names.count, default="none") for is_weight, names in types.items()}
-    return PairTypes(activation=most[False], weight=most[True])
+                key = "activation_dtype" if operators.const_array(integers) is None else "weight_dtype"
+                types[key].append(_QUANT_TYPES[integers.dtype])
+    return {key: max(names, key=names.count, default="none") for key, names in types.items()}
 
 
 def fuse_own_gelu_(model: ir.Model) -> int:

@@ -102,7 +102,7 @@ class _Place:
 
 
 def _place(graph: ir.Graph, module: str) -> _Place:
-    nodes = {str(node.name): node for node in graph}
+    nodes = operators.nodes_of(graph)
     gone = nodes.get(f"{module}{cutting.CONSTANT}")
     if gone is not None:
         return _Place(gone, str(operators.input_of(gone, 0).name), (), None)
@@ -152,7 +152,7 @@ class _Runner:
     def __init__(self, model: ir.Model, feeds: list[Feeds], states: list[str]) -> None:
         self._model, self._feeds, self.states = model, feeds, states
         self._kept: dict[str, list[np.ndarray]] = {}
-        by_name = {str(value.name): value for node in model.graph for value in node.outputs}
+        by_name = operators.values_of(model.graph)
         # State → the last step that starts from it.
         self._last_use: dict[str, int] = {}
         for step, state in enumerate(states):
@@ -172,7 +172,7 @@ class _Runner:
             del self._kept[name]
 
     def _run(self, names: list[str]) -> list[list[np.ndarray]]:
-        by_name = {str(value.name): value for node in self._model.graph for value in node.outputs}
+        by_name = operators.values_of(self._model.graph)
         outputs = [by_name[name] for name in names]
         starts = {name for value in outputs for name in _starts(value, set(self._kept))}
         reached = {v for value in outputs for v in operators.ancestors(value)}
@@ -189,13 +189,4 @@ class _Runner:
 
 def _starts(value: ir.Value, states: set[str]) -> set[str]:
     """Return the states from which a value can be computed."""
-    found, seen, stack = set(), set(), [value]
-    while stack:
-        current = stack.pop()
-        node = current.producer()
-        if str(current.name) in states:
-            found.add(str(current.name))
-        elif node is not None and current not in seen:
-            stack.extend(v for v in node.inputs if v is not None)
-        seen.add(current)
-    return found
+    return {str(v.name) for v in operators.upward(value, lambda v: v.name not in states)} & states

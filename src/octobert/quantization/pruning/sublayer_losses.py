@@ -37,7 +37,7 @@ class Overridden:
         model = ir.load(path)
         # Each gets a weight and a bias of its own, where layers share them or have none.
         cutting.outputs_(model, {each.module: projection(model.graph, each.module) for each in sublayers})
-        nodes = {str(node.name): node for node in model.graph}
+        nodes = operators.nodes_of(model.graph)
         self._names: dict[str, tuple[str, str]] = {}
         for each in sublayers:
             linear = parts.linear_at(sites.linear_node(nodes, each.module))
@@ -69,8 +69,7 @@ class Overridden:
 
 def projection(graph: ir.Graph, module: str) -> tuple[np.ndarray, np.ndarray]:
     """The weight [in, out] and the bias [out] of an output projection; zeros where it has none."""
-    nodes = {str(node.name): node for node in graph}
-    return constants(parts.linear_at(sites.linear_node(nodes, module)))
+    return constants(parts.linear_at(sites.linear_node(operators.nodes_of(graph), module)))
 
 
 def constants(linear: parts.Linear) -> tuple[np.ndarray, np.ndarray]:

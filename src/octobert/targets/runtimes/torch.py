@@ -142,16 +142,13 @@ class TorchGraphSession:
         options: how to open it.
         device: `cpu` or `cuda`.
         compiled: compile it with torch.compile at the first run. Sizes are dynamic, so other shapes rarely compile again.
-        mode: the mode of torch.compile, such as `max-autotune`.
 
     Raises:
         TargetError: torch does not have the device or the precision.
         ModelError: `torch_graph` does not support an operator of the graph.
     """
 
-    def __init__(
-        self, path: Path, options: SessionOptions, device: str, *, compiled: bool = False, mode: str | None = None
-    ) -> None:
+    def __init__(self, path: Path, options: SessionOptions, device: str, *, compiled: bool = False) -> None:
         available = probe(device)
         if not available.available:
             fix = available.install
@@ -174,7 +171,7 @@ class TorchGraphSession:
         with running.runtime_errors("torch cannot open the model", path, line=0):
             model = read_onnx(path)
             module: Any = torch_graph.to_torch(model, getattr(torch, _DTYPES[precision]), int_mm=int_mm).to(device)
-        self._module = torch.compile(module, dynamic=True, fullgraph=True, mode=mode) if compiled else module
+        self._module = torch.compile(module, dynamic=True, fullgraph=True) if compiled else module
         ports = ports_of(model)
         self._inputs = running.Inputs(ports.inputs, path)
         self._computed = [port.name for port in ports.outputs]

@@ -40,7 +40,7 @@ def write(quantized: Path, folder: Path, options: ExportOptions, passes: Sequenc
     import onnx_ir as ir
 
     from octobert.graph import operators
-    from octobert.graph.passes import float16, opset, qoperator, run_, wanted
+    from octobert.graph.passes import float16, opset, qoperator, wanted
 
     path = model_file(folder)
     before = (qoperator.INTEGERS,) if passes is None else passes
@@ -50,7 +50,8 @@ def write(quantized: Path, folder: Path, options: ExportOptions, passes: Sequenc
             link_or_copy(file, path.with_name(file.name))
         return path
     model = ir.load(quantized)
-    run_(model, asked, options)
+    for apply_ in asked:
+        apply_(model)
     path.parent.mkdir(parents=True, exist_ok=True)
     operators.save(model, path)
     return path
