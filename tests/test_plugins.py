@@ -39,14 +39,15 @@ def protocol_of(family: str) -> type:
 def breaches(module: ModuleType, protocol: type) -> list[str]:
     """How a module differs from a Protocol."""
     wrong = [] if module.__doc__ else ["the module has no docstring"]
-    for name, member in vars(protocol).items():
+    declared = {**inspect.get_annotations(protocol), **vars(protocol)}
+    for name, member in declared.items():
         if name.startswith("_"):
             continue
         if not hasattr(module, name):
             wrong.append(f"{name} is missing")
         elif inspect.isfunction(member):
             wrong += wrong_parameters(name, getattr(module, name), member)
-    if hasattr(protocol, "Options"):
+    if "Options" in declared:
         wrong += wrong_options(module.Options)
     return wrong
 

@@ -186,6 +186,11 @@ class Interval(FrozenModel):
     high: float
     bound: float
 
+    @staticmethod
+    def of(low: float, high: float) -> Interval:
+        """Return an interval whose symmetric bound holds both of its ends."""
+        return Interval(low=low, high=high, bound=max(abs(low), abs(high)))
+
 
 class Provenance(FrozenModel):
     """The data that ranges come from.

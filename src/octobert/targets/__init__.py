@@ -12,17 +12,15 @@ from octobert.core.session import ExportOptions, RuntimeOption, Session, Session
 
 
 class Target(Protocol):
-    """What a target's module has."""
+    """What a target's module has.
 
-    @property
-    def CAPABILITIES(self) -> Capabilities:
-        """What the target accepts and runs fast."""
-        ...
+    Attributes:
+        CAPABILITIES: what the target accepts and runs fast.
+        RUNTIME_OPTIONS: settings of the runtime that `octobert tune` may try: name → values, the default first.
+    """
 
-    @property
-    def RUNTIME_OPTIONS(self) -> Mapping[str, tuple[RuntimeOption, ...]]:
-        """Settings of the runtime that `octobert tune` may try: name → values, the default first."""
-        ...
+    CAPABILITIES: Capabilities
+    RUNTIME_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]]
 
     def probe(self) -> Probe:
         """Whether the target can run on this machine."""

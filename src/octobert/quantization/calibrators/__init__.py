@@ -15,17 +15,15 @@ from octobert.core.ranges import Interval, TensorStatistics
 
 
 class Calibrator(Protocol):
-    """The module of a calibrator."""
+    """The module of a calibrator.
 
-    @property
-    def Options(self) -> type[FrozenModel]:
-        """The model of its options. Every option has a default."""
-        ...
+    Attributes:
+        Options: the model of its options. Every option has a default.
+        SWEEP: the settings that a sweep compares: instances of `Options` with the fields set that tell them apart.
+    """
 
-    @property
-    def SWEEP(self) -> tuple[FrozenModel, ...]:
-        """The settings that a sweep compares: instances of `Options` with the fields set that tell them apart."""
-        ...
+    Options: type[FrozenModel]
+    SWEEP: tuple[FrozenModel, ...]
 
     def interval(self, statistics: TensorStatistics, options: Any) -> Interval:
         """Return the interval to quantize an activation over.

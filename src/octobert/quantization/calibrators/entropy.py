@@ -52,7 +52,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
         )
     largest = max(abs(statistics.minimum), abs(statistics.maximum))
     if largest == 0.0:
-        return Interval(low=0.0, high=0.0, bound=0.0)
+        return Interval.of(0.0, 0.0)
     counts = statistics.magnitudes(options.num_bins)
     bins = _smallest_divergence(counts, options.num_quantized_bins)
     bound = largest * bins / options.num_bins

@@ -15,5 +15,4 @@ SWEEP = (Options(),)
 
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
     """Return the interval from minimum to maximum."""
-    low, high = statistics.minimum, statistics.maximum
-    return Interval(low=low, high=high, bound=max(abs(low), abs(high)))
+    return Interval.of(statistics.minimum, statistics.maximum)

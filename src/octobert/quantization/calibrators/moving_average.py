@@ -28,4 +28,4 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     for row in statistics.extremes[1:]:
         average += options.constant * (row - average)
     low, high = float(average[0]), float(average[1])
-    return Interval(low=low, high=high, bound=max(abs(low), abs(high)))
+    return Interval.of(low, high)

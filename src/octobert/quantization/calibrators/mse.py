@@ -39,7 +39,7 @@ def interval(statistics: TensorStatistics, options: Options) -> Interval:
     low, high = min(statistics.minimum, 0.0), max(statistics.maximum, 0.0)
     bound = max(-low, high)
     if bound == 0.0:
-        return Interval(low=0.0, high=0.0, bound=0.0)
+        return Interval.of(0.0, 0.0)
     fractions = np.linspace(0.05, 1.0, options.candidates)
 
     def best(lows: np.ndarray, highs: np.ndarray) -> int:

@@ -32,8 +32,7 @@ PROMISE = 0.5
 def interval(statistics: TensorStatistics, options: Options) -> Interval:
     """Return the interval that covers `keep` percent of the values."""
     if options.keep == 100:
-        low, high = statistics.minimum, statistics.maximum
-        return Interval(low=low, high=high, bound=max(abs(low), abs(high)))
+        return Interval.of(statistics.minimum, statistics.maximum)
     cut = (1 - options.keep / 100) / 2
     low, high = statistics.quantiles(cut, 1 - cut)
     values, counts = statistics.points()

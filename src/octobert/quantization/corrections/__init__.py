@@ -11,17 +11,16 @@ from octobert.quantization.layers import LinearLayer, Moments
 
 
 class Correction(Protocol):
-    """The module of a weight correction."""
+    """The module of a weight correction.
 
-    @property
-    def Options(self) -> type[FrozenModel]:
-        """The model of its options. Every option has a default."""
-        ...
+    Attributes:
+        Options: the model of its options. Every option has a default.
+        NEEDS_PRODUCTS: whether `correct` needs `Moments.products` and `Moments.lost`, whose size is quadratic in the layer's
+            width.
+    """
 
-    @property
-    def NEEDS_PRODUCTS(self) -> bool:
-        """Whether `correct` needs `Moments.products` and `Moments.lost`, whose size is quadratic in the layer's width."""
-        ...
+    Options: type[FrozenModel]
+    NEEDS_PRODUCTS: bool
 
     def correct(self, layer: LinearLayer, moments: Moments, options: Any) -> LinearLayer:
         """Return the layer with corrected constants.

@@ -15,12 +15,13 @@ from octobert.quantization.methods import _common
 
 
 class Method(Protocol):
-    """The module of a method. With a function `offer`, as below without `name`, searches try the method as well."""
+    """The module of a method. With a function `offer`, as below without `name`, searches try the method as well.
 
-    @property
-    def Options(self) -> type[FrozenModel]:
-        """The model of its options. Every option has a default."""
-        ...
+    Attributes:
+        Options: the model of its options. Every option has a default.
+    """
+
+    Options: type[FrozenModel]
 
     def observed_kinds(self, options: Any, targets: Sequence[Capabilities]) -> tuple[str, ...]:
         """Return patterns for the kinds of sites that need calibrated ranges; empty where none do.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
 from octobert.core.family import LINEAR_PARTS, NORM_PARTS
+from octobert.core.frozen import FrozenModel
 from octobert.core.placement import Placement
 from octobert.core.plan import ROLES, Decision, FloatType, Quantizer, QuantPlan, Site
 from octobert.quantization import placements
@@ -130,30 +131,24 @@ def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
     return matched
 
 
-class WeightOptions(Protocol):
-    """The options for weights that every method has."""
+class LinearOptions(FrozenModel):
+    """The options of methods that quantize linear layers and nothing else; each describes its own."""
 
-    @property
-    def per_channel(self) -> bool: ...
-    @property
-    def weight_ranges(self) -> Literal["max", "mse"]: ...
-    @property
-    def reduce_range(self) -> Literal["auto"] | bool: ...
-
-
-class LinearOptions(WeightOptions, Protocol):
-    """The options of methods that quantize linear layers."""
-
-    @property
-    def embeddings(self) -> str: ...
-    @property
-    def disable(self) -> tuple[str, ...]: ...
-    @property
-    def enable(self) -> tuple[str, ...]: ...
+    per_channel: bool = True
+    weight_ranges: Literal["max", "mse"] = "max"
+    reduce_range: Literal["auto"] | bool = "auto"
+    embeddings: Literal["auto", "int8", "float"] = "auto"
+    disable: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
 
 
-def weight(options: WeightOptions, capabilities: Capabilities) -> Quantizer:
-    """Return the quantizer of the weight of a linear layer."""
+def weight(options: Any, capabilities: Capabilities) -> Quantizer:
+    """Return the quantizer of the weight of a linear layer.
+
+    Args:
+        options: of a method, with those of `LinearOptions` for weights.
+        capabilities: of the target.
+    """
     return Quantizer(
         dtype=capabilities.weights[0],
         symmetric=True,
@@ -250,7 +245,7 @@ def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
 
 
 def weight_axes(method: str) -> tuple[Axis, ...]:
-    """Return the axes of `WeightOptions`."""
+    """Return the axes of the options for weights."""
     return (
         Axis(
             key=f"quantize.{method}.weight_ranges",

@@ -6,17 +6,15 @@ ONNX Runtime fuses the result into DynamicQuantizeMatMul and MatMulIntegerToFloa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import FloatType, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
 
 
-class Options(FrozenModel):
+class Options(_common.LinearOptions):
     """Args:
     per_channel: one scale per output channel of a weight, instead of one per weight.
     weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
@@ -25,13 +23,6 @@ class Options(FrozenModel):
     disable: patterns of modules that stay float (`encoder.layer.0.*`), or parts of their paths (`intermediate`).
     enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
-
-    per_channel: bool = True
-    weight_ranges: Literal["max", "mse"] = "max"
-    reduce_range: Literal["auto"] | bool = "auto"
-    embeddings: Literal["auto", "int8", "float"] = "auto"
-    disable: tuple[str, ...] = ()
-    enable: tuple[str, ...] = ()
 
 
 observed_kinds = _common.no_kinds

@@ -10,13 +10,12 @@ from typing import Literal
 
 from octobert.core.axes import Form, Offer
 from octobert.core.capability import Capabilities
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
 from octobert.quantization.methods import _common
 
 
-class Options(FrozenModel):
+class Options(_common.LinearOptions):
     """Args:
     per_channel: one scale per output channel of a weight, instead of one per weight.
     weight_ranges: range of a weight: its largest magnitude (`max`), or the range with the smallest squared error (`mse`).
@@ -27,13 +26,8 @@ class Options(FrozenModel):
     enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
-    per_channel: bool = True
-    weight_ranges: Literal["max", "mse"] = "max"
-    reduce_range: Literal[False] = False
     float_parts: Literal["auto"] | FloatType = "auto"
-    embeddings: Literal["auto", "int8", "float"] = "auto"
-    disable: tuple[str, ...] = ()
-    enable: tuple[str, ...] = ()
+    reduce_range: Literal[False] = False
 
 
 observed_kinds = _common.no_kinds

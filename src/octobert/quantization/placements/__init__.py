@@ -9,12 +9,13 @@ from octobert.core.placement import Placement
 
 
 class PlacementPlugin(Protocol):
-    """The module of a placement."""
+    """The module of a placement.
 
-    @property
-    def PLACEMENT(self) -> Placement:
-        """The kinds of sites to quantize, and the reasons for those that stay float."""
-        ...
+    Attributes:
+        PLACEMENT: the kinds of sites to quantize, and the reasons for those that stay float.
+    """
+
+    PLACEMENT: Placement
 
 
 _PLUGINS = plugins.Family[PlacementPlugin]("placements")

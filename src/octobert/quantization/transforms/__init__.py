@@ -15,12 +15,13 @@ from octobert.core.ranges import Sample
 
 
 class Transform(Protocol):
-    """The module of a graph transform."""
+    """The module of a graph transform.
 
-    @property
-    def Options(self) -> type[FrozenModel]:
-        """The model of its options. Every option has a default."""
-        ...
+    Attributes:
+        Options: the model of its options. Every option has a default.
+    """
+
+    Options: type[FrozenModel]
 
     def values(self, graph: ir.Graph, family: EncoderFamily, options: Any) -> list[str]:
         """Return the names of the values that `transform_` needs samples of.

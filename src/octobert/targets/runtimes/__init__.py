@@ -18,27 +18,20 @@ NO_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]] = {}
 
 
 class Runtime(Protocol):
-    """The attributes and functions of a runtime's module."""
+    """The attributes and functions of a runtime's module.
 
-    @property
-    def TITLE(self) -> str:
-        """The runtime's name in texts, such as `ONNX Runtime`."""
-        ...
+    Attributes:
+        TITLE: the runtime's name in texts, such as `ONNX Runtime`.
+        PACKAGES: Python packages that it runs on. They are imported before a load time is measured, and their versions
+            recorded.
+        SUFFIXES: suffixes of the model files that it opens.
+        CPU_TARGET: the target that runs it on the CPU. Where a device cannot run the float model, this target runs it.
+    """
 
-    @property
-    def PACKAGES(self) -> tuple[str, ...]:
-        """Python packages that it runs on. They are imported before a load time is measured, and their versions recorded."""
-        ...
-
-    @property
-    def SUFFIXES(self) -> tuple[str, ...]:
-        """Suffixes of the model files that it opens."""
-        ...
-
-    @property
-    def CPU_TARGET(self) -> str:
-        """The target that runs it on the CPU. Where a device cannot run the float model, this target runs it."""
-        ...
+    TITLE: str
+    PACKAGES: tuple[str, ...]
+    SUFFIXES: tuple[str, ...]
+    CPU_TARGET: str
 
     def precision_problem(self, precision: str) -> str | None:
         """Return why the CPU target cannot run a float model in a precision on this machine, or None if it can.
