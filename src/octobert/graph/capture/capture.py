@@ -69,7 +69,9 @@ def _capture_checkpoint(source: ModelSource, head: Head, texts: parity.Batches, 
     feeds = [parity.only(batch, model) for batch in texts]
     reference = [parity.torch_outputs(torch_model, batch, head, pooler) for batch in feeds]
     del torch_model
-    return Captured(model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"), pooler and pooler.pooling)
+    return Captured(
+        model, family, sizes, parity.compare(model, feeds, reference, "PyTorch"), pooler.pooling if pooler else None
+    )
 
 
 def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, allow_pickle: bool) -> Captured:
@@ -87,7 +89,7 @@ def _capture_onnx(source: ModelSource, head: Head, texts: parity.Batches, *, all
     feeds = [parity.only(batch, raw) for batch in texts]
     reference = parity.onnx_outputs(original, feeds, [str(v.name) for v in raw.graph.outputs])
     return Captured(
-        raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), pooler and pooler.pooling
+        raw, family, sizes, parity.compare(raw, feeds, reference, "the original ONNX file"), pooler.pooling if pooler else None
     )
 
 
