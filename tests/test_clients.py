@@ -272,7 +272,7 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
             for prompts in ({}, {"query": "query: ", "passage": "passage: "}):
                 for activation in ("Identity", "Sigmoid", "Tanh"):
                     model = client_lines.Model("out/ort-cpu", kind, client.ir, 8, activation, prompts=prompts, multi_label=True)
-                    text = clients.snippet(name, model)
+                    text = client_lines.snippet(name, model)
                     assert "answers" in text or "vectors" in text
                     if not name.endswith(".js"):
                         compile(text, name, "exec")
@@ -281,13 +281,13 @@ def test_every_client_prints_python_or_javascript_for_every_kind_that_it_opens()
 @pytest.mark.parametrize("client", [name for name, client in clients.CLIENTS.items() if client_lines.EMBEDDING in client.kinds])
 def test_prompts_are_applied_in_every_client(client: str) -> None:
     prompts = {"s2p_query": "ask: ", "clustering": "group: ", "passage": "tell: "}
-    text = clients.snippet(client, client_lines.Model("out", client_lines.EMBEDDING, prompts=prompts))
+    text = client_lines.snippet(client, client_lines.Model("out", client_lines.EMBEDDING, prompts=prompts))
     for name, prompt in (("s2p_query", "ask: "), ("passage", "tell: ")):
         assert f'"{name}"' in text or f'"{prompt}' in text
     assert "queries" in text
     # The default prompt stands before all texts.
     given = client_lines.Model("out", client_lines.EMBEDDING, prompts={"clustering": "group: "}, default_prompt="clustering")
-    text = clients.snippet(client, given)
+    text = client_lines.snippet(client, given)
     assert "queries" not in text
     assert '"clustering"' in text or '"group: ' in text
 

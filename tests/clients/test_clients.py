@@ -154,7 +154,7 @@ def scripts(source: Path, client: str, folder: Path, kind: str, monkeypatch: pyt
     for question, context in models.QUESTIONS if kind == "answers" else (("", ""),):
         monkeypatch.setattr(client_lines, "QUESTION", question)
         monkeypatch.setattr(client_lines, "CONTEXT", context)
-        made.append(clients.snippet(client, model))
+        made.append(client_lines.snippet(client, model))
     return made
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from octobert.api import client_lines
 from octobert.api.client_lines import (
     ANSWERING,
     CLASSIFICATION,
@@ -26,6 +25,7 @@ from octobert.api.client_lines import (
     SINGLE,
     TAGGING,
     Model,
+    snippet,
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import SENTENCE_CONFIG
@@ -67,7 +67,6 @@ class Client:
 
     Args:
         kinds: of models that it opens.
-        lines: the program that loads a model and runs it.
         install: the command that installs it; with an IR, the second one.
         file: name of the ONNX file in its folder; empty where it opens nothing but an IR.
         ir: whether it opens an IR.
@@ -77,7 +76,6 @@ class Client:
     """
 
     kinds: tuple[str, ...]
-    lines: Callable[[Model], list[str]]
     install: tuple[str, ...]
     file: str = "onnx/model.onnx"
     ir: bool = False
@@ -85,9 +83,9 @@ class Client:
     writes: Callable[[Path], None] | None = None
 
 
-def _of_sentence_transformers(packages: str = "") -> tuple[str, str]:
-    own = f"{packages} " if packages else ""
-    return (f"pip install {own}{_ONNX}", f"pip install {own}'sentence-transformers>=6' {_OPENVINO} {_WITHOUT_TORCHVISION}")
+def _of_sentence_transformers(*packages: str) -> tuple[str, str]:
+    command = " ".join(("pip install", *packages))
+    return (f"{command} {_ONNX}", f"{command} 'sentence-transformers>=6' {_OPENVINO} {_WITHOUT_TORCHVISION}")
 
 
 def _name_no_file(folder: Path) -> None:
@@ -96,9 +94,9 @@ def _name_no_file(folder: Path) -> None:
 
     path = folder / SENTENCE_CONFIG
     if path.is_file():
-        stated = json.loads(path.read_text(encoding="utf-8"))
-        stated.pop(FILE_KEY, None)
-        path.write_text(json.dumps(stated, indent=2), encoding="utf-8")
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config.pop(FILE_KEY, None)
+        path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def _state_positions(folder: Path) -> None:
@@ -132,33 +130,24 @@ def _write_tokenizer_ir(folder: Path) -> None:
 
 
 CLIENTS: Mapping[str, Client] = {
-    "sentence-transformers": Client(
-        (EMBEDDING, *_CLASSIFIERS), client_lines.sentence_transformers, _of_sentence_transformers(), ir=True
-    ),
+    "sentence-transformers": Client((EMBEDDING, *_CLASSIFIERS), _of_sentence_transformers(), ir=True),
     "optimum": Client(
         (*_ALL, NEXT),
-        client_lines.optimum,
         ("pip install 'optimum-onnx[onnxruntime]==0.1.*'", f"pip install {_OPENVINO} {_WITHOUT_TORCHVISION}"),
         ir=True,
     ),
-    "langchain": Client((EMBEDDING,), client_lines.langchain, _of_sentence_transformers("langchain-huggingface"), ir=True),
-    "llama-index": Client(
-        (EMBEDDING,), client_lines.llama_index, _of_sentence_transformers("llama-index-embeddings-huggingface"), ir=True
-    ),
-    "haystack": Client(
-        (EMBEDDING, RERANKER), client_lines.haystack, _of_sentence_transformers("sentence-transformers-haystack"), ir=True
-    ),
+    "langchain": Client((EMBEDDING,), _of_sentence_transformers("langchain-huggingface"), ir=True),
+    "llama-index": Client((EMBEDDING,), _of_sentence_transformers("llama-index-embeddings-huggingface"), ir=True),
+    "haystack": Client((EMBEDDING, RERANKER), _of_sentence_transformers("sentence-transformers-haystack"), ir=True),
     "transformers.js": Client(
         _ALL,
-        client_lines.transformers_js,
         ("npm install @huggingface/transformers",),
         file="onnx/model_quantized.onnx",
     ),
-    "fastembed": Client((EMBEDDING, RERANKER), client_lines.fastembed, ("pip install fastembed",), file="model.onnx"),
-    "txtai": Client((EMBEDDING,), client_lines.txtai, ("pip install txtai onnxruntime",), file="model.onnx", outputs="vector"),
+    "fastembed": Client((EMBEDDING, RERANKER), ("pip install fastembed",), file="model.onnx"),
+    "txtai": Client((EMBEDDING,), ("pip install txtai onnxruntime",), file="model.onnx", outputs="vector"),
     "infinity": Client(
         (EMBEDDING, SINGLE, RERANKER),
-        client_lines.infinity,
         # Release 0.0.77 imports what optimum 2 no longer has, and needs NumPy 1.
         ("pip install torch 'infinity-emb[optimum]==0.0.77' 'optimum[onnxruntime]==1.24.*' 'pyarrow<18' 'datasets<3.3'",),
         outputs="token",
@@ -166,7 +155,6 @@ CLIENTS: Mapping[str, Client] = {
     ),
     "openvino-genai": Client(
         (EMBEDDING, RERANKER),
-        client_lines.openvino_genai,
         ("pip install openvino-genai",),
         file="",
         ir=True,
@@ -213,11 +201,6 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
     return Exported(folder=target, client=client, install=install, snippet=snippet(client, model))
 
 
-def snippet(client: str, model: Model) -> str:
-    """The lines that load a model in a client and run it."""
-    return "\n".join(CLIENTS[client].lines(model)) + "\n"
-
-
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
     """What a client will open; an error if it cannot."""
     from octobert import targets
@@ -225,13 +208,11 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
 
     client, model = CLIENTS[name], _model(source, manifest, name, target)
 
-    def refused(
-        what: str, got: str | None = None, expected: str | None = None, fix: str = "choose another client"
-    ) -> ModelError:
-        return ModelError(f"{name} {what}", where=str(source), got=got, expected=expected, fix=fix)
+    def refused(what: str, got: str | None = None, **more: str) -> ModelError:
+        return ModelError(f"{name} {what}", where=str(source), got=got, **{"fix": "choose another client", **more})
 
     if model.kind not in client.kinds:
-        raise refused("does not open models of this kind", model.kind, ", ".join(client.kinds))
+        raise refused("does not open models of this kind", model.kind, expected=", ".join(client.kinds))
     if targets.load(manifest.target).CAPABILITIES.shapes == "fixed":
         fix = "export the package of ort-cpu or openvino-cpu"
         raise refused("needs a model that takes texts of any length", f"{manifest.target}, one fixed shape", fix=fix)
@@ -241,7 +222,8 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         raise refused(
             "needs the token states, which the model does not give", fix="quantize the model again, with token_states: true"
         )
-    if name == "infinity" and model.kind == RERANKER and _reads_segments(source):
+    is_ranked = name == "infinity" and model.kind == RERANKER
+    if is_ranked and any(value.name == "token_type_ids" for value in _graph(source).inputs):
         raise refused(
             "does not tell the model which of two texts a token belongs to", fix="choose another client, such as fastembed"
         )
@@ -256,14 +238,15 @@ def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> 
     from octobert.tasks import build
 
     task, pooling = manifest.task, manifest.model.pooling
-    width = _width(source)
+    shape = _graph(source).outputs[-1].shape
+    width = int(shape[-1]) if shape is not None and isinstance(shape[-1], int) else 0
     kind = task.head
     if kind == CLASSIFICATION:
         kind = SINGLE if task.texts != 2 else RERANKER if width == 1 else PAIRS
     return Model(
         folder=str(target),
         kind=kind,
-        openvino=CLIENTS[name].ir and _ir(source, manifest),
+        openvino=CLIENTS[name].ir and _IR[0] in manifest.files and (source / _IR[0]).is_file(),
         width=width,
         activation=getattr(build(task.name, task.options, task), "activation", "Identity"),
         multi_label=(task.options.get("problem") or task.problem) == "multi-label",
@@ -273,25 +256,12 @@ def _model(source: Path, manifest: PackageManifest, name: str, target: Path) -> 
     )
 
 
-def _ir(source: Path, manifest: PackageManifest) -> bool:
-    return _IR[0] in manifest.files and (source / _IR[0]).is_file()
-
-
 def _graph(source: Path) -> Any:
     import onnx_ir as ir
 
     from octobert.targets.shared import files
 
     return ir.load(files.model_file(source)).graph
-
-
-def _width(source: Path) -> int:
-    shape = _graph(source).outputs[-1].shape
-    return int(shape[-1]) if shape is not None and isinstance(shape[-1], int) else 0
-
-
-def _reads_segments(source: Path) -> bool:
-    return any(value.name == "token_type_ids" for value in _graph(source).inputs)
 
 
 def _write(source: Path, manifest: PackageManifest, client: Client, model: Model) -> None:
