@@ -1,7 +1,7 @@
-"""The lines of Python or JavaScript that load a model in another program and run it: a template for each program, in `snippets`.
+"""The lines of Python or JavaScript that load a model in another program and run it, from a template for each in `snippets`.
 
-They compute what octobert computes: prompts stand before the texts, and scores of pairs are on the checkpoint's scale. A template
-sees the constants of this module and the `Model`.
+They compute what octobert computes: prompts stand before the texts, and scores of pairs are on the checkpoint's scale. A
+template sees the constants of this module and the `Model`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 # Kinds of models: heads, and of classifiers what they read.
 EMBEDDING, CLASSIFICATION = "embedding", "sequence-classification"
@@ -114,6 +116,8 @@ def snippet(client: str, model: Model) -> str:
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader(__package__, "snippets")
     environment = Environment(  # of programs, not of markup
         loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined

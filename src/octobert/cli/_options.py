@@ -1,8 +1,8 @@
 """The options of a command: those of a public function, of the recipe, of every command, and its own.
 
-A command is a function; its parameters are its options. `filled` gives it the options of a public function as well: their
-types, defaults, least values and texts are those of the function's signature and docstring. What stands in this file is what
-the command line has in words of its own.
+A command is a function; its parameters are its options, and its docstring describes them. `filled` gives it the options of a
+public function as well: their types, defaults, least values and texts are those of the function's signature and docstring.
+What stands in this file is what the command line has in words of its own.
 
 A command that yields has `--json`: what it yields is the document, and what it prints after that is for people.
 """
@@ -19,6 +19,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 import typer
+from typer.models import ParameterInfo
 
 from octobert.api._arguments import DataLike, Least, MetricLike, Names, PathLike, TaskLike
 from octobert.cli import _show
@@ -31,7 +32,10 @@ _MODEL_FILES = "Model files (a package has its own)"
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=GENERAL_PANEL)]
 
 # Options that a function calls by another name.
-_NAMES = {"revision": "data-revision", "targets": "target", "goals": "goal", "client": "for", "changes": "set"}
+_NAMES = {
+    **{"revision": "data-revision", "targets": "target", "goals": "goal", "client": "for", "changes": "set"},
+    **{"settings": "set", "every": "all", "open_": "open", "zip_": "zip"},
+}
 _PANELS = {**dict.fromkeys(("task", "target", "tokenizer", "reference"), _MODEL_FILES), "changes": RECIPE_PANEL}
 # Arguments that are plain data in Python, and YAML or repeated options here.
 _TEXTS = {
@@ -146,12 +150,14 @@ def of(
     for name in only or parameters:
         if name in ("progress", *without):
             continue
-        (kind, readers[name]), least = _form(parameters[name].annotation, function)
-        default, text = parameters[name].default, described[name].replace("[", r"\[")
-        info: Any = typer.Argument(help=text, metavar=metavar)
-        if name != next(iter(parameters)):
-            option = f"{option_of(name)}/--no-{name}" if default is True else option_of(name)
-            info = typer.Option(option, min=least, help=text, rich_help_panel=grouped.get(name))
+        # The annotations are our own source.
+        kind, least = _bare(eval(parameters[name].annotation, {**function.__globals__, "Goal": _Goal}))
+        kind, readers[name] = _FORMS[kind]
+        default, text = parameters[name].default, described[name]
+        if name == next(iter(parameters)):
+            info = typer.Argument(help=_escaped(text), metavar=metavar)
+        else:
+            info = _info(name, default, text, least, grouped.get(name))
         if default is not inspect.Parameter.empty and (default is None or get_origin(kind) is list):
             # The function has its own default, where that is several values.
             kind, default = kind | None, None
@@ -204,6 +210,7 @@ def complete(command: Command) -> Callable[..., None]:
                     _show.document(document)
                     break
 
+    wrapped.__doc__ = (inspect.getdoc(command) or "").partition("Args:\n")[0]
     return with_parameters(wrapped, command, added)
 
 
@@ -211,8 +218,15 @@ def with_parameters(
     wrapped: Command, command: Command, added: Sequence[inspect.Parameter], without: Collection[str] = ()
 ) -> Command:
     """Give a wrapper the signature of its command, with parameters added and left out; typer makes options of it."""
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name not in without]
+    texts, named = _descriptions(command), []
+    for option in inspect.signature(command, eval_str=True).parameters.values():
+        kind = option.annotation
+        if option.name in texts and not isinstance(getattr(kind, "__metadata__", (None,))[0], ParameterInfo):
+            kind, least = _bare(kind)
+            info = _info(option.name, option.default, texts[option.name], least)
+            kind = Annotated[kind | None if option.default is None else kind, info]
+        if option.name not in without:
+            named.append(parameter(option.name, kind, option.default))
     signature = inspect.Signature(sorted([*added, *named], key=_place))
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
@@ -236,21 +250,31 @@ def option_of(name: str) -> str:
     return f"--{_NAMES.get(name, name).replace('_', '-')}"
 
 
-def _form(annotation: str, function: Command) -> tuple[tuple[Any, Callable[[Any, str], Any]], float | None]:
-    """The form of an argument's type, and the least value of a number."""
-    kind = eval(annotation, {**function.__globals__, "Goal": _Goal})  # of our own source
+def _info(name: str, default: Any, text: str, least: float | None, panel: str | None = None) -> Any:
+    """What typer reads of an option."""
+    option = f"{option_of(name)}/--no-{name}" if default is True else option_of(name)
+    return typer.Option(option, min=least, help=_escaped(text), rich_help_panel=panel)
+
+
+def _escaped(text: str) -> str:
+    """A text without markup."""
+    return text.replace("[", r"\[")
+
+
+def _bare(kind: Any) -> tuple[Any, float | None]:
+    """A type without None and without the least value of a number, and that value."""
     if NoneType in get_args(kind):
         kind = Union[tuple(inner for inner in get_args(kind) if inner is not NoneType)]  # noqa: UP007  # made of a tuple
     number: Any = get_args(kind)[0] if get_origin(kind) is Sequence else kind
     least = next((mark.value for mark in getattr(number, "__metadata__", ()) if isinstance(mark, Least)), None)
     if least is not None:
         kind = Sequence[number.__origin__] if number is not kind else number.__origin__
-    return _FORMS[kind], least
+    return kind, least
 
 
 def _descriptions(function: Command) -> dict[str, str]:
     """Argument → its text in the docstring, with options where it names arguments."""
-    section = inspect.getdoc(function).partition("Args:\n")[2].partition("\n\n")[0]  # type: ignore[union-attr]
+    section = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
     texts = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section, re.MULTILINE))
 
     def named(code: re.Match[str]) -> str:

@@ -38,8 +38,8 @@ def command(
     goals: dict[str, Any],
     task: Annotated[str | None, typer.Option(help=_recipe.TASK_HELP)] = None,
     data: Annotated[list[str] | None, typer.Option(help=_recipe.DATA_HELP)] = None,
-    out: Annotated[Path | None, typer.Option(help="Output directory. The same command resumes in it.")] = None,
-    save_recipe: Annotated[Path | None, typer.Option(help="Also write the recipe to this file.")] = None,
+    out: Path | None = None,
+    save_recipe: Path | None = None,
     again: Annotated[
         bool,
         typer.Option(
@@ -59,7 +59,12 @@ def command(
     ] = False,
     as_json: _options.Json = False,
 ) -> None:
-    """Find the fastest model on this machine that still does the task, measured on your data."""
+    """Find the fastest model on this machine that still does the task, measured on your data.
+
+    Args:
+        out: Output directory. The same command resumes in it.
+        save_recipe: Also write the recipe to this file.
+    """
     changes = rows.pop("changes", [])
     others = {"task": task, "data": data, "save_recipe": save_recipe, **rows, **goals, **limits}
     if merge:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from octobert.api import models
 from octobert.cli import _options, _show
 
@@ -24,9 +22,13 @@ _DEVICE = (
 @_options.filled(options=_options.of(models.benchmark, metavar="directories", texts={"device": _DEVICE}))
 def command(
     options: dict[str, Any],
-    every: bool = typer.Option(False, "--all", help="Print all columns, in several tables where the terminal is narrow."),
+    every: bool = False,
 ) -> Iterator[Any]:
-    """Time packages and model files, and their float models, in turn, each in a process of its own."""
+    """Time packages and model files, and their float models, in turn, each in a process of its own.
+
+    Args:
+        every: Print all columns, in several tables where the terminal is narrow.
+    """
     with _show.progress() as progress:
         result = models.benchmark(**options, progress=progress)
     yield result

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.cli import _options, _recipe, _show
 
@@ -18,14 +16,18 @@ EXAMPLES = ("octobert calibrate ./my-model --task text-classification --data ./m
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],
-    out: Annotated[Path, typer.Option(help="Output directory. Results stored in it are reused.")],
-    sweep: Annotated[bool, typer.Option("--sweep", help="Compare all calibrators on one pass over the data.")] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Print each value by itself. Default: the median over the layers.")
-    ] = False,
+    out: Path,
+    sweep: bool = False,
+    every: bool = False,
     as_json: _options.Json = False,
 ) -> None:
-    """Calibrate a model on your data, and measure the error of the calibrator per tensor and end to end."""
+    """Calibrate a model on your data, and measure the error of the calibrator per tensor and end to end.
+
+    Args:
+        out: Output directory. Results stored in it are reused.
+        sweep: Compare all calibrators on one pass over the data.
+        every: Print each value by itself. Default: the median over the layers.
+    """
     import octobert
 
     recipe = _recipe.recipe_of(**{"samples": 256, **rows}, keys=keys)

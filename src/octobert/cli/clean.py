@@ -17,10 +17,15 @@ EXAMPLES = ("octobert clean out --dry-run",)
 @_options.filled(options=_options.of(runs.clean, texts={"out": "Output directory of earlier runs, or a folder of --cache."}))
 def command(
     options: dict[str, Any],
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only list what is stored."),
-    yes: bool = typer.Option(False, "--yes", help="Do not ask. Without a terminal nobody is asked."),
+    dry_run: bool = False,
+    yes: bool = False,
 ) -> Iterator[Any]:
-    """Remove the stored results of an output directory, and list them. Packages, checkpoints and reports stay."""
+    """Remove the stored results of an output directory, and list them. Packages, checkpoints and reports stay.
+
+    Args:
+        dry_run: Only list what is stored.
+        yes: Do not ask. Without a terminal nobody is asked.
+    """
     sizes = runs.stored(**options)
     if not dry_run:
         question = "\n".join([*_lines(sizes, "stored"), "Remove these results?"])

@@ -17,14 +17,17 @@ EXAMPLES = ("octobert compare out --open", "octobert compare out/ort-cpu --port 
 
 def command(
     folder: Annotated[Path, typer.Argument(help="An output directory with packages, a package, or a merged folder.")],
-    target: Annotated[
-        list[str] | None, typer.Option(help="Show the package for this target only. Give it several times for several.")
-    ] = None,
+    target: list[str] | None = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)] = 0,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    open_: bool = False,
     as_json: _options.Json = False,
 ) -> None:
-    """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it."""
+    """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it.
+
+    Args:
+        target: Show the package for this target only. Give it several times for several.
+        open_: Open the page in the browser.
+    """
     from octobert.web.server import Server, leading_to
 
     server = Server(folder, port=port, targets=tuple(_options.split_names(target or ())))
@@ -34,6 +37,6 @@ def command(
         _show.line(server.address)
     _show.note("The page is for this machine only, and for whoever has its address. Ctrl-C ends it.")
     with contextlib.ExitStack() as while_it_runs:
-        if open_page and not webbrowser.open(while_it_runs.enter_context(leading_to(server.address))):
+        if open_ and not webbrowser.open(while_it_runs.enter_context(leading_to(server.address))):
             _show.note("No browser could be opened: open the address above.")
         server.run()

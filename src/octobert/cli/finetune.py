@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from octobert.api._arguments import Positive
 from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import print_steps, run_recipe
 
@@ -19,40 +18,38 @@ EXAMPLES = ("octobert finetune ./my-encoder --task text-classification --data ./
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],
-    out: Annotated[Path, typer.Option(help="Output directory. The trained model is in OUT/checkpoint.")],
-    qat: Annotated[
-        bool, typer.Option("--qat", help="Quantization-aware training only. MODEL must already be trained for the task.")
-    ] = False,
-    both: Annotated[bool, typer.Option("--both", help="Fine-tune in float, then quantization-aware training.")] = False,
-    placement: Annotated[
-        str, typer.Option(help="Quantization-aware training: which values are quantized (see octobert placements).")
-    ] = "auto",
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the training rows; with --both, of the training in float.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate; with --both, of the training in float.")
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size over all processes.")] = 16,
-    teacher: Annotated[
-        str | None,
-        typer.Option(help="Checkpoint to distill from. self: the float model (quantization-aware training, or --layers)."),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(help="Encoder layers that are kept: a number of them, evenly chosen, or their indices: [0,2,5]."),
-    ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Training processes on this machine.")] = 1,
-    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard event files.")] = None,
-    allow_leakage: Annotated[
-        bool, typer.Option("--allow-leakage", help="Accept training rows that are also evaluated.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the rows, and print which steps would run and which would be reused.")
-    ] = False,
+    out: Path,
+    qat: bool = False,
+    both: bool = False,
+    placement: str = "auto",
+    epochs: float | None = None,
+    learning_rate: float | None = None,
+    batch: Positive = 16,
+    teacher: str | None = None,
+    layers: str | None = None,
+    processes: Positive = 1,
+    tensorboard: Path | None = None,
+    allow_leakage: bool = False,
+    dry_run: bool = False,
     as_json: _options.Json = False,
 ) -> None:
-    """Fine-tune a model for a task: in float by default; with --qat or --both up to quantized models and their report."""
+    """Fine-tune a model for a task: in float by default; with --qat or --both up to quantized models and their report.
+
+    Args:
+        out: Output directory. The trained model is in OUT/checkpoint.
+        qat: Quantization-aware training only. MODEL must already be trained for the task.
+        both: Fine-tune in float, then quantization-aware training.
+        placement: Quantization-aware training: which values are quantized (see octobert placements).
+        epochs: Passes over the training rows; with --both, of the training in float.
+        learning_rate: Peak learning rate; with --both, of the training in float.
+        batch: Batch size over all processes.
+        teacher: Checkpoint to distill from. self: the float model (quantization-aware training, or --layers).
+        layers: Encoder layers that are kept: a number of them, evenly chosen, or their indices: [0,2,5].
+        processes: Training processes on this machine.
+        tensorboard: Folder for TensorBoard event files.
+        allow_leakage: Accept training rows that are also evaluated.
+        dry_run: Read the rows, and print which steps would run and which would be reused.
+    """
     import octobert
     from octobert.config import loading
     from octobert.core.errors import RecipeError

@@ -16,9 +16,13 @@ EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert imp
 
 def command(
     config: Annotated[Path, typer.Argument(help="Config of Olive, JSON or YAML.")],
-    out: Annotated[Path | None, typer.Option(help="Write the recipe to this file. Default: print it.")] = None,
+    out: Path | None = None,
 ) -> Iterator[Any]:
-    """Make a recipe from a config of Olive, and say what became of each of its fields."""
+    """Make a recipe from a config of Olive, and say what became of each of its fields.
+
+    Args:
+        out: Write the recipe to this file. Default: print it.
+    """
     import octobert
     from octobert.core.files import atomic_write, storage_errors
 

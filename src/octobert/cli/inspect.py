@@ -31,18 +31,15 @@ def command(
     ],
     files: dict[str, Any],
     shape: dict[str, Any],
-    runtime: Annotated[
-        bool, typer.Option("--runtime", help="Run the model: what is computed in 8 bits, where the time goes, and why.")
-    ] = False,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Print each layer and value by itself. Default: layers that are alike once, and the slowest operators.",
-        ),
-    ] = False,
+    runtime: bool = False,
+    every: bool = False,
 ) -> Iterator[Any]:
-    """Print the plan: what each layer computes in 8 bits or float, and why; or with --runtime how the runtime runs it."""
+    """Print the plan: what each layer computes in 8 bits or float, and why; or with --runtime how the runtime runs it.
+
+    Args:
+        runtime: Run the model: what is computed in 8 bits, where the time goes, and why.
+        every: Print each layer and value by itself. Default: layers that are alike once, and the slowest operators.
+    """
     folders = packages.packages(directory)
     if runtime or directory.is_file():
         with _show.progress() as progress:

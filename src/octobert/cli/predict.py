@@ -39,24 +39,28 @@ def command(
     options: dict[str, Any],
     places: dict[str, Any],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of stdin.")] = None,
-    pair: Annotated[
-        bool, typer.Option("--pair", help="Inputs are pairs of texts. Lines of stdin hold two texts with a tab between them.")
-    ] = False,
-    question: Annotated[list[str] | None, typer.Option(help="A question about the context. Give it several times.")] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the questions, of any length.")] = None,
-    context_file: Annotated[Path | None, typer.Option(help="Text file with the context.")] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(help="Name of the model's prompt that is put before texts, such as query. Default: the model's."),
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="File, folder, or Hub id with the rows that --row names.")] = None,
-    row: Annotated[
-        list[int] | None, typer.Option(help="Number of a row of --data, from 1, without the header. Give it several times.")
-    ] = None,
-    top: Annotated[int | None, typer.Option(help="Fillers for each mask of a text. Default: 5.")] = None,
+    pair: bool = False,
+    question: list[str] | None = None,
+    context: str | None = None,
+    context_file: Path | None = None,
+    prompt: str | None = None,
+    data: str | None = None,
+    row: list[int] | None = None,
+    top: int | None = None,
     as_json: _options.Json = False,
 ) -> None:
-    """Predict with a package or a model file. It needs neither torch nor transformers."""
+    """Predict with a package or a model file. It needs neither torch nor transformers.
+
+    Args:
+        pair: Inputs are pairs of texts. Lines of stdin hold two texts with a tab between them.
+        question: A question about the context. Give it several times.
+        context: Context of the questions, of any length.
+        context_file: Text file with the context.
+        prompt: Name of the model's prompt that is put before texts, such as query. Default: the model's.
+        data: File, folder, or Hub id with the rows that --row names.
+        row: Number of a row of --data, from 1, without the header. Give it several times.
+        top: Fillers for each mask of a text. Default: 5.
+    """
     # A process that answers a few texts would wait longer for the measurement than for them.
     options["measure"] = options.get("goal") == "throughput"
     asks = question is not None or context is not None or context_file is not None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from octobert.api._arguments import NotNegative
 from octobert.cli import _options, _recipe, _show
 from octobert.cli.run import run_recipe
 
@@ -21,24 +22,28 @@ EXAMPLES = (
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],
-    out: Annotated[Path, typer.Option(help="Output directory.")],
-    max_drop: Annotated[
-        float | None,
-        typer.Option(min=0, help="Search for the fastest plan whose metric drops by at most this much: 0.01 is one point."),
-    ] = None,
-    minutes: Annotated[float, typer.Option(help="Time limit of that search.")] = 10,
+    out: Path,
+    max_drop: NotNegative | None = None,
+    minutes: float = 10,
     prune: Annotated[
         float | None,
         typer.Option(metavar="SPEEDUP", help="Remove heads and neurons until the 8-bit model is this many times faster."),
     ] = None,
-    shape: Annotated[str | None, typer.Option(help="BATCHxTOKENS of models for targets with static shapes.")] = None,
-    save_recipe: Annotated[Path | None, typer.Option(help="Also write the recipe to this file.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the rows, and print which steps would run and which would be reused.")
-    ] = False,
+    shape: str | None = None,
+    save_recipe: Path | None = None,
+    dry_run: bool = False,
     as_json: _options.Json = False,
 ) -> None:
-    """Quantize a model for one or more targets, and compare it with the float model on your data."""
+    """Quantize a model for one or more targets, and compare it with the float model on your data.
+
+    Args:
+        out: Output directory.
+        max_drop: Search for the fastest plan whose metric drops by at most this much: 0.01 is one point.
+        minutes: Time limit of that search.
+        shape: BATCHxTOKENS of models for targets with static shapes.
+        save_recipe: Also write the recipe to this file.
+        dry_run: Read the rows, and print which steps would run and which would be reused.
+    """
     if shape is not None:
         keys["shape"] = _shape_of(shape)
     if max_drop is not None:

@@ -19,20 +19,20 @@ EXAMPLES = (
 
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="OUT…", help="Output directories of runs; several become one page.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of the page. Default: report.html in the folder of one run; comparison.html here for several.",
-        ),
-    ] = None,
-    pdf: Annotated[
-        Path | None, typer.Option(help="Also print the page to this file, with Chromium, Chrome or Edge of this machine.")
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    texts: Annotated[bool, typer.Option("--texts/--no-texts", help="Show the rows that changed, with their texts.")] = True,
+    out: Path | None = None,
+    pdf: Path | None = None,
+    open_: bool = False,
+    texts: bool = True,
     as_json: _options.Json = False,
 ) -> None:
-    """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines."""
+    """Make the page of a run again, or one page that compares several runs, such as those of one model on three machines.
+
+    Args:
+        out: File of the page. Default: report.html in the folder of one run; comparison.html here for several.
+        pdf: Also print the page to this file, with Chromium, Chrome or Edge of this machine.
+        open_: Open the page in the browser.
+        texts: Show the rows that changed, with their texts.
+    """
     import octobert
 
     file = octobert.page(*folders, out=out, pdf=pdf, texts=texts)

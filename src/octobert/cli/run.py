@@ -26,32 +26,32 @@ EXAMPLES = (
 
 def command(
     recipe: Annotated[Path, typer.Argument(help="Recipe file, YAML or JSON.")],
-    out: Annotated[Path | None, typer.Option(help="Output directory. Default: ./runs/RECIPE.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set a key of the recipe: data.calibrate.samples=50. Several times."),
-    ] = None,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Accept pickle weights. Loading them can run code.")
-    ] = False,
-    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run the Python function that the recipe names.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure less, in a fraction of the time. The models are the same.")
-    ] = False,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder where results of stages are stored, instead of in the output directory.")
-    ] = None,
-    zip_: Annotated[bool, typer.Option("--zip", help="Also write each package as one zip file, OUT/TARGET.zip.")] = False,
-    setup: Annotated[
-        bool, typer.Option("--setup", help="Print what the recipe needs on this machine; install packages after asking.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --setup: install the Python packages without asking.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the rows, and print which steps would run and which would be reused.")
-    ] = False,
+    out: Path | None = None,
+    settings: list[str] | None = None,
+    allow_pickle: bool = False,
+    allow_code: bool = False,
+    quick: bool = False,
+    cache: Path | None = None,
+    zip_: bool = False,
+    setup: bool = False,
+    yes: bool = False,
+    dry_run: bool = False,
     as_json: _options.Json = False,
 ) -> None:
-    """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report."""
+    """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report.
+
+    Args:
+        out: Output directory. Default: ./runs/RECIPE.
+        settings: Set a key of the recipe: data.calibrate.samples=50. Several times.
+        allow_pickle: Accept pickle weights. Loading them can run code.
+        allow_code: Run the Python function that the recipe names.
+        quick: Measure less, in a fraction of the time. The models are the same.
+        cache: Folder where results of stages are stored, instead of in the output directory.
+        zip_: Also write each package as one zip file, OUT/TARGET.zip.
+        setup: Print what the recipe needs on this machine; install packages after asking.
+        yes: With --setup: install the Python packages without asking.
+        dry_run: Read the rows, and print which steps would run and which would be reused.
+    """
     import octobert
     from octobert.api.runs import refused_fields
     from octobert.core.errors import RecipeError

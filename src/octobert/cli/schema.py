@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from octobert.cli import _show
 
@@ -13,8 +10,12 @@ PANEL = _show.LOOK
 EXAMPLES = ("octobert schema --out recipe.schema.json",)
 
 
-def command(out: Annotated[Path | None, typer.Option(help="Write it to this file instead.")] = None) -> None:
-    """Print the JSON Schema of recipes, with the installed plugins. Editors check and complete recipes with it."""
+def command(out: Path | None = None) -> None:
+    """Print the JSON Schema of recipes, with the installed plugins. Editors check and complete recipes with it.
+
+    Args:
+        out: Write it to this file instead.
+    """
     import json
 
     import octobert

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
 from octobert.cli import _show
 
 PANEL = _show.LOOK
@@ -14,9 +12,13 @@ EXAMPLES = ("octobert targets",)
 
 
 def command(
-    markdown: bool = typer.Option(False, "--markdown", help="Print the tables of all targets as a Markdown page."),
+    markdown: bool = False,
 ) -> Iterator[Any]:
-    """List the targets; for each that cannot run here, what is missing and how to install it."""
+    """List the targets; for each that cannot run here, what is missing and how to install it.
+
+    Args:
+        markdown: Print the tables of all targets as a Markdown page.
+    """
     import octobert
 
     targets = octobert.list_targets().values()
