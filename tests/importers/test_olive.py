@@ -314,6 +314,24 @@ def test_alternative_passes_are_values_of_the_method() -> None:
     assert outcome(alone, "passes.q[1].type").verdict == "refused"
 
 
+@pytest.mark.parametrize("task", ["text-classification", "fill-mask"])
+def test_empty_lists_of_columns_name_none(task: str) -> None:
+    rows = data_config(pre_process_data_config={"label_cols": [], "input_cols": []})
+    model = {"type": "HfModel", "model_path": "some/model", "task": task}
+    imported = olive.convert(config(data_configs=[rows], input_model=model))
+    for field in ("label_cols", "input_cols"):
+        assert outcome(imported, f"data_configs[0].pre_process_data_config.{field}").verdict == "not needed"
+    assert "text" not in str(imported.recipe["task"]).replace("text-classification", "")
+
+
+@pytest.mark.parametrize("value", ["many", [], ["many"], {"a": 1}, float("inf")])
+def test_a_sampling_size_that_is_no_number_is_refused(value: Any) -> None:
+    step = {"type": "IncStaticQuantization", "data_config": "pairs", "calibration_sampling_size": value}
+    imported = olive.convert(with_passes(quant=step))
+    assert {each.verdict for each in imported.outcomes if "calibration_sampling_size" in each.field} == {"refused"}
+    assert "calibrate" not in imported.recipe["data"]
+
+
 def test_goals_of_a_search_are_limits_and_priorities_its_goals() -> None:
     metrics = [
         metric("latency", sub("avg", 2, goal("percent-min-improvement", 20)), sub("p90", 3, goal("threshold", 30))),

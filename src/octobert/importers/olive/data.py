@@ -16,6 +16,7 @@ _SOURCE = ("data_path", "data_name", "dataset_name", "dataset")
 _SCRIPTED = "huggingface_dataset"
 _SLICE = re.compile(r"(?P<split>\w+)(?P<span>\[[-\d%]*:[-\d%]*\])?")
 _RANDOM = "drawn at random with the recipe's seed, not the first ones"
+_NO_COLUMN = "no column is named"
 # Rows that are evaluated where the config evaluates none.
 _ENOUGH = 500
 FROM_TRAIN = "octobert calibrates on training rows, and not on the rows that it scores"
@@ -61,6 +62,8 @@ def _main(draft: Draft, node: Node, use: str) -> _Rows:
     if task is not None and columns.value in (None, names("columns")[task]):
         draft.task = task
         columns.mapped("task", f"{task} reads these columns")
+    elif columns.value == []:
+        columns.not_needed(_NO_COLUMN)
     elif columns:
         draft.task_option("text", columns.elements()[0].text if draft.task == "fill-mask" else columns.value, columns)
     for place, table in ((before, "processing"), (node, "component")):
@@ -133,11 +136,12 @@ def _registered(draft: Draft, node: Node, kind: Node, script: Node, rows: _Rows)
 def _columns_and_lengths(draft: Draft, node: Node, rows: _Rows, use: str) -> None:
     label = node.get("label_col", "label_cols")
     if label:
-        name = label.elements()[0].text
         if draft.task in names("columns"):
             label.mapped("task", f"{draft.task} reads this column")
+        elif label.value == []:
+            label.not_needed(_NO_COLUMN)
         elif draft.task in ("text-classification", "token-classification", "next-sentence"):
-            draft.task_option("label", name, label)
+            draft.task_option("label", label.elements()[0].text, label)
         else:
             label.not_needed(f"{draft.task} needs no labels")
     samples = node.get("max_samples")

@@ -183,15 +183,9 @@ def inc_metric(draft: Draft, node: Node) -> None:
 @computed
 def calibration_samples(draft: Draft, node: Node) -> None:
     """How many rows calibrate; of several numbers, the first."""
-    set_samples(draft, node, int(node.value[0] if isinstance(node.value, list) and node.value else node.value))
-
-
-@computed
-def nncf_samples(draft: Draft, node: Node) -> None:
-    """How many rows calibrate."""
-    set_samples(draft, node, node.value)
-
-
-def set_samples(draft: Draft, node: Node, samples: int) -> None:
-    """Calibrate with so many rows."""
+    try:
+        samples = int(node.value[0] if isinstance(node.value, list) else node.value)
+    except (TypeError, ValueError, IndexError, OverflowError):
+        node.refused("it is not a number of rows")
+        return
     draft.set("data.calibrate", {**(draft.get("data.calibrate") or {"from": "train"}), "samples": samples}, node)
