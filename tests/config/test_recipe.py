@@ -64,6 +64,21 @@ def test_a_recipe_as_it_was_written(tmp_path, monkeypatch) -> None:
     assert loading.parse(written) == paths.with_absolute_paths(recipe).model_copy(update={"allow_code": False})
 
 
+def test_paths_of_trainings_are_absolute_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("teacher", "trained", "train.py", "mrpc"):
+        (tmp_path / name).touch()
+    rows = {"source": "glue", "config": "mrpc"}
+    finetune = {"distill": {"teacher": "teacher"}, "code": "train.py:loop"}
+    recipe = loading.parse({**GOOD, "data": rows, "finetune": finetune, "qat": {"trained": "trained"}, "allow_code": True})
+    written = loading.as_written(recipe)
+    assert written["finetune"]["distill"]["teacher"] == str(tmp_path / "teacher")
+    assert written["finetune"]["code"] == f"{tmp_path}/train.py:loop"
+    assert written["qat"]["trained"] == str(tmp_path / "trained")
+    # The configuration of a data set is no path, also where a file has its name.
+    assert written["data"]["config"] == "mrpc"
+
+
 def test_all_mistakes_at_once() -> None:
     text = mistakes(
         task="mrcp", targets=["ort-cpuu"], calibrate={"percentile": {"keep": 101}}, benchmark={"batch": [], "repeats": 1}, x=1

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from octobert.core.frozen import FrozenModel
 
@@ -69,6 +69,11 @@ def objective_named(text: str) -> Objective:
     return Objective(name=name, percentile=float(found[1]))
 
 
+# The names of figures in a recipe: one, or several.
+Figure = Annotated[str, AfterValidator(lambda name: str(objective_named(name)))]
+Figures = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(str(objective_named(name)) for name in names))]
+
+
 class Limit(FrozenModel):
     """What a model must keep.
 
@@ -83,22 +88,16 @@ class Limit(FrozenModel):
             improved by 20.
     """
 
-    of: str = "metric"
+    of: Figure = "metric"
     max_drop: float | None = Field(default=None, ge=0)
     relative: bool = False
     at_least: float | None = None
     at_most: float | None = None
     min_gain: float | None = None
 
-    @field_validator("of")
-    @classmethod
-    def _is_figure(cls, value: str) -> str:
-        return str(objective_named(value))
-
     @model_validator(mode="after")
     def _says_something(self) -> Limit:
-        given = [name for name in ("max_drop", "at_least", "at_most", "min_gain") if getattr(self, name) is not None]
-        if not given:
+        if self.max_drop is None and self.at_least is None and self.at_most is None and self.min_gain is None:
             raise ValueError("a limit needs one of max_drop, at_least, at_most, min_gain")
         if self.max_drop is not None and self.objective.name in UNITS:
             raise ValueError(f"max_drop is for metrics of the task; use at_most or at_least for {self.of}")
@@ -173,16 +172,11 @@ def doubts(limits: Iterable[Limit]) -> list[str]:
     return found
 
 
-class _Judged(FrozenModel):
-    """What `choose` and `search` have in common."""
-
-    @field_validator("limits", mode="before", check_fields=False)
-    @classmethod
-    def _one_limit(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, dict | Limit) else value
+# One limit stands for a list of it.
+Limits = Annotated[tuple[Limit, ...], BeforeValidator(lambda value: (value,) if isinstance(value, dict | Limit) else value)]
 
 
-class Choose(_Judged):
+class Choose(FrozenModel):
     """Let octobert find the best model for this machine.
 
     Args:
@@ -195,9 +189,9 @@ class Choose(_Judged):
         tune: Also search for the fastest options of the runtime for the chosen model.
     """
 
-    goal: str = "latency"
-    limits: tuple[Limit, ...] = (Limit(max_drop=0.01),)
-    ties: tuple[str, ...] = ("metric", "size")
+    goal: Figure = "latency"
+    limits: Limits = (Limit(max_drop=0.01),)
+    ties: Figures = ("metric", "size")
     minutes: float = Field(default=20, gt=0)
     vary: tuple[str, ...] | None = None
     tune: bool = True
@@ -207,24 +201,14 @@ class Choose(_Judged):
         """The goal, and the figures that decide between equals."""
         return (self.goal, *(tie for tie in self.ties if tie != self.goal))
 
-    @field_validator("goal")
-    @classmethod
-    def _is_figure(cls, value: str) -> str:
-        return str(objective_named(value))
-
-    @field_validator("ties")
-    @classmethod
-    def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(objective_named(each)) for each in value)
-
     @model_validator(mode="after")
     def _pruning_has_a_limit(self) -> Choose:
-        if "prune" in (self.vary or ()) and all(each.max_drop is None for each in self.limits):
+        if "prune" in (self.vary or ()) and all(limit.max_drop is None for limit in self.limits):
             raise ValueError("vary: prune needs a limit on the drop of the main metric; add {max_drop: 0.01} to limits")
         return self
 
 
-class Search(_Judged):
+class Search(FrozenModel):
     """Try the combinations of listed values of recipe keys.
 
     Args:
@@ -251,8 +235,8 @@ class Search(_Judged):
     trials: int | None = Field(default=None, ge=1)
     minutes: float | None = Field(default=None, gt=0)
     seed: int | None = Field(default=None, ge=0)
-    goals: tuple[str, ...] = Field(default=("latency",), min_length=1)
-    limits: tuple[Limit, ...] = ()
+    goals: Figures = Field(default=("latency",), min_length=1)
+    limits: Limits = ()
     storage: str | None = None
     study: str | None = Field(default=None, pattern="^[A-Za-z0-9_ .-]{1,100}$")
 
@@ -260,11 +244,6 @@ class Search(_Judged):
     @classmethod
     def _one_goal(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
-
-    @field_validator("goals")
-    @classmethod
-    def _are_figures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(str(objective_named(each)) for each in value)
 
     @field_validator("space", mode="before")
     @classmethod
