@@ -477,6 +477,7 @@ def test_tables_name_what_there_is() -> None:
     cases = [case for table in tables.values() for rows in table.get("cases", {}).values() for case in rows]
     used = {what for table in tables.values() for what in table.get("computed", {}).values()}
     used |= {what for _, outcome, what in cases if outcome == "computed"}
+    used |= {entry["type"][1] for entry in passes if entry.get("type", [""])[0] == "computed"}
     assert used | {entry["first"] for entry in passes if "first" in entry} == set(rules.COMPUTED)
     nested = {name for table in tables.values() for name in table.get("fields", {}).values()}
     assert nested | {name for entry in passes for name in entry["fields"]} <= set(tables)

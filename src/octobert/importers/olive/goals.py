@@ -10,6 +10,7 @@ from octobert.importers.olive import scripts, systems
 from octobert.importers.olive.data import post_process
 from octobert.importers.olive.model import path_of_script
 from octobert.importers.olive.rules import Draft, apply, computed, names
+from octobert.importers.olive.searching import add
 from octobert.importers.outcomes import ABSENT, Node
 
 _LAST = 1000
@@ -29,7 +30,7 @@ def leading(draft: Draft, metrics: list[Node]) -> Node:
 
 def read(draft: Draft, metrics: list[Node]) -> None:
     """Set metrics, criteria and what is timed."""
-    wanted: list[Any] = []
+    scores: list[Any] = []
     # (rank, goal, figure)
     ranked: list[tuple[int, Node, str]] = []
     for metric in metrics:
@@ -39,7 +40,7 @@ def read(draft: Draft, metrics: list[Node]) -> None:
         for part in subs.elements() if subs else [metric] if metric.get("sub_type") else []:
             priority, goal = part.get("priority"), part.get("goal")
             figure = (
-                _timed(draft, part, kind) if kind in ("latency", "throughput") else _scored(draft, metric, part, kind, wanted)
+                _timed(draft, part, kind) if kind in ("latency", "throughput") else _scored(draft, metric, part, kind, scores)
             )
             if figure:
                 ranked.append((priority.count or _LAST, goal, figure))
@@ -48,9 +49,9 @@ def read(draft: Draft, metrics: list[Node]) -> None:
             apply(draft, part, "sub_type")
         _rest(draft, metric)
     always = names("task_metrics").get(draft.task, [])
-    default = next(iter([*wanted, *always]), "")
-    if any(metric not in always for metric in wanted):
-        draft.set("metric", wanted)
+    default = next(iter([*scores, *always]), "")
+    if any(metric not in always for metric in scores):
+        draft.set("metric", scores)
     if draft.search:
         for rank, goal, figure in ranked:
             _searched(draft, goal, "metric" if figure == default else figure, rank)
@@ -71,8 +72,8 @@ def _is_metric(figure: str) -> bool:
     return figure.partition("@")[0] not in ("latency", "throughput", "size")
 
 
-def _scored(draft: Draft, metric: Node, part: Node, kind: str, wanted: list[Any]) -> str:
-    """The metric that a sub type means, which is added to the wanted ones; or that it means the size."""
+def _scored(draft: Draft, metric: Node, part: Node, kind: str, scores: list[Any]) -> str:
+    """The metric that a sub type means, which is added to those of the recipe; or that it means the size."""
     field = part.get("name", "sub_type")
     if kind == "size_on_disk":
         field.not_needed("every report has the size of every model")
@@ -80,30 +81,25 @@ def _scored(draft: Draft, metric: Node, part: Node, kind: str, wanted: list[Any]
     if not field:
         return ""
     if kind == "custom":
-        return _custom(draft, metric, field, wanted)
+        return _custom(draft, metric, field, scores)
     always, known = names("task_metrics").get(draft.task, []), names("metrics")
     if draft.task in ("feature-extraction", "embedding"):
         field.refused("octobert scores features by their similarity to those of the float model")
         return ""
     if field.text in known:
         name: str = known[field.text]
-        _want(wanted, name)
+        add(scores, [name])
         field.mapped("task" if name in always else "metric", f"{name}, with an interval")
         return name
     if metric.get("backend").text == "huggingface_metrics":
-        _want(wanted, {"evaluate": field.text})
+        add(scores, [{"evaluate": field.text}])
         field.mapped("metric", "by the library evaluate")
         return field.text
     field.refused("octobert has no such metric; a function can be given as metric: file.py:function")
     return ""
 
 
-def _want(wanted: list[Any], metric: Any) -> None:
-    if metric not in wanted:
-        wanted.append(metric)
-
-
-def _custom(draft: Draft, metric: Node, field: Node, wanted: list[Any]) -> str:
+def _custom(draft: Draft, metric: Node, field: Node, scores: list[Any]) -> str:
     """A function evaluates the model: a metric that octobert has if the script says so, otherwise nothing."""
     function, script = metric.get("evaluate_func", "metric_func"), metric.get("user_script")
     always: list[str] = names("task_metrics").get(draft.task, ["accuracy"])
@@ -122,34 +118,18 @@ def _custom(draft: Draft, metric: Node, field: Node, wanted: list[Any]) -> str:
             )
     if name is None:
         return always[0]
-    _want(wanted, name)
+    add(scores, [name])
     return name
-
-
-def number_of(goal: Node) -> float | None:
-    """The number of a goal; a goal without a type or a number is refused."""
-    value = goal.get("value")
-    if goal.get("type") and value.is_number:
-        return float(value.value)
-    goal.refused("a goal has a type and a number")
-    return None
 
 
 def _criterion(draft: Draft, goal: Node, metric: str, default: str) -> None:
     """Set the accuracy criterion from a goal."""
-    number, kind, note = number_of(goal), goal.get("type").text, ""
-    if number is None:
-        return
-    if kind == "max-degradation":
-        criterion: dict[str, Any] = {"max_drop": number}
-    elif kind == "percent-max-degradation":
-        criterion, note = {"max_drop": _rounded(number / 100), "relative": True}, "a share of the float model's metric"
-    elif kind == "threshold":
-        criterion = {"at_least": number}
-    else:
+    limit = _limit(goal, metric)
+    if limit is None or "min_gain" in limit:
         goal.refused("quantization does not improve a metric; ask for a largest drop, or for a least value with threshold")
         return
-    draft.set("accuracy", criterion | ({"metric": metric} if metric != default else {}), goal, note)
+    note = "a share of the float model's metric" if "relative" in limit else ""
+    draft.set("accuracy", limit | ({"metric": metric} if metric != default else {}), goal, note)
 
 
 def _searched(draft: Draft, goal: Node, figure: str, rank: int) -> None:
@@ -157,24 +137,30 @@ def _searched(draft: Draft, goal: Node, figure: str, rank: int) -> None:
     assert draft.search is not None
     if rank < _LAST:
         draft.search.goals.append((rank, figure))
-    number, kind = number_of(goal), goal.get("type").text
-    if number is None:
-        return
-    is_metric = _is_metric(figure)
-    if kind == "threshold":
-        name = "at_most" if figure.startswith(("latency", "size")) else "at_least"
-        limit: dict[str, Any] = {name: number / 1e6 if figure == "size" else number}
-    elif kind == "percent-min-improvement":
-        limit = {"min_gain": number}
-    elif kind == "percent-max-degradation":
-        limit = {"max_drop": _rounded(number / 100), "relative": True} if is_metric else {"min_gain": -number}
-    elif kind == "max-degradation" and is_metric:
-        limit = {"max_drop": number}
-    else:
+    limit = _limit(goal, figure)
+    if limit is None:
         goal.refused("write it in percent of the float model's figure, or as a threshold")
         return
     draft.search.limits.append({**({} if figure == "metric" else {"of": figure}), **limit})
-    goal.mapped("search.limits", "compared with the float model in ONNX Runtime" if kind != "threshold" else "")
+    is_absolute = "at_most" in limit or "at_least" in limit
+    goal.mapped("search.limits", "" if is_absolute else "compared with the float model in ONNX Runtime")
+
+
+def _limit(goal: Node, figure: str) -> dict[str, Any] | None:
+    """What a goal asks of a figure, as a limit of a recipe. None: nothing that a limit says; without a number it is refused."""
+    value, kind = goal.get("value"), goal.get("type").text
+    if not goal.get("type") or not value.is_number:
+        goal.refused("a goal has a type and a number")
+        return None
+    number = float(value.value)
+    if kind == "threshold":
+        name = "at_most" if figure.startswith(("latency", "size")) else "at_least"
+        return {name: number / 1e6 if figure == "size" else number}
+    if kind == "percent-min-improvement":
+        return {"min_gain": number}
+    if kind == "percent-max-degradation":
+        return {"max_drop": _rounded(number / 100), "relative": True} if _is_metric(figure) else {"min_gain": -number}
+    return {"max_drop": number} if kind == "max-degradation" and _is_metric(figure) else None
 
 
 def _timed(draft: Draft, part: Node, kind: str) -> str:

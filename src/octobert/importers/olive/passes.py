@@ -7,7 +7,7 @@ from octobert.importers.olive import searching
 from octobert.importers.olive.layout import Pass
 from octobert.importers.olive.model import fix_shape, path_of_script
 from octobert.importers.olive.quantizers import set_method
-from octobert.importers.olive.rules import COMPUTED, Draft, apply, computed, names
+from octobert.importers.olive.rules import COMPUTED, Draft, apply, apply_rule, computed, names
 from octobert.importers.outcomes import Node
 
 
@@ -34,6 +34,8 @@ def read(draft: Draft, steps: list[Pass]) -> None:
             set_method(draft, entry["method"], step.node.get("type"))
         if "first" in entry:
             COMPUTED[entry["first"]](draft, step.node)
+        if "type" in entry:
+            apply_rule(draft, step.node.get("type"), *entry["type"])
         apply(draft, step.node, *entry["fields"], "common")
         for other in step.others:
             _alternative(draft, other)
@@ -77,12 +79,6 @@ def fixed_shape(draft: Draft, step: Node) -> None:
 
 
 @computed
-def all_half(draft: Draft, step: Node) -> None:
-    """Float parts become float16."""
-    draft.later["half"].append(step.get("type"))
-
-
-@computed
 def model_type(draft: Draft, node: Node) -> None:
     """The family that ONNX Runtime's optimizer takes the model for."""
     if node.lower not in ("bert", "bert_tf", "bert_keras", "none"):
@@ -120,15 +116,8 @@ def training(draft: Draft, step: Node) -> None:
 
 
 @computed
-def tuned(draft: Draft, step: Node) -> None:
-    """Finished models are tuned."""
-    draft.set("tune", ["latency"], step.get("type"), "packages that can run here are tuned, and open with what was found")
-
-
-@computed
-def context_binary(draft: Draft, step: Node) -> None:
+def context_binary(draft: Draft, kind: Node) -> None:
     """Qualcomm's binary of a graph, which a session writes on the device."""
-    kind = step.get("type")
     if not draft.providers:
         draft.implied["qnn"] = kind
     kind.mapped(
@@ -137,25 +126,10 @@ def context_binary(draft: Draft, step: Node) -> None:
 
 
 @computed
-def vitis(draft: Draft, step: Node) -> None:
-    """Metadata for AMD's provider."""
-    draft.implied["vitisai"] = step.get("type")
-    step.get("type").mapped("targets", "vitisai writes the metadata that AMD's provider reads")
-
-
-@computed
-def dlc(draft: Draft, step: Node) -> None:
-    """A file of SNPE: the target qnn takes its place."""
-    draft.implied["qnn"] = step.get("type")
-    if isinstance(step.get("input_shapes").value, list):
-        fix_shape(draft, step.get("input_shapes"))
-
-
-@computed
-def openvino_quantized(draft: Draft, step: Node) -> None:
+def openvino_quantized(draft: Draft, kind: Node) -> None:
     """NNCF's quantization."""
     draft.method = draft.method or "static"
-    step.get("type").mapped("quantize", "static")
+    kind.mapped("quantize", "static")
 
 
 @computed
@@ -177,9 +151,3 @@ def exported_task(draft: Draft, node: Node) -> None:
     if node.text in names("tasks"):
         draft.task = names("tasks")[node.text]
         node.mapped("task", "the exported head; it comes before the model's task")
-
-
-@computed
-def drop_type(draft: Draft, node: Node) -> None:
-    """Whether NNCF's drop is a share."""
-    draft.set("accuracy.relative", node.text.upper() == "RELATIVE", node)

@@ -140,12 +140,13 @@ def apply(draft: Draft, node: Node, *tables: str) -> None:
         if rule is None or value.path in draft.opened:
             continue
         if value:
-            _apply(draft, value, *rule)
+            apply_rule(draft, value, *rule)
         else:
             value.not_needed("null is the default")
 
 
-def _apply(draft: Draft, node: Node, outcome: str, what: Any) -> None:
+def apply_rule(draft: Draft, node: Node, outcome: str, what: Any) -> None:
+    """Give a field the outcome of a row."""
     match outcome:
         case "not needed":
             node.not_needed(what)
@@ -161,8 +162,13 @@ def _apply(draft: Draft, node: Node, outcome: str, what: Any) -> None:
         case "option":
             _option(draft, node, what)
         case "value":
-            key, template = what
-            draft.set(key, _filled(template, node.value), node)
+            key, template, *notes = what
+            draft.set(key, _filled(template, node.value), node, *notes)
+        case "implied":
+            target, *notes = what
+            draft.implied[target] = node
+            for note in notes:
+                node.mapped("targets", note)
         case "option value":
             name, value = what
             draft.option(name, value, node)
@@ -170,7 +176,7 @@ def _apply(draft: Draft, node: Node, outcome: str, what: Any) -> None:
             provider = what.get("provider") or next(iter(draft.providers), ("CPU", ""))[0]
             draft.sessions.append((provider, what["kind"], dict(node.items()), node))
         case "cases":
-            _apply(draft, node, *next(rule for condition, *rule in what if _holds(draft, node, condition)))
+            apply_rule(draft, node, *next(rule for condition, *rule in what if _holds(draft, node, condition)))
         case "later":
             draft.later[what].append(node)
         case "fields":
