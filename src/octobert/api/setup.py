@@ -107,23 +107,22 @@ def pip_problem() -> str | None:
 
 def _packages(recipe: Recipe) -> Iterator[Need]:
     """Python packages: those of octobert itself, of the extras that parts of the recipe need, and single ones."""
-    yield from _of_extra("", "octobert", required=True)
-    if not recipe.model.endswith(".onnx"):
-        yield from _of_extra("torch", "model", required=True)
-    if recipe.finetune is not None or recipe.qat is not None:
-        yield from _of_extra("train", "training", required=True)
-    if recipe.training.tensorboard is not None:
-        yield _package(Requirement("tensorboard"), "training.tensorboard", required=True)
-    if any(isinstance(metric, EvaluateMetric) for metric in recipe.metric):
-        yield from _of_extra("metrics", "metric", required=True)
-    if recipe.tune:
-        yield from _of_extra("tune", "tune", required=True)
-    if recipe.executor == "ray":
-        yield from _of_extra("ray", "executor", required=True)
-    if own := _in_package(recipe):
-        yield _package(Requirement(own), "model", required=True)
-    if recipe.model.startswith("azureml://"):
-        yield from _of_extra("azureml", "model", required=True)
+    extras = {
+        ("", "octobert"): True,
+        ("torch", "model"): not recipe.model.endswith(".onnx"),
+        ("train", "training"): recipe.finetune is not None or recipe.qat is not None,
+        ("metrics", "metric"): any(isinstance(metric, EvaluateMetric) for metric in recipe.metric),
+        ("tune", "tune"): recipe.tune,
+        ("ray", "executor"): recipe.executor == "ray",
+        ("azureml", "model"): recipe.model.startswith("azureml://"),
+    }
+    for (extra, part), is_wanted in extras.items():
+        if is_wanted:
+            yield from _of_extra(extra, part, required=True)
+        if extra == "train" and recipe.training.tensorboard is not None:
+            yield _package(Requirement("tensorboard"), "training.tensorboard", required=True)
+    if name := _in_package(recipe):
+        yield _package(Requirement(name), "model", required=True)
     for name in recipe.targets:
         capabilities = targets.load(name).CAPABILITIES
         # OpenVINO converts the files of its targets; other providers only run theirs.

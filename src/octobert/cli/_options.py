@@ -155,7 +155,7 @@ def of(
         kind, readers[name] = _FORMS[kind]
         default, text = parameters[name].default, described[name]
         if name == next(iter(parameters)):
-            info = typer.Argument(help=_escaped(text), metavar=metavar)
+            info = typer.Argument(help=escaped(text), metavar=metavar)
         else:
             info = _info(name, default, text, least, grouped.get(name))
         if default is not inspect.Parameter.empty and (default is None or get_origin(kind) is list):
@@ -169,25 +169,23 @@ def filled(**groups: Options) -> Callable[[Command], Command]:
     """Add options to a command. It gets the given ones of each group as one mapping, without those that it has itself."""
 
     def decorate(command: Command) -> Command:
-        own = inspect.signature(command).parameters
-        added = {name: p for group in groups.values() for name, p in group.parameters.items() if name not in own}
+        own_names = inspect.signature(command).parameters
+        added = {name: p for group in groups.values() for name, p in group.parameters.items() if name not in own_names}
 
         @functools.wraps(command)
         def wrapped(**values: Any) -> Any:
-            given = {name: value for name in added if not _is_default(value := values.pop(name), added[name])}
+            options = {name: values.pop(name) for name in added}
+            # An option that may be given several times is [] where it is not given.
+            unset = {name for name, value in options.items() if value is added[name].default or value in (None, [])}
             for mapping, group in groups.items():
-                read = {name: group.read(name, given[name]) for name in group.parameters if name in given}
-                values[mapping] = {name: argument for name, argument in read.items() if argument is not None}
+                names = [name for name in group.parameters if name in options and name not in unset]
+                arguments = {name: group.read(name, options[name]) for name in names}
+                values[mapping] = {name: argument for name, argument in arguments.items() if argument is not None}
             return command(**values)
 
         return with_parameters(wrapped, command, list(added.values()), without=groups)
 
     return decorate
-
-
-def _is_default(value: Any, option: inspect.Parameter) -> bool:
-    # An option that may be given several times is [] where it is not given.
-    return value is None or value is option.default or value == []
 
 
 def complete(command: Command) -> Callable[..., None]:
@@ -253,10 +251,10 @@ def option_of(name: str) -> str:
 def _info(name: str, default: Any, text: str, least: float | None, panel: str | None = None) -> Any:
     """What typer reads of an option."""
     option = f"{option_of(name)}/--no-{name}" if default is True else option_of(name)
-    return typer.Option(option, min=least, help=_escaped(text), rich_help_panel=panel)
+    return typer.Option(option, min=least, help=escaped(text), rich_help_panel=panel)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A text without markup."""
     return text.replace("[", r"\[")
 

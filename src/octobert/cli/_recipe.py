@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -79,8 +79,8 @@ def in_options(text: str) -> str:
     """
     from octobert.config.recipe import Recipe
 
-    def option(found: re.Match[str]) -> str:
-        key, value = found.groups()
+    def option(setting: re.Match[str]) -> str:
+        key, value = setting.groups()
         if key == "data.allow_leakage" and value == "true":
             return "--allow-leakage"
         if key not in _parameters():
@@ -112,33 +112,28 @@ def _parameters() -> dict[str, inspect.Parameter]:
         text, default = texts.get(key, ""), field.default
         several = tuple in _types(field.annotation)
         if kind is Choice:
-            text += (
-                f" {_YAML}{', several times; none for none' if several and default else ', several times' if several else ''}."
-            )
+            times = ", several times" if several else ""
+            text += f" {_YAML}{times}{'; none for none' if several and default else ''}."
         elif several:
             text += " Give it several times."
         if default is not None and default != () and not isinstance(default, bool):
-            shown = [
-                choice.name if isinstance(choice, Choice) else str(choice) for choice in (default if several else (default,))
-            ]
-            text += f" Default: {', '.join(shown)}."
+            names = [str(getattr(choice, "name", choice)) for choice in (default if several else (default,))]
+            text += f" Default: {', '.join(names)}."
         name = _SPELLINGS.get(key, ("--no-" if default is True else "--") + key.replace("_", "-"))
-        option_type = list[str] if several else str if kind is Choice else kind
-        parameters[key] = _parameter(key, option_type, name, text)
+        info = typer.Option(name, help=_options.escaped(text), rich_help_panel=_options.RECIPE_PANEL)
+        if kind is bool:
+            parameters[key] = _options.parameter(key, Annotated[bool, info], False)
+        else:
+            value: Any = str if kind is Choice else kind
+            parameters[key] = _options.parameter(key, Annotated[(list[str] if several else value) | None, info], None)
     return parameters
 
 
 def _types(annotation: Any) -> list[Any]:
     """The plain types in an annotation: of `tuple[str, ...] | None`, tuple, str, Ellipsis and NoneType."""
     inner = get_args(annotation)
-    own = [tuple] if getattr(annotation, "__origin__", None) is tuple else []
-    return own + [t for argument in inner for t in _types(argument)] if inner else [annotation]
-
-
-def _parameter(name: str, kind: Any, option: str, text: str) -> inspect.Parameter:
-    info = typer.Option(option, help=text.replace("[", r"\["), rich_help_panel=_options.RECIPE_PANEL)
-    flag = kind is bool
-    return _options.parameter(name, Annotated[kind if flag else kind | None, info], default=False if flag else None)
+    outer = [tuple] if get_origin(annotation) is tuple else []
+    return outer + [t for argument in inner for t in _types(argument)] if inner else [annotation]
 
 
 def _value(key: str, value: Any) -> Any:

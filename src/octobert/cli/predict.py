@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,24 +68,27 @@ def command(
         with models.load(**options) as model:
             _show_rows(models.predict_rows(model, str(data), row or (), **places), as_json=as_json)
         return
-    inputs = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
-    waiting: deque[Any] = deque()
+    inputs: Iterator[Any] = iter(_questions(question, context, context_file, texts)) if asks else _texts(texts, pair=pair)
+    # Inputs as they are given are printed beside their answers.
+    items, inputs = itertools.tee(inputs)
     answers, cut = [], False
     with models.load(**options) as model:
         if asks:
             _check_asked(model.opened.facts())
         if options.get("device"):
             _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
-        prompted = _with("prompt", prompt, _remembered(inputs, waiting))
+        if prompt is not None:
+            inputs = ({"text": item, "prompt": prompt} for item in inputs)
         if top is not None:
             _check_fills(model.opened.facts())
-            prompted = _with("top", top, prompted)
-        for answer in model.stream(prompted):
+            inputs = ({"text": item, "top": top} for item in inputs)
+        # An answer is waited for before its input is taken, so that no further one is read.
+        for answer, item in zip(model.stream(inputs), items, strict=False):
             cut = cut or "truncated" in answer
             if as_json:
-                answers.append({"input": waiting.popleft(), **answer})
+                answers.append({"input": item, **answer})
             else:
-                _show.line(_line(waiting.popleft(), answer))
+                _show.line(_line(item, answer))
     if cut:
         _show.note("octobert: some texts were longer than the model allows, and were truncated.")
     if as_json:
@@ -117,18 +119,6 @@ def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         gold = "" if row["gold"] is None else f"\tgold: {row['gold']}"
         for item, answer in pairs:
             _show.line(f"row {row['row']}{gold}\t{_line(item, answer)}")
-
-
-def _remembered(inputs: Iterator[Any], waiting: deque[Any]) -> Iterator[Any]:
-    """Inputs as they are read. `waiting` holds them until they are answered."""
-    for item in inputs:
-        waiting.append(item)
-        yield item
-
-
-def _with(name: str, value: Any, inputs: Iterator[Any]) -> Iterator[Any]:
-    """Inputs with what is said of each: the name of its prompt, or how many fillers it gets."""
-    return inputs if value is None else ({"text": item, name: value} for item in inputs)
 
 
 def _check_fills(task: TaskFacts) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import Words
 from octobert.core.estimate import Estimate, quantile
-from octobert.core.measurements import Footprint, at_first_shape, in_order, score_named
+from octobert.core.measurements import at_first_shape, in_order, score_named
 from octobert.core.results import Report
 from octobert.core.selection import Check
 from octobert.core.wording import rows_text
@@ -31,15 +32,16 @@ def check(limits: Sequence[Limit], words: Words, report: Report, name: str) -> t
         words: of the run; its reference has the metrics of the float model.
         name: the model, as reports name it.
     """
-    found = []
+    checks = []
+    reference = next((compared.reference for compared in report.comparisons if compared.candidate == name), "")
     for limit in limits:
-        own, theirs = figure_of(report, name, words, limit.of), _reference(report, words, name, limit.of)
+        figure, theirs = (figure_of(report, model, words, limit.of) for model in (name, reference))
         drop = _drop(report, name, words.key(limit.of))
         rows = None if objective_named(limit.of).name in UNITS else report.data.evaluation_rows
-        for bound in bounds(limit, words, own, drop, theirs):
+        for bound in bounds(limit, words, figure, drop, None if theirs is None else theirs.value):
             # Of a gain in time or size no number of rows decides.
-            found.append(_check(words, bound, rows if bound.limit.min_gain is None else None))
-    return tuple(found)
+            checks.append(_check(words, bound, rows if bound.limit.min_gain is None else None))
+    return tuple(checks)
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,12 @@ def bounds(limit: Limit, words: Words, own: Estimate | None, drop: Estimate | No
         yield Bound(only, drop, words.accepted_drop(only), scale, words.misses_drop(only, drop))
     if own is None:
         return
-    if limit.at_least is not None:
-        only, scale = limit.only("at_least"), max(abs(limit.at_least), EXACT)
-        yield Bound(only, own.times(-1), -limit.at_least, scale, words.misses_value(only, own))
-    if limit.at_most is not None:
-        only, scale = limit.only("at_most"), max(abs(limit.at_most), EXACT)
-        yield Bound(only, own, limit.at_most, scale, words.misses_value(only, own))
+    values: tuple[tuple[Literal["at_least", "at_most"], int], ...] = (("at_least", -1), ("at_most", 1))
+    for key, sign in values:
+        value = getattr(limit, key)
+        if value is not None:
+            only = limit.only(key)
+            yield Bound(only, own.times(sign), sign * value, max(abs(value), EXACT), words.misses_value(only, own))
     if limit.min_gain is not None and theirs is not None:
         only, share = limit.only("min_gain"), 100 / max(abs(theirs), EXACT)
         ends = {end: share * (value - theirs) for end, value in own}
@@ -114,20 +116,10 @@ def figure_of(report: Report, name: str, words: Words, of: str) -> Estimate | No
             return None
         return quantile(timed.samples_ms, (figure.percentile or 50) / 100)
     footprint = next((each for each in report.footprints if each.candidate == name), None)
-    return None if footprint is None else Estimate.exactly(_cost(footprint, figure.name))
-
-
-def _cost(footprint: Footprint, figure: str) -> float:
-    if figure == "load":
-        return footprint.load_ms
-    return (footprint.size_bytes if figure == "size" else footprint.peak_memory_bytes) / 1e6
-
-
-def _reference(report: Report, words: Words, name: str, of: str) -> float | None:
-    """The figure of the float model that a model is compared with."""
-    reference = next((each.reference for each in report.comparisons if each.candidate == name), "")
-    figure = figure_of(report, reference, words, of)
-    return None if figure is None else figure.value
+    if footprint is None:
+        return None
+    figures = {"load": footprint.load_ms, "size": footprint.size_bytes / 1e6, "memory": footprint.peak_memory_bytes / 1e6}
+    return Estimate.exactly(figures[figure.name])
 
 
 def _drop(report: Report, name: str, metric: str) -> Estimate | None:

@@ -298,16 +298,16 @@ def as_written(recipe: Recipe) -> dict[str, Any]:
 
 def without_permissions(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe as plain data without what only the user may allow."""
-    kept = dict(raw)
+    plain = dict(raw)
     for name in PERMISSIONS:
         key, _, inner = name.partition(".")
         if not inner:
-            kept.pop(key, None)
-        elif isinstance(kept.get(key), Mapping) and inner in kept[key]:
-            kept[key] = {other: value for other, value in kept[key].items() if other != inner}
-            if not kept[key]:
-                del kept[key]
-    return kept
+            plain.pop(key, None)
+        elif isinstance(plain.get(key), Mapping) and inner in plain[key]:
+            plain[key] = {other: value for other, value in plain[key].items() if other != inner}
+            if not plain[key]:
+                del plain[key]
+    return plain
 
 
 def as_plain(recipe: Recipe) -> dict[str, Any]:

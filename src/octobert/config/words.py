@@ -76,7 +76,7 @@ class Words:
 
     def signed(self, metric: str, difference: float) -> str:
         """A difference of a metric with its sign, without its unit: `−1.4`."""
-        return signed(points(difference) if self.in_points(metric) else f"{difference:.3g}")
+        return signed(self._number(metric, difference))
 
     def unit(self, metric: str) -> str:
         """The unit of differences of a metric, after a space; empty where they have none."""
@@ -84,7 +84,11 @@ class Words:
 
     def amount(self, metric: str, value: float) -> str:
         """A difference of a metric without its sign: `1.4 points`."""
-        return f"{points(abs(value))} points" if self.in_points(metric) else f"{abs(value):.3g}"
+        return f"{self._number(metric, abs(value))}{self.unit(metric)}"
+
+    def _number(self, metric: str, difference: float) -> str:
+        """A difference of a metric, without its unit."""
+        return points(difference) if self.in_points(metric) else f"{difference:.3g}"
 
     def drop(self, metric: str, figure: Estimate) -> str:
         """A drop with its interval: `1.4 points (0.8 to 2.0)`; a rise has a minus sign."""
@@ -102,13 +106,11 @@ class Words:
         """The interval of a drop in brackets; empty where it has none."""
         if figure.low == figure.high:
             return ""
-        low, high = (points(end) if self.in_points(metric) else f"{end:.3g}" for end in (figure.low, figure.high))
-        return f" ({low} to {high})".replace("-", "−")
+        return f" ({self._number(metric, figure.low)} to {self._number(metric, figure.high)})".replace("-", "−")
 
     def drop_cell(self, metric: str, figure: Estimate) -> str:
         """A drop for a table, without its unit: `1.4 [0.8, 2.0]`."""
-        ends = (figure.value, figure.low, figure.high)
-        value, low, high = (points(end) if self.in_points(metric) else f"{end:.3g}" for end in ends)
+        value, low, high = (self._number(metric, end) for end in (figure.value, figure.low, figure.high))
         return value if figure.low == figure.high else f"{value} [{low}, {high}]"
 
     def limit(self, limit: Limit) -> str:
@@ -165,8 +167,8 @@ class Words:
         Args:
             gain: in percent.
         """
-        verb, missed = "improves" if gain.value >= 0 else "gets worse", (limit.min_gain or 0.0) - gain.value
-        ends = sorted((gain.low, gain.high)) if gain.value >= 0 else sorted((-gain.low, -gain.high))
+        verb, sign = ("improves", 1) if gain.value >= 0 else ("gets worse", -1)
+        missed, ends = (limit.min_gain or 0.0) - gain.value, sorted((sign * gain.low, sign * gain.high))
         interval = "" if gain.low == gain.high else f" ({ends[0]:.0f} to {ends[1]:.0f})".replace("-", "−")
         return f"{self.name(limit.of)} {verb} by {abs(gain.value):.0f} %{interval}, {missed:.2g} % less than the limit"
 
@@ -236,10 +238,7 @@ def relative(found: Found, best: Found) -> Estimate | None:
 
     The ends are those of the most different times, so that the interval is rather too wide.
     """
-    if found.ratio is None or best.ratio is None:
-        return None
-    ours, theirs = found.ratio, best.ratio
-    return ours.over(theirs)
+    return None if found.ratio is None or best.ratio is None else found.ratio.over(best.ratio)
 
 
 def cost_of(found: Found, goal: str) -> float | None:

@@ -129,7 +129,9 @@ def lengths(models: Models, asked: Lengths) -> Work:
     yield {**pair.said(), "lengths": wanted}
     for length in wanted:
         ids = np.resize(content, length - frame.size)
-        yield {"length": length, "ms": _times(pair, _row(frame, ids))}
+        row = _row(frame, ids)
+        _, times = pair.rounds(_ROUNDS, lambda predictor: predictor.outputs([row]))  # noqa: B023  # called at once
+        yield {"length": length, "ms": times}
 
 
 def same(answers: Mapping[str, dict[str, Any]]) -> bool | None:
@@ -167,12 +169,6 @@ def _row(frame: Frame, content: np.ndarray) -> Encoded:
     ids = (frame.special[0], content, frame.special[-1])
     types = (frame.special_types[0], np.full(len(content), frame.types[0]), frame.special_types[-1])
     return Encoded(np.concatenate(ids).astype(np.int64), np.concatenate(types).astype(np.int64), False)
-
-
-def _times(pair: Pair, row: Encoded) -> dict[str, list[float]]:
-    """Milliseconds of one row by the name of the side. The first round is not counted: runtimes compile or allocate then."""
-    rounds = [pair.timed(number, lambda predictor: predictor.outputs([row])) for number in range(-1, _ROUNDS)]
-    return {side.name: [each[side.name][1] for each in rounds[1:]] for side in pair.sides}
 
 
 def scores_of(pair: Pair, outputs: Outputs) -> dict[str, float]:

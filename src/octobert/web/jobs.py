@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,12 @@ def compare_rows(models: Models, name: str, file: str, content: bytes | bytearra
     pair = models.pair(name)
     rows = readers.numbered(readers.rows_in(Path(file), content))
     del content
-    gold = _gold(pair, rows, file)
+    gold: list[Any] = []
+    with contextlib.suppress(DataError):
+        gold = pair.task.gold(rows, where=file)
+    if len(gold) != len(rows):
+        # The file does not say what is expected of each row.
+        gold = []
     # All rows are looked at before the first is answered, so that a wrong one is named now.
     per_row = len(pair.task.inputs(rows, where=file)) // len(rows)
     metric = pair.facts.primary if gold and pair.facts.primary in pair.task.metrics else pair.task.primary if gold else None
@@ -121,20 +127,21 @@ class _Job:
         for name, items in self.items.items():
             if self.metric is not None:
                 metrics[name] = _finite(float(task.metrics[self.metric](np.concatenate(items))))
+        agreement = self.agreed / max(self.weight, 1)
+        if self.likeness == "correlation of scores":
+            ours, theirs = (
+                {key: np.concatenate([part[key] for part in self.outputs[name]]) for key in self.outputs[name][0]}
+                for name in (INT8, FLOAT)
+            )
+            agreement = task.fidelity(ours, theirs, EncodedTexts([], [])).agreement
         return {
             "done": self.done,
             "seconds": dict(self.seconds),
             "likeness": self.likeness,
-            "agreement": _finite(self._agreement()),
+            "agreement": _finite(agreement),
             "metrics": metrics,
             "changed": self.changed,
         }
-
-    def _agreement(self) -> float:
-        if self.likeness == "correlation of scores":
-            ours, theirs = (_joined(self.outputs[name]) for name in (INT8, FLOAT))
-            return self.pair.task.fidelity(ours, theirs, EncodedTexts([], [])).agreement
-        return self.agreed / max(self.weight, 1)
 
     def _compared(
         self, outputs: dict[str, Outputs], encoded: EncodedTexts, rows: Sequence[Row], gold: Sequence[Any]
@@ -189,15 +196,6 @@ def _changed(number: int, text: Text, expected: str | None, before: str, after: 
     return {**event, "float_score": scores.get(FLOAT), "int8_score": scores.get(INT8)}
 
 
-def _gold(pair: Pair, rows: Sequence[Row], file: str) -> list[Any]:
-    """What is expected of each row; empty where the file does not say it."""
-    try:
-        gold = pair.task.gold(rows, where=file)
-    except DataError:
-        return []
-    return gold if len(gold) == len(rows) else []
-
-
 def _weight(task: str, encoded: EncodedTexts) -> int:
     """How many things the agreement of a task is a share of: words, masks, token states, or texts."""
     if task == "token-classification":
@@ -209,10 +207,6 @@ def _part(texts: Sequence[Text], part: int, count: int) -> Sequence[Text]:
     """One column of texts that stand column by column."""
     size = len(texts) // count
     return texts[part * size : (part + 1) * size]
-
-
-def _joined(parts: Sequence[Outputs]) -> Outputs:
-    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def _finite(value: float) -> float | None:

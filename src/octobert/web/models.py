@@ -105,6 +105,16 @@ class Pair:
             results[side.name] = (result, (perf_counter() - start) * 1e3)
         return results
 
+    def rounds(self, count: int, call: Callable[[Predictor], T]) -> tuple[dict[str, T], dict[str, list[float]]]:
+        """Call both models several times. The first round is not counted: runtimes compile or allocate then.
+
+        Returns:
+            name of the side → its result; and the milliseconds of each round.
+        """
+        first, *others = (self.timed(number, call) for number in range(-1, count))
+        results = {name: result for name, (result, _) in first.items()}
+        return results, {side.name: [times[side.name][1] for times in others] for side in self.sides}
+
 
 class Models:
     """The packages that a folder holds.

@@ -56,8 +56,10 @@ def search(models: Models, asked: Search) -> Work:
     if key not in pair.lists:
         vectors: dict[str, list[np.ndarray]] = {side.name: [] for side in pair.sides}
         for start in range(0, len(asked.texts), _STEP):
-            for name, answers in _embedded(pair, asked.texts[start : start + _STEP], asked.prompts[1]).items():
-                vectors[name].append(answers)
+            texts = [_prompted(text, asked.prompts[1]) for text in asked.texts[start : start + _STEP]]
+            results = pair.timed(0, lambda predictor: predictor(texts))  # noqa: B023  # called at once
+            for name, (answers, _) in results.items():
+                vectors[name].append(_vectors(answers))
             yield {"done": min(start + _STEP, len(asked.texts)), "of": len(asked.texts)}
         pair.lists[key] = {name: np.concatenate(parts) for name, parts in vectors.items()}
         while len(pair.lists) > _KEPT:
@@ -65,15 +67,10 @@ def search(models: Models, asked: Search) -> Work:
     yield _found(pair, pair.lists[key], asked)
 
 
-def _embedded(pair: Pair, texts: Sequence[str], prompt: str) -> dict[str, np.ndarray]:
-    given = [_prompted(text, prompt) for text in texts]
-    return {name: _vectors(answers) for name, (answers, _) in pair.timed(0, lambda predictor: predictor(given)).items()}
-
-
 def _found(pair: Pair, lists: dict[str, np.ndarray], asked: Search) -> Event:
     query = _prompted(asked.query, asked.prompts[0])
-    results = [pair.timed(number, lambda predictor: predictor([query])) for number in range(-1, _ROUNDS)]
-    scores = {name: lists[name] @ _vectors(answers)[0] for name, (answers, _) in results[0].items()}
+    results, times = pair.rounds(_ROUNDS, lambda predictor: predictor([query]))
+    scores = {name: lists[name] @ _vectors(answers)[0] for name, answers in results.items()}
     order = {name: np.argsort(-own, kind="stable") for name, own in scores.items()}
     places = {name: np.argsort(own, kind="stable") + 1 for name, own in order.items()}
     nearest = {
@@ -88,7 +85,6 @@ def _found(pair: Pair, lists: dict[str, np.ndarray], asked: Search) -> Event:
         for name, own in order.items()
     }
     shared = len(set.intersection(*(set(own[:_NEAREST].tolist()) for own in order.values())))
-    times = {side.name: [each[side.name][1] for each in results[1:]] for side in pair.sides}
     return {"nearest": nearest, "shared": shared, "of": min(_NEAREST, len(asked.texts)), "ms": times}
 
 
@@ -98,5 +94,5 @@ def _prompted(text: str, prompt: str) -> Any:
 
 def _vectors(answers: Sequence[dict[str, Any]]) -> np.ndarray:
     """[texts, size] of length 1."""
-    found = np.array([answer["embedding"] for answer in answers], dtype=np.float64)
-    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
+    vectors = np.array([answer["embedding"] for answer in answers], dtype=np.float64)
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
