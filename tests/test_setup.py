@@ -122,10 +122,14 @@ def test_yes_without_setup_is_refused(tmp_path: Path) -> None:
 def test_drivers_are_found_by_files_libraries_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = tmp_path / "version"
     version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed")
-    assert drivers.found_file("/no/such/file", str(version))() == "580.105.08"
-    assert drivers.found_file("/no/such/file", str(tmp_path))() == str(tmp_path)
-    assert drivers.found_library("no_such_library", "numpy")().startswith("numpy ")
-    assert drivers.found_library("no_such_library", "no-such-package")() is None
+
+    def detected(**places: Any) -> str | None:
+        return drivers.Driver(title="", looks_for="", install="", **places).detect()
+
+    assert detected(files=["/no/such/file", version]) == "580.105.08"
+    assert detected(files=["/no/such/file", tmp_path]) == str(tmp_path)
+    assert str(detected(libraries=["no_such_library"], packages=["numpy"])).startswith("numpy ")
+    assert detected(libraries=["no_such_library"], packages=["no-such-package"]) is None
     monkeypatch.setenv("RYZEN_AI_INSTALLATION_PATH", "/opt/ryzen")
     assert drivers.DRIVERS["ryzen-ai"].detect() == "/opt/ryzen"
     named = {name for _, (capabilities, _) in octobert.list_targets().items() for name in capabilities.drivers}

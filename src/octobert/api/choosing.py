@@ -122,8 +122,8 @@ def settings(
     if relative and max_drop is None:
         what, fix = "relative is about the largest drop, and none is given", "give max_drop, or leave relative out"
         raise RecipeError(what, where="relative", fix=fix)
-    kept = {"max_drop": max_drop, "at_least": at_least, "relative": relative or None}
-    limits: list[dict[str, Any]] = [{"of": "metric", **{key: value for key, value in kept.items() if value is not None}}]
+    bounds = {"max_drop": max_drop, "at_least": at_least, "relative": relative or None}
+    limits: list[dict[str, Any]] = [{"of": "metric", **{key: value for key, value in bounds.items() if value is not None}}]
     if min_speedup is not None:
         limits.append({"of": "speedup", "at_least": min_speedup})
     if most is not None:
@@ -136,11 +136,11 @@ def _latency(text: str | None) -> tuple[str, float | None]:
     """The figure that a latency names, and the largest accepted one in ms."""
     if text is None:
         return "latency", None
-    found = _LATENCY.fullmatch(text) if isinstance(text, str) else None
-    if found is None or (found["ms"] and not float(found["ms"])):
+    match = _LATENCY.fullmatch(text) if isinstance(text, str) else None
+    if match is None or (match["ms"] and not float(match["ms"])):
         raise RecipeError("not a latency", where="latency", got=preview(text), expected="such as 20ms, 20ms@p90 or p90")
-    at = found["at"] or found["goal"]
-    return f"latency@{at}" if at else "latency", float(found["ms"]) if found["ms"] else None
+    percentile = match["at"] or match["goal"]
+    return f"latency@{percentile}" if percentile else "latency", float(match["ms"]) if match["ms"] else None
 
 
 def auto_again(

@@ -1,6 +1,6 @@
 """Other programs that open models: what each needs beyond a package, and how a folder for it is written.
 
-A client is an entry of `CLIENTS`. An exported folder has the configuration and tokenizer of the package, and one model, under
+A client is a row of `clients.yaml`. An exported folder has the configuration and tokenizer of the package, and one model, under
 the name that the client opens by default. Clients of OpenVINO get the IR, if the package has one. The lines that load the model
 in a client are those of `client_lines`.
 """
@@ -8,41 +8,22 @@ in a client are those of `client_lines`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from octobert.api.client_lines import (
-    ANSWERING,
-    CLASSIFICATION,
-    EMBEDDING,
-    FEATURES,
-    FILLING,
-    NEXT,
-    PAIRS,
-    RERANKER,
-    SINGLE,
-    TAGGING,
-    Model,
-    snippet,
-)
+import yaml
+
+from octobert.api.client_lines import CLASSIFICATION, EMBEDDING, PAIRS, RERANKER, SINGLE, Model, snippet
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import SENTENCE_CONFIG
 
 if TYPE_CHECKING:
     from octobert.core.results import PackageManifest
 
-_CLASSIFIERS = (SINGLE, PAIRS, RERANKER)
-_ALL = (EMBEDDING, *_CLASSIFIERS, TAGGING, ANSWERING, FILLING, FEATURES)
 _IR = ("openvino_model.xml", "openvino_model.bin")
 _TOKENIZER_IR = "openvino_tokenizer.xml"
-# optimum-onnx 0.1 needs transformers 4, sentence-transformers 6 needs transformers 5; without the last pin, pip tries every
-# release of other packages.
-_ONNX = "'sentence-transformers==5.7.*' 'optimum-onnx[onnxruntime]==0.1.*' 'huggingface-hub<1'"
-# optimum-intel asks for torchvision, which replaces a torch for the CPU, or does not fit it. Nothing here uses it.
-_OPENVINO = "'optimum~=2.3.0' 'transformers<5.6' 'huggingface-hub<1.22' nncf openvino openvino-tokenizers"
-_WITHOUT_TORCHVISION = "&& pip install --no-deps 'optimum-intel==2.2.*'"
 
 
 class Exported(FrozenModel):
@@ -61,31 +42,15 @@ class Exported(FrozenModel):
     snippet: str
 
 
-@dataclass(frozen=True)
-class Client:
-    """A program.
-
-    Args:
-        kinds: of models that it opens.
-        install: the command that installs it; with an IR, the second one.
-        file: name of the ONNX file in its folder; empty where it opens nothing but an IR.
-        ir: whether it opens an IR.
-        outputs: of embeddings: `all`, the `vector` alone, or the vector as the states of one `token`, for programs that pool
-            themselves.
-        writes: another step of writing its folder.
-    """
+class Client(FrozenModel):
+    """A program: a row of `clients.yaml`, which says what the fields are."""
 
     kinds: tuple[str, ...]
     install: tuple[str, ...]
     file: str = "onnx/model.onnx"
     ir: bool = False
     outputs: Literal["all", "vector", "token"] = "all"
-    writes: Callable[[Path], None] | None = None
-
-
-def _of_sentence_transformers(*packages: str) -> tuple[str, str]:
-    command = " ".join(("pip install", *packages))
-    return (f"{command} {_ONNX}", f"{command} 'sentence-transformers>=6' {_OPENVINO} {_WITHOUT_TORCHVISION}")
+    writes: str | None = None
 
 
 def _name_no_file(folder: Path) -> None:
@@ -129,39 +94,17 @@ def _write_tokenizer_ir(folder: Path) -> None:
     openvino.save_model(converted, folder / _TOKENIZER_IR)
 
 
-CLIENTS: Mapping[str, Client] = {
-    "sentence-transformers": Client((EMBEDDING, *_CLASSIFIERS), _of_sentence_transformers(), ir=True),
-    "optimum": Client(
-        (*_ALL, NEXT),
-        ("pip install 'optimum-onnx[onnxruntime]==0.1.*'", f"pip install {_OPENVINO} {_WITHOUT_TORCHVISION}"),
-        ir=True,
-    ),
-    "langchain": Client((EMBEDDING,), _of_sentence_transformers("langchain-huggingface"), ir=True),
-    "llama-index": Client((EMBEDDING,), _of_sentence_transformers("llama-index-embeddings-huggingface"), ir=True),
-    "haystack": Client((EMBEDDING, RERANKER), _of_sentence_transformers("sentence-transformers-haystack"), ir=True),
-    "transformers.js": Client(
-        _ALL,
-        ("npm install @huggingface/transformers",),
-        file="onnx/model_quantized.onnx",
-    ),
-    "fastembed": Client((EMBEDDING, RERANKER), ("pip install fastembed",), file="model.onnx"),
-    "txtai": Client((EMBEDDING,), ("pip install txtai onnxruntime",), file="model.onnx", outputs="vector"),
-    "infinity": Client(
-        (EMBEDDING, SINGLE, RERANKER),
-        # Release 0.0.77 imports what optimum 2 no longer has, and needs NumPy 1.
-        ("pip install torch 'infinity-emb[optimum]==0.0.77' 'optimum[onnxruntime]==1.24.*' 'pyarrow<18' 'datasets<3.3'",),
-        outputs="token",
-        writes=_state_positions,
-    ),
-    "openvino-genai": Client(
-        (EMBEDDING, RERANKER),
-        ("pip install openvino-genai",),
-        file="",
-        ir=True,
-        outputs="token",
-        writes=_write_tokenizer_ir,
-    ),
-}
+WRITERS = {"positions": _state_positions, "tokenizer": _write_tokenizer_ir}
+
+
+def _read() -> dict[str, Client]:
+    table = yaml.safe_load(resources.files(__package__).joinpath("clients.yaml").read_text(encoding="utf-8"))
+    for row in table["clients"].values():
+        row["install"] = [text.format(**table["pins"]) for text in row["install"]]
+    return {name: Client(**row) for name, row in table["clients"].items()}
+
+
+CLIENTS: Mapping[str, Client] = _read()
 
 
 def export(package: str | Path, client: str, out: str | Path | None = None) -> Exported:
@@ -291,7 +234,7 @@ def _write(source: Path, manifest: PackageManifest, client: Client, model: Model
             else:
                 keep_vector(weights, partial / client.file, as_token=client.outputs == "token")
         if client.writes is not None:
-            client.writes(partial)
+            WRITERS[client.writes](partial)
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from octobert.api._arguments import PathLike, optional_path, path_of
 from octobert.core.errors import RecipeError, StorageError
@@ -43,10 +44,10 @@ def page(*folders: PathLike, out: PathLike | None = None, pdf: PathLike | None =
     from octobert.core.files import storage_errors
     from octobert.report import printing
 
-    given = [path_of(folder, "folder") for folder in folders]
-    file = optional_path(out, "out") or (given[0] / PAGE if len(given) == 1 else Path(COMPARISON))
+    outputs = [path_of(folder, "folder") for folder in folders]
+    file = optional_path(out, "out") or (outputs[0] / PAGE if len(outputs) == 1 else Path(COMPARISON))
     printed = optional_path(pdf, "pdf")
-    runs = _runs(given, texts=texts)
+    runs = _runs(outputs, texts=texts)
     for target in (file, printed):
         if target is not None:
             _check_place(target)
@@ -126,7 +127,10 @@ def _read(path: Path, kind: type[Record]) -> Record:
     try:
         return kind.model_validate_json(content)
     except ValueError as error:
-        raise _unreadable(path, error, _version(content)) from error
+        wrote = None
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            wrote = str(json.loads(content)["environment"]["versions"]["octobert"])
+        raise _unreadable(path, error, wrote) from error
 
 
 def _check_report(path: Path, report: Report) -> None:
@@ -157,15 +161,6 @@ def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageErro
         return StorageError(what, where=str(path), fix="update octobert, or make the page where the run was")
     fix = "run the recipe again with the same --out: what is stored is reused"
     return StorageError("the file is damaged", where=str(path), got=first_problem(error), fix=fix)
-
-
-def _version(content: bytes) -> str | None:
-    """The version of octobert that wrote a report."""
-    try:
-        data: Any = json.loads(content)
-        return str(data["environment"]["versions"]["octobert"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
 
 
 def _check_place(file: Path) -> None:

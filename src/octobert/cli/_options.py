@@ -1,8 +1,8 @@
 """The options of a command: those of a public function, of the recipe, of every command, and its own.
 
-A command is a function; its parameters are its options, and its docstring describes them. `filled` gives it the options of a
-public function as well: their types, defaults, least values and texts are those of the function's signature and docstring.
-What stands in this file is what the command line has in words of its own.
+A command is a function: keyword-only parameters are its options, others its arguments, and its docstring describes them.
+`filled` gives it the options of a public function as well: their types, defaults, least values and texts are those of the
+function's signature and docstring. What stands in this file is what the command line has in words of its own.
 
 A command that yields has `--json`: what it yields is the document, and what it prints after that is for people.
 """
@@ -222,6 +222,8 @@ def with_parameters(
         if option.name in texts and not isinstance(getattr(kind, "__metadata__", (None,))[0], ParameterInfo):
             kind, least = _bare(kind)
             info = _info(option.name, option.default, texts[option.name], least)
+            if option.kind is not inspect.Parameter.KEYWORD_ONLY:
+                info = typer.Argument(help=escaped(texts[option.name]))
             kind = Annotated[kind | None if option.default is None else kind, info]
         if option.name not in without:
             named.append(parameter(option.name, kind, option.default))

@@ -36,6 +36,7 @@ def command(
     keys: dict[str, Any],
     limits: dict[str, Any],
     goals: dict[str, Any],
+    *,
     task: Annotated[str | None, typer.Option(help=_recipe.TASK_HELP)] = None,
     data: Annotated[list[str] | None, typer.Option(help=_recipe.DATA_HELP)] = None,
     out: Path | None = None,

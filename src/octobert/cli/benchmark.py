@@ -22,6 +22,7 @@ _DEVICE = (
 @_options.filled(options=_options.of(models.benchmark, metavar="directories", texts={"device": _DEVICE}))
 def command(
     options: dict[str, Any],
+    *,
     every: bool = False,
 ) -> Iterator[Any]:
     """Time packages and model files, and their float models, in turn, each in a process of its own.

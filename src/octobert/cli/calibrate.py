@@ -16,6 +16,7 @@ EXAMPLES = ("octobert calibrate ./my-model --task text-classification --data ./m
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],
+    *,
     out: Path,
     sweep: bool = False,
     every: bool = False,

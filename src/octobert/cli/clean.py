@@ -17,6 +17,7 @@ EXAMPLES = ("octobert clean out --dry-run",)
 @_options.filled(options=_options.of(runs.clean, texts={"out": "Output directory of earlier runs, or a folder of --cache."}))
 def command(
     options: dict[str, Any],
+    *,
     dry_run: bool = False,
     yes: bool = False,
 ) -> Iterator[Any]:

@@ -16,7 +16,8 @@ EXAMPLES = ("octobert compare out --open", "octobert compare out/ort-cpu --port 
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="An output directory with packages, a package, or a merged folder.")],
+    folder: Path,
+    *,
     target: list[str] | None = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: a free one.", min=0, max=65535)] = 0,
     open_: bool = False,
@@ -25,6 +26,7 @@ def command(
     """Ask the float model and the quantized one, side by side, in the browser. Needs the extra `web`. Ctrl-C ends it.
 
     Args:
+        folder: An output directory with packages, a package, or a merged folder.
         target: Show the package for this target only. Give it several times for several.
         open_: Open the page in the browser.
     """

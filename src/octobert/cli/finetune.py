@@ -18,6 +18,7 @@ EXAMPLES = ("octobert finetune ./my-encoder --task text-classification --data ./
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],
+    *,
     out: Path,
     qat: bool = False,
     both: bool = False,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.cli import _show
 
@@ -15,12 +13,14 @@ EXAMPLES = ("octobert import bert_ptq_cpu.json --out recipe.yaml", "octobert imp
 
 
 def command(
-    config: Annotated[Path, typer.Argument(help="Config of Olive, JSON or YAML.")],
+    config: Path,
+    *,
     out: Path | None = None,
 ) -> Iterator[Any]:
     """Make a recipe from a config of Olive, and say what became of each of its fields.
 
     Args:
+        config: Config of Olive, JSON or YAML.
         out: Write the recipe to this file. Default: print it.
     """
     import octobert

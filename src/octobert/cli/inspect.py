@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.api import models, packages
 from octobert.cli import _options, _show
@@ -26,17 +24,17 @@ _SHOWN = {"target", "plan", "ranges", "model", "sensitivity", "search"}
     shape=_options.of(models.inspect, only=_SHAPE, panels=dict.fromkeys(_SHAPE, "With --runtime")),
 )
 def command(
-    directory: Annotated[
-        Path, typer.Argument(help="A package, an output directory, or an .onnx or .xml file, which is run (--runtime).")
-    ],
+    directory: Path,
     files: dict[str, Any],
     shape: dict[str, Any],
+    *,
     runtime: bool = False,
     every: bool = False,
 ) -> Iterator[Any]:
     """Print the plan: what each layer computes in 8 bits or float, and why; or with --runtime how the runtime runs it.
 
     Args:
+        directory: A package, an output directory, or an .onnx or .xml file, which is run (--runtime).
         runtime: Run the model: what is computed in 8 bits, where the time goes, and why.
         every: Print each layer and value by itself. Default: layers that are alike once, and the slowest operators.
     """

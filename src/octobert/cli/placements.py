@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.cli import _show
 
@@ -14,9 +12,13 @@ EXAMPLES = ("octobert placements matmul",)
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Name of one placement, with details. Default: all.")] = None,
+    name: str | None = None,
 ) -> Iterator[Any]:
-    """List the placements, and which kinds of values each quantizes. A recipe can also list kinds itself."""
+    """List the placements, and which kinds of values each quantizes. A recipe can also list kinds itself.
+
+    Args:
+        name: Name of one placement, with details. Default: all.
+    """
     import octobert
 
     placements = octobert.list_placements(name)

@@ -6,9 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from octobert.api import models
 from octobert.cli import _options, _show
@@ -37,7 +35,8 @@ _OPENING = ("package", "goal", "cache", "runtime_log", "allow_fallback", "device
 def command(
     options: dict[str, Any],
     places: dict[str, Any],
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts. Default: the lines of stdin.")] = None,
+    texts: list[str] | None = None,
+    *,
     pair: bool = False,
     question: list[str] | None = None,
     context: str | None = None,
@@ -51,6 +50,7 @@ def command(
     """Predict with a package or a model file. It needs neither torch nor transformers.
 
     Args:
+        texts: Texts. Default: the lines of stdin.
         pair: Inputs are pairs of texts. Lines of stdin hold two texts with a tab between them.
         question: A question about the context. Give it several times.
         context: Context of the questions, of any length.

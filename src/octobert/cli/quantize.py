@@ -22,6 +22,7 @@ EXAMPLES = (
 def command(
     rows: dict[str, Any],
     keys: dict[str, Any],
+    *,
     out: Path,
     max_drop: NotNegative | None = None,
     minutes: float = 10,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ EXAMPLES = (
 
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="OUT…", help="Output directories of runs; several become one page.")],
+    *,
     out: Path | None = None,
     pdf: Path | None = None,
     open_: bool = False,
@@ -42,12 +44,5 @@ def command(
         _show.line(f"Report   {file}")
         if pdf is not None:
             _show.line(f"PDF      {pdf}")
-    if open_:
-        _open(file)
-
-
-def _open(file: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(file.resolve().as_uri()):
+    if open_ and not webbrowser.open(file.resolve().as_uri()):
         _show.note(f"octobert: no browser could be started; open {file} yourself.")

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,7 +25,8 @@ EXAMPLES = (
 
 
 def command(
-    recipe: Annotated[Path, typer.Argument(help="Recipe file, YAML or JSON.")],
+    recipe: Path,
+    *,
     out: Path | None = None,
     settings: list[str] | None = None,
     allow_pickle: bool = False,
@@ -41,6 +42,7 @@ def command(
     """Run a recipe: capture, calibrate, quantize, evaluate, benchmark, package, report.
 
     Args:
+        recipe: Recipe file, YAML or JSON.
         out: Output directory. Default: ./runs/RECIPE.
         settings: Set a key of the recipe: data.calibrate.samples=50. Several times.
         allow_pickle: Accept pickle weights. Loading them can run code.

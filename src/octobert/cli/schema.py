@@ -10,7 +10,7 @@ PANEL = _show.LOOK
 EXAMPLES = ("octobert schema --out recipe.schema.json",)
 
 
-def command(out: Path | None = None) -> None:
+def command(*, out: Path | None = None) -> None:
     """Print the JSON Schema of recipes, with the installed plugins. Editors check and complete recipes with it.
 
     Args:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.api import graphs
 from octobert.cli import _options, _show
@@ -17,10 +15,14 @@ EXAMPLES = ("octobert tables out/ort-cpu --out calibration",)
 
 @_options.filled(options=_options.of(graphs.calibration_tables, without=("package",)))
 def command(
-    source: Annotated[Path, typer.Argument(help="A package, OUT/TARGET; or a calibration table, to print it.")],
+    source: Path,
     options: dict[str, Any],
 ) -> Iterator[Any]:
-    """Write calibration tables for ONNX Runtime's TensorRT and MIGraphX providers, or print one."""
+    """Write calibration tables for ONNX Runtime's TensorRT and MIGraphX providers, or print one.
+
+    Args:
+        source: A package, OUT/TARGET; or a calibration table, to print it.
+    """
     if source.is_dir():
         files = graphs.calibration_tables(source, **options)
         yield files

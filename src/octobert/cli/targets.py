@@ -12,6 +12,7 @@ EXAMPLES = ("octobert targets",)
 
 
 def command(
+    *,
     markdown: bool = False,
 ) -> Iterator[Any]:
     """List the targets; for each that cannot run here, what is missing and how to install it.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octobert.cli import _show
 
@@ -15,9 +13,13 @@ EXAMPLES = ("octobert verify out",)
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="A package (folder or zip file), or an output directory with packages.")],
+    directory: Path,
 ) -> Iterator[Any]:
-    """Compare the content of every file of a package with the sha256 in octobert.json."""
+    """Compare the content of every file of a package with the sha256 in octobert.json.
+
+    Args:
+        directory: A package (folder or zip file), or an output directory with packages.
+    """
     import octobert
 
     packages = [octobert.verify(folder) for folder in octobert.packages(directory)]

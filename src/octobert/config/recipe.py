@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from octobert.config.choosing import Choose, Limit, Search
 from octobert.config.measuring import Benchmark, EvaluateMetric
@@ -95,6 +95,9 @@ def _checked_revision(value: str | None) -> str | None:
     return value
 
 
+_Revision = Annotated[str | None, AfterValidator(_checked_revision)]
+
+
 class Data(FrozenModel):
     """Where the rows come from.
 
@@ -115,7 +118,7 @@ class Data(FrozenModel):
 
     source: str | None = None
     config: str | None = None
-    revision: str | None = None
+    revision: _Revision = None
     train: str | None = None
     validation: str | None = None
     test: str | None = None
@@ -125,8 +128,6 @@ class Data(FrozenModel):
     tune: RowSelection = RowSelection.model_validate({"from": "train", "samples": 1000})
     finetune: RowSelection = RowSelection.model_validate({"from": "train"})
     allow_leakage: bool = False
-
-    _revision = field_validator("revision")(_checked_revision)
 
     @field_validator("calibrate", "evaluate", "tune", "finetune", mode="before")
     @classmethod
@@ -261,7 +262,7 @@ class Recipe(FrozenModel):
     """
 
     model: str
-    revision: str | None = None
+    revision: _Revision = None
     family: str | None = None
     allow_pickle: bool = False
     allow_code: bool = False
@@ -303,8 +304,6 @@ class Recipe(FrozenModel):
     baselines: tuple[str, ...] | None = None
     benchmark: Benchmark = Benchmark()
     seed: int = Field(default=0, ge=0)
-
-    _revision = field_validator("revision")(_checked_revision)
 
     def __repr__(self) -> str:
         return f"<Recipe: {self.model}, {self.task.name}, {', '.join(self.targets)}>"
@@ -379,9 +378,11 @@ class Recipe(FrozenModel):
     @classmethod
     def _one_metric(cls, value: Any) -> Any:
         values = (value,) if isinstance(value, str | Mapping | EvaluateMetric) else value
-        for each in values if isinstance(values, list | tuple) else (values,):
-            named = isinstance(each, Mapping) and set(each) == {"evaluate"} and isinstance(each["evaluate"], str | Mapping)
-            if not isinstance(each, str | EvaluateMetric) and not named:
+        for metric in values if isinstance(values, list | tuple) else (values,):
+            named = (
+                isinstance(metric, Mapping) and set(metric) == {"evaluate"} and isinstance(metric["evaluate"], str | Mapping)
+            )
+            if not isinstance(metric, str | EvaluateMetric) and not named:
                 raise ValueError("a metric is a name, {evaluate: NAME} or file.py:function")
         return values
 
