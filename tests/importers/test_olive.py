@@ -332,6 +332,16 @@ def test_a_sampling_size_that_is_no_number_is_refused(value: Any) -> None:
     assert "calibrate" not in imported.recipe["data"]
 
 
+def test_texts_in_place_of_numbers_are_refused() -> None:
+    timed = metric("latency", sub("avg", metric_config={"repeat_test_num": "many"}))
+    scored = metric("accuracy", sub("accuracy_score", 1, goal("max-degradation", 0.03)))
+    strategy = {"max_time": "an hour", "seed": 1}
+    passes = {"convert": {"type": "OnnxConversion"}}
+    imported = olive.convert(config(passes, evaluators={"scores": {"metrics": [scored, timed]}}, search_strategy=strategy))
+    for field in ("evaluators.scores.metrics[1].sub_types[0].metric_config.repeat_test_num", "search_strategy.max_time"):
+        assert outcome(imported, field).verdict == "refused"
+
+
 def test_goals_of_a_search_are_limits_and_priorities_its_goals() -> None:
     metrics = [
         metric("latency", sub("avg", 2, goal("percent-min-improvement", 20)), sub("p90", 3, goal("threshold", 30))),

@@ -194,6 +194,8 @@ def _holds(draft: Draft, node: Node, condition: Any) -> bool:
             return bool(node.value)
         case "a list":
             return isinstance(node.value, list) and bool(node.value)
+        case "a number":
+            return node.is_number
         case "a mapping":
             return isinstance(node.value, dict)
         case "not static":
