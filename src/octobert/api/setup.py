@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from octobert import targets
 from octobert.api.drivers import DRIVERS
@@ -46,11 +46,13 @@ def setup_of(recipe: Recipe) -> Setup:
     missing = [need for need in needs if need.kind == "package" and not need.fits]
     extras = sorted({need.extra for need in missing if need.extra})
     commands = [environment.install(",".join(extras))] if extras else []
-    own = _in_package(recipe)
-    if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra and need.name != own):
+    model = _in_package(recipe)
+    if loose := sorted(f"{need.name}{need.version}" for need in missing if not need.extra and need.name != model):
         commands.append(f"pip install {' '.join(map(shlex.quote, loose))}")
     left_out = [_conflict(need) for need in needs if need.name in BUILDS and not need.fits]
-    left_out += [_unknown(need) for need in missing if need.name == own]
+    # A recipe of somebody else could name any package.
+    why = "has the recipe's model, and installing a package can run its code; if you trust it"
+    left_out += [f"{need.name} {why}: pip install {need.name}" for need in missing if need.name == model]
     return Setup(needs=tuple(needs), commands=tuple(commands), conflicts=tuple(left_out), problem=pip_problem())
 
 
@@ -150,10 +152,7 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
 
 def _requirements(extra: str) -> Iterator[Requirement]:
     for text in metadata.requires("octobert") or ():
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
+        requirement = Requirement(text)
         plain = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if plain if not extra else not plain and requirement.marker and requirement.marker.evaluate({"extra": extra}):
             yield requirement
@@ -221,12 +220,6 @@ def _merged(needs: list[Need]) -> list[Need]:
         changes = {"wanted_by": wanted_by, "required": earlier.required or need.required}
         merged[need.name] = (need if earlier.fits else earlier).model_copy(update=changes)
     return list(merged.values())
-
-
-def _unknown(need: Need) -> str:
-    """Why the package of a model is not installed: a recipe of somebody else could name any."""
-    why = "has the recipe's model, and installing a package can run its code; if you trust it"
-    return f"{need.name} {why}: pip install {need.name}"
 
 
 def _conflict(need: Need) -> str:

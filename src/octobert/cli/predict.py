@@ -74,13 +74,15 @@ def command(
     answers, cut = [], False
     with models.load(**options) as model:
         if asks:
-            _check_asked(model.opened.facts())
+            # Another model would read question and context as a pair of texts.
+            fix = "give texts, without --question and --context"
+            _check_head(model.opened.facts(), "question-answering", "--question", "answer questions", fix)
         if options.get("device"):
             _show.note(f"octobert: the model runs on {model.device}, its float operators in {model.precision}.")
         if prompt is not None:
             inputs = ({"text": item, "prompt": prompt} for item in inputs)
         if top is not None:
-            _check_fills(model.opened.facts())
+            _check_head(model.opened.facts(), "masked-lm", "--top", "fill masks", "leave out --top")
             inputs = ({"text": item, "top": top} for item in inputs)
         # An answer is waited for before its input is taken, so that no further one is read.
         for answer, item in zip(model.stream(inputs), items, strict=False):
@@ -121,22 +123,12 @@ def _show_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
             _show.line(f"row {row['row']}{gold}\t{_line(item, answer)}")
 
 
-def _check_fills(task: TaskFacts) -> None:
-    """Refuse a number of fillers for a model that fills no masks."""
+def _check_head(task: TaskFacts, head: str, option: str, what: str, fix: str) -> None:
+    """Refuse an option for a model with another head."""
     from octobert.core.errors import DataError
 
-    if task.head != "masked-lm":
-        what, fix = "the model does not fill masks", "leave out --top"
-        raise DataError(what, where="--top", got=f"a model for {task.name}", fix=fix)
-
-
-def _check_asked(task: TaskFacts) -> None:
-    """Refuse a question to a model that answers none: it would read question and context as a pair of texts."""
-    from octobert.core.errors import DataError
-
-    if task.head != "question-answering":
-        what, fix = "the model does not answer questions", "give texts, without --question and --context"
-        raise DataError(what, where="--question", got=f"a model for {task.name}", fix=fix)
+    if task.head != head:
+        raise DataError(f"the model does not {what}", where=option, got=f"a model for {task.name}", fix=fix)
 
 
 def _line(item: str | tuple[str, ...], answer: dict[str, Any]) -> str:

@@ -335,8 +335,8 @@ class Recipe(FrozenModel):
         for stage in (self.finetune, self.qat):
             if stage is not None and stage.batch % (self.training.processes * self.training.machines):
                 raise ValueError(f"a batch of {stage.batch} rows cannot be shared evenly among all processes")
-        taught = self.finetune if self.finetune is not None and self.finetune.layers is None else None
-        if taught is not None and taught.distill is not None and taught.distill.teacher is None:
+        distill = self.finetune and self.finetune.layers is None and self.finetune.distill
+        if distill and distill.teacher is None:
             raise ValueError("finetune.distill needs a teacher; only with finetune.layers is it the model itself")
         return self
 

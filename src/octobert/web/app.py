@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from typing import Any
 
@@ -22,10 +22,8 @@ from octobert.core.frozen import FrozenModel, first_problem
 from octobert.report import page, vendor
 from octobert.web import asking, jobs, search
 from octobert.web.guard import Guard
-from octobert.web.models import Models
+from octobert.web.models import Event, Models, Work
 
-Event = dict[str, Any]
-Work = Generator[Event, None, None]
 # Bytes of a question, of a file of rows, and of all files that are read or answered at the same time. Rows take several times
 # the memory of their file.
 MOST_ASKED, MOST_ROWS, MOST_HELD = 4 << 20, 64 << 20, 128 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,8 @@ from octobert.data.tokenization import Encoded, EncodedTexts, Frame
 from octobert.tasks import Fidelity, Outputs
 from octobert.tasks._common import output_error, probabilities, unit
 from octobert.tasks.embedding import OUTPUT
-from octobert.web.models import FLOAT, INT8, Models, Pair
+from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
-Event = dict[str, Any]
-Work = Generator[Event, None, None]
 # Tokens of a text that the page lists.
 _LISTED = 512
 # Parts of answers that are decisions; scores and vectors always differ a little.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,8 @@ from octobert.data.rows import ROW_NUMBER, Row
 from octobert.data.tokenization import Encoded, EncodedTexts, Text
 from octobert.tasks import Outputs
 from octobert.web.asking import fidelity_of
-from octobert.web.models import FLOAT, INT8, Models, Pair
+from octobert.web.models import FLOAT, INT8, Event, Models, Pair, Work
 
-Event = dict[str, Any]
-Work = Generator[Event, None, None]
 # Rows of a step, and how long a step should take, so that the page moves and other work gets its turn.
 _FIRST, _MOST, _SHORT_MS, _LONG_MS = 8, 64, 250.0, 800.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, sleep
@@ -25,6 +25,9 @@ from octobert.report.page.runs import title_of
 from octobert.tasks import Task
 
 T = TypeVar("T")
+# What the page gets, and the work that makes it.
+Event = dict[str, Any]
+Work = Generator[Event, None, None]
 FLOAT, INT8 = "float", "int8"
 # Before each turn of a model: the threads of the one before it still wait for work, and would slow it down.
 _PAUSE_S = 0.01

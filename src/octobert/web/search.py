@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,8 @@ from pydantic import Field
 
 from octobert.core.errors import DataError
 from octobert.core.frozen import FrozenModel
-from octobert.web.models import Models, Pair
+from octobert.web.models import Event, Models, Pair, Work
 
-Event = dict[str, Any]
-Work = Generator[Event, None, None]
 # Lists whose vectors are kept, and texts that are embedded in one step.
 _KEPT, _STEP = 4, 32
 _NEAREST = 10
