@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from octobert.core.frozen import FrozenModel
 
 
@@ -54,6 +52,9 @@ def quantile(samples: Sequence[float], share: float = 0.5) -> Estimate:
         >>> quantile([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
         Estimate(value=5.0, low=2.0, high=8.0)
     """
+    # Records of estimates are read by commands that start without numpy.
+    import numpy as np
+
     ordered, last = sorted(samples), len(samples) - 1
     middle, reach = share * len(samples), 1.96 * math.sqrt(len(samples) * share * (1 - share)) + 0.5
     below, above = max(math.floor(middle - reach), 0), min(math.ceil(middle + reach) - 1, last)
