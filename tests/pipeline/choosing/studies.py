@@ -51,17 +51,36 @@ def found_of(variant: Variant) -> Found:
     return Found(variant=variant, state="admissible", reason="", time_ms=figure, values={"accuracy": 0.9 - drop})
 
 
-def values_of(found: Found) -> Values:
-    if found.time_ms is None:
-        return Values(None, 0.0)
-    return Values((found.time_ms.value,), max(0.0, 0.89 - found.values["accuracy"]))
+class Trials:
+    """Trials without models (`study.Trials`): what is found of a variant is what `find` returns."""
 
+    seconds = 0.0
 
-def best_of(found: Sequence[Found]) -> Found:
-    return min(found, key=lambda each: (values_of(each).misses, values_of(each).goals))
+    def __init__(
+        self,
+        find: Callable[[Variant], Found] = found_of,
+        *,
+        inputs: Mapping[str, str] | None = None,
+        machine: Environment = MACHINE,
+        prepare: Callable[[Sequence[Variant]], None] = lambda _: None,
+        at_once: int = 1,
+    ) -> None:
+        self.find, self.prepare = find, prepare
+        self.inputs, self.machine, self.at_once = inputs or {"model": "m"}, machine, at_once
 
+    def variant_of(self, changes: Mapping[str, Any]) -> Variant:
+        return variant_of(changes)
 
-RULES = study.Rules(values_of, best_of)
+    def tell(self, result: Found, number: int, total: int) -> None:
+        pass
+
+    def values(self, result: Found) -> Values:
+        if result.time_ms is None:
+            return Values(None, 0.0)
+        return Values((result.time_ms.value,), max(0.0, 0.89 - result.values["accuracy"]))
+
+    def best(self, results: Sequence[Found]) -> Found:
+        return min(results, key=lambda each: (self.values(each).misses, self.values(each).goals))
 
 
 def searched(
@@ -69,22 +88,12 @@ def searched(
     find: Callable[[Variant], Found] = found_of,
     *,
     inputs: Mapping[str, str] | None = None,
-    prepare: Callable[[Sequence[Variant]], None] | None = None,
+    prepare: Callable[[Sequence[Variant]], None] = lambda _: None,
     at_once: int = 1,
     **search: Any,
 ) -> study.Searched:
     """Search with the settings in `search`."""
-    return study.search(
-        recipe_of(**search),
-        find,
-        variant_of=variant_of,
-        rules=RULES,
-        inputs=inputs or {"model": "m"},
-        machine=MACHINE,
-        place=place,
-        prepare=prepare,
-        at_once=at_once,
-    )
+    return study.search(recipe_of(**search), Trials(find, inputs=inputs, prepare=prepare, at_once=at_once), place)
 
 
 def names(result: study.Searched) -> list[str]:

@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import claims, space, storage, study
 from octobert.pipeline.choosing.combinations import space_of
 from tests.pipeline.choosing import studies
-from tests.pipeline.choosing.studies import MACHINE, found_of, names, recipe_of, searched
+from tests.pipeline.choosing.studies import MACHINE, Trials, found_of, names, recipe_of, searched
 
 ALL = 12
 SAMPLERS = ("exhaustive", "random", "tpe")
@@ -80,9 +80,7 @@ def _rounds(recipe: Any, place: Path, find: Callable[[Variant], Found]) -> list[
     texts = {key: tuple(json.dumps(value) for value in values) for key, values in recipe.search.space.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "space_of", lambda *_: texts)
-        result = study.search(
-            recipe, find, variant_of=studies.variant_of, rules=studies.RULES, inputs={}, machine=MACHINE, place=place
-        )
+        result = study.search(recipe, Trials(find), place)
     return list(result.found)
 
 
@@ -101,13 +99,13 @@ def test_one_pass_at_a_time_keeps_the_best_value_of_each_key(tmp_path: Path) -> 
 
 
 def test_several_goals_are_one_study_with_their_directions(tmp_path: Path) -> None:
-    rules = study.Rules(
-        lambda found: claims.Values(None if found.time_ms is None else (found.values["accuracy"], found.time_ms.value), 0.0),
-        studies.best_of,
-    )
+    class TwoGoals(Trials):
+        def values(self, result: Found) -> claims.Values:
+            return claims.Values(None if result.time_ms is None else (result.values["accuracy"], result.time_ms.value), 0.0)
+
     recipe = recipe_of(goals=["metric", "latency"], trials=11)
     place = tmp_path / "t"
-    result = study.search(recipe, found_of, variant_of=studies.variant_of, rules=rules, inputs={}, machine=MACHINE, place=place)
+    result = study.search(recipe, TwoGoals(), place)
     assert len(result.found) == 11
     import optuna
 
@@ -139,17 +137,13 @@ def test_an_interrupted_search_goes_on_as_if_it_had_not_been(tmp_path: Path, sam
 
 def test_time_that_earlier_runs_took_counts(tmp_path: Path) -> None:
     spent = iter([0.0, 30.0, 70.0])
-    recipe = recipe_of(sampler="exhaustive", minutes=1)
-    result = study.search(
-        recipe,
-        found_of,
-        variant_of=studies.variant_of,
-        rules=studies.RULES,
-        inputs={},
-        machine=MACHINE,
-        place=tmp_path / "t",
-        seconds=lambda: next(spent),
-    )
+
+    class Resumed(Trials):
+        @property
+        def seconds(self) -> float:  # type: ignore[override]
+            return next(spent)
+
+    result = study.search(recipe_of(sampler="exhaustive", minutes=1), Resumed(), tmp_path / "t")
     assert (len(result.found), result.ended) == (2, "after 1 minutes")
 
 
@@ -271,15 +265,8 @@ def test_changed_inputs_are_another_study(tmp_path: Path) -> None:
 )
 def test_a_named_study_takes_equal_inputs_only(tmp_path: Path, change: dict[str, Any], what: str) -> None:
     def run(recipe: Any = None, inputs: Any = None, machine: Any = MACHINE) -> None:
-        study.search(
-            recipe_of(study="mine", sampler="exhaustive", trials=1, **(recipe or {})),
-            found_of,
-            variant_of=studies.variant_of,
-            rules=studies.RULES,
-            inputs=inputs or {"model": "m"},
-            machine=machine,
-            place=tmp_path / "t",
-        )
+        trials = Trials(inputs=inputs, machine=machine)
+        study.search(recipe_of(study="mine", sampler="exhaustive", trials=1, **(recipe or {})), trials, tmp_path / "t")
 
     run()
     with pytest.raises(RecipeError) as raised:
@@ -322,15 +309,12 @@ def test_a_wrong_space_is_one_sentence(wanted: dict[str, Any], message: str) -> 
 def test_options_go_with_the_plugins_that_have_them(tmp_path: Path) -> None:
     wanted = {"quantize.static.per_channel": [True, False], "quantize": ["static", "dynamic"], "calibrate": ["minmax", "mse"]}
     recipe = recipe_of(space=wanted, sampler="exhaustive")
-    result = study.search(
-        recipe,
-        found_of,
-        variant_of=lambda changes: space.variant_of(recipe, changes),
-        rules=study.Rules(lambda _: claims.Values((1.0,), 0.0), lambda found: found[0]),
-        inputs={},
-        machine=MACHINE,
-        place=tmp_path / "t",
-    )
+
+    class OfTheRecipe(Trials):
+        def variant_of(self, changes: Mapping[str, Any]) -> Variant:
+            return space.variant_of(recipe, changes)
+
+    result = study.search(recipe, OfTheRecipe(), tmp_path / "t")
     assert [each.variant.changes for each in result.found] == [
         {},
         {"calibrate": "mse"},

@@ -17,13 +17,12 @@ Every result is stored, so that a search that was interrupted goes on, and comes
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from octobert.config.choosing import UNITS, Choose, objective_named
-from octobert.config.words import COSTS, Words
+from octobert.config.words import COSTS
 from octobert.core.estimate import Estimate
 from octobert.core.selection import Found, Variant
 from octobert.pipeline.choosing import limits, space
@@ -128,8 +127,8 @@ class Search:
         """What is to be small, relative to the reference: time, size or memory."""
         goal = objective_named(self.settings.goal)
         if goal.name in COSTS:
-            own, theirs = (self.trials.found(each).figures[str(goal)] for each in (variant, self.trials.reference))
-            return own.over(theirs)
+            figures = [self.trials.found(each).figures[str(goal)] for each in (variant, self.trials.reference)]
+            return figures[0].over(figures[1])
         return self.trials.ratio(variant, self.trials.reference)
 
     def ratio(self, variant: Variant, other: Variant) -> Estimate:
@@ -138,10 +137,27 @@ class Search:
             return self.cost(variant).over(self.cost(other))
         return self.trials.ratio(variant, other)
 
-    def better(self, one: Variant, other: Variant) -> Variant:
-        """The better one of two that keep the limits."""
-        found = [self.trials.found(each) for each in (one, other)]
-        return limits.order(found, self.settings.goals, self.trials.metric, self.trials.ratio)[0].variant
+    @property
+    def ranking(self) -> limits.Ranking:
+        """How variants compare."""
+        trials = self.trials
+        return limits.Ranking(
+            self.settings.limits,
+            self.settings.goals,
+            trials.metric,
+            lambda _: trials.found(trials.reference),
+            lambda one, other: trials.ratio(one.variant, other.variant),
+        )
+
+    def ranked(self, variants: Iterable[Variant]) -> list[Variant]:
+        """Variants from the best to the worst."""
+        return [result.variant for result in self.ranking.ranked(map(self.trials.found, variants))]
+
+    def consider(self, variant: Variant) -> None:
+        """Take a variant as the best so far, if it is."""
+        if self.keeps(variant):
+            self.best = self.ranked([variant] if self.best is None else [self.best, variant])[0]
+        self.note()
 
     def wanted(self, variant: Variant) -> bool:
         """Whether a model is for a target of the recipe; the float reference may be for another one."""
@@ -150,12 +166,6 @@ class Search:
     def keeps(self, variant: Variant) -> bool:
         """Whether a model that was timed and judged may be chosen: it keeps all limits."""
         return self.wanted(variant) and self.trials.found(variant).state == "admissible"
-
-    def excess(self, variant: Variant) -> float:
-        """By how much a variant misses limits."""
-        trials = self.trials
-        missed = limits.missed(self.settings.limits, trials.found(variant), trials.found(trials.reference), trials.metric)
-        return sum(excess for _, excess in missed)
 
     def add(self, variants: Sequence[Variant]) -> list[Variant]:
         """Add variants to those of the search; those that are new, and can be made."""
@@ -273,9 +283,7 @@ def _first_that_keeps(search: Search, queue: Sequence[Variant]) -> None:
                 continue
         # Where several are judged at the same time, those that may be next are among them.
         search.judge(queue[index : index + trials.at_once])
-        if search.keeps(variant):
-            search.best = variant if search.best is None else search.better(search.best, variant)
-        search.note()
+        search.consider(variant)
 
 
 def _repair(search: Search, queue: Sequence[Variant]) -> None:
@@ -288,7 +296,7 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
         if trials.found(variant).state != "excluded" or not _misses_accuracy(search, variant):
             continue
         others = space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE)
-        excess = [search.excess(variant)]
+        excess = [search.ranking.excess(trials.found(variant))]
         for index, other in enumerate(others):
             plan = FALLBACK_SHARE * search.limit if "accuracy" in other.changes else 0.0
             if search.out_of_time(plan + search.predicted("judge") + search.racing(2, ROUNDS[1])):
@@ -299,7 +307,7 @@ def _repair(search: Search, queue: Sequence[Variant]) -> None:
             search.judge(others[index : index + trials.at_once])
             if other not in search.variants:
                 search.variants.append(other)
-            excess.append(search.excess(other))
+            excess.append(search.ranking.excess(trials.found(other)))
             if _try(search, other):
                 break
 
@@ -317,9 +325,9 @@ def _prune(search: Search) -> None:
 
 def _misses_accuracy(search: Search, variant: Variant) -> bool:
     """Whether a model misses a limit on a metric, and none on anything else."""
-    found, reference = search.trials.found(variant), search.trials.found(search.trials.reference)
+    result, reference = search.trials.found(variant), search.trials.found(search.trials.reference)
     others = [limit for limit in search.settings.limits if limit.objective.name in UNITS]
-    return bool(found.drops) and not limits.missed(others, found, reference, search.trials.metric)
+    return bool(result.drops) and not limits.missed(others, result, reference, search.trials.metric)
 
 
 def _try(search: Search, variant: Variant) -> bool:
@@ -330,67 +338,47 @@ def _try(search: Search, variant: Variant) -> bool:
         return False
     if trials.about_time:
         search.race([variant, *([] if search.best is None else [search.best])], ROUNDS[1])
-    if search.keeps(variant):
-        search.best = variant if search.best is None else search.better(search.best, variant)
-    search.note()
+    search.consider(variant)
     return search.best == variant
 
 
 def _last_race(search: Search) -> None:
     """Time the best variants once more, and take the best of them."""
-    trials = search.trials
-    able = [v for v in search.variants if search.keeps(v)]
-    if not able:
+    ranked = search.ranked(filter(search.keeps, search.variants))
+    if not ranked:
         return
-    ranked = limits.order([trials.found(v) for v in able], search.settings.goals, trials.metric, trials.ratio)
-    finalists = [found.variant for found in ranked[:FINALISTS]]
+    finalists = ranked[:FINALISTS]
     fitting = (
         rounds
         for rounds in (LAST_ROUNDS, ROUNDS[2], ROUNDS[1])
         if not search.out_of_time(search.racing(len(finalists), rounds))
     )
-    if (len(finalists) > 1 or not trials.about_time) and (rounds := next(fitting, None)) is not None:
+    if (len(finalists) > 1 or not search.trials.about_time) and (rounds := next(fitting, None)) is not None:
         search.race(finalists, rounds)
-        kept = [trials.found(v) for v in finalists if search.keeps(v)]
-        ranked = limits.order(kept, search.settings.goals, trials.metric, trials.ratio) if kept else ranked
-    search.best = ranked[0].variant
+        ranked = search.ranked(filter(search.keeps, finalists)) or ranked
+    search.best = ranked[0]
 
 
-def _beside(search: Search, found: Found, chosen: Found) -> Found:
+def _beside(search: Search, result: Found, chosen: Found) -> Found:
     """A variant with its times relative to the chosen one, from the last race of both. Times of other races do not compare."""
-    timed = found.ratio is not None and found.variant != search.trials.reference
+    timed = result.ratio is not None and result.variant != search.trials.reference
     if not timed or chosen.ratio is None or chosen.time_ms is None:
-        return found
-    ratio, own, ms = search.trials.ratio(found.variant, chosen.variant), chosen.ratio.value, chosen.time_ms.value
-    return found.model_copy(update={"ratio": ratio.times(own), "time_ms": ratio.times(ms)})
+        return result
+    ratio = search.trials.ratio(result.variant, chosen.variant)
+    times = {"ratio": ratio.times(chosen.ratio.value), "time_ms": ratio.times(chosen.time_ms.value)}
+    return result.model_copy(update=times)
 
 
 def _results(search: Search) -> list[Found]:
     """What was found out of all variants, the chosen one first."""
     trials = search.trials
-    reference = trials.found(trials.reference)
-    words = Words(search.settings.goal, trials.metric, reference)
-    everything = [trials.found(v) for v in {v.name: v for v in (*search.variants, trials.reference)}.values()]
+    results = {v.name: trials.found(v) for v in (*search.variants, trials.reference)}
     if search.best is None:
-        judged = [found for found in everything if found.drops and (found.time_ms is not None or not trials.about_time)]
-        judged = [found for found in judged if search.wanted(found.variant)]
-        chosen = limits.nearest(judged, search.settings.limits, reference, trials.metric)
+        judged = [each for each in results.values() if each.drops and (each.time_ms is not None or not trials.about_time)]
+        chosen = search.ranking.nearest(each for each in judged if search.wanted(each.variant))
     else:
-        best = trials.found(search.best)
-        chosen = best.model_copy(update={"state": "chosen", "reason": "the best that keeps all limits"})
-    rest = []
-    for found in everything:
-        if found.variant == chosen.variant:
-            continue
-        found = _beside(search, found, chosen)
-        if found.state == "not tried" and found.ratio is not None:
-            found = found.model_copy(update={"state": "slower", "reason": words.dropped(found, chosen)})
-        elif found.state == "admissible":
-            found = found.model_copy(update={"reason": words.behind(found, chosen)})
-        rest.append(found)
-    known = {found.variant.name for found in (chosen, *rest)}
-    for variant, why in space.left_out(trials.facts.recipe):
-        if variant.name not in known:
-            rest.append(Found(variant=variant, state="excluded", reason=why))
-    rest.sort(key=lambda each: (each.state in ("slower", "not tried"), each.ratio.value if each.ratio else math.inf))
-    return limits.with_frontier([chosen, *rest], trials.metric)
+        chosen = trials.found(search.best)
+    others = [_beside(search, each, chosen) for each in results.values()]
+    left_out = [pair for pair in space.left_out(trials.facts.recipe) if pair[0].name not in results]
+    others += [Found(variant=variant, state="excluded", reason=why) for variant, why in left_out]
+    return search.ranking.listed(chosen, others, keeps=search.best is not None)

@@ -1,39 +1,39 @@
-"""Limits and goals: what a variant misses, which of two is better, and the frontier. Pure functions of `Found`."""
+"""Limits and goals: what a variant misses, which of two is better, and the list of all with the frontier. Nothing runs here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from octobert.config.checks import EXACT, bounds
 from octobert.config.choosing import UNITS, Limit, objective_named
 from octobert.config.words import Words
 from octobert.core.estimate import Estimate
-from octobert.core.selection import Found, Variant
+from octobert.core.selection import Found
 
-Ratio = Callable[[Variant, Variant], Estimate]
 # Relative difference of times, sizes and memory that is not worth another criterion.
 SAME = 0.01
 
 
-def figure_of(found: Found, name: str, metric: str | None) -> Estimate | None:
+def figure_of(result: Found, name: str, metric: str | None) -> Estimate | None:
     """A figure of a variant; None where it was not measured.
 
     Args:
         name: of the figure; `metric` for the main metric.
         metric: the main metric.
     """
-    wanted = objective_named(name).name
-    if wanted in UNITS:
-        return found.figures.get(name)
-    metric = metric if wanted == "metric" else wanted
-    value, drop = found.values.get(metric or ""), found.drops.get(metric or "")
+    objective = objective_named(name).name
+    if objective in UNITS:
+        return result.figures.get(name)
+    metric = metric if objective == "metric" else objective
+    value, drop = result.values.get(metric or ""), result.drops.get(metric or "")
     if value is None or drop is None:
         return None
     return Estimate(value=value, low=value + drop.value - drop.high, high=value + drop.value - drop.low)
 
 
-def missed(limits: Sequence[Limit], found: Found, reference: Found, metric: str | None) -> list[tuple[str, float]]:
+def missed(limits: Sequence[Limit], result: Found, reference: Found, metric: str | None) -> list[tuple[str, float]]:
     """What a variant misses, among the figures that are known of it.
 
     Args:
@@ -46,48 +46,87 @@ def missed(limits: Sequence[Limit], found: Found, reference: Found, metric: str 
     words = Words(limits[0].of if limits else "metric", metric, reference)
     problems: list[tuple[str, float]] = []
     for limit in limits:
-        own, theirs = figure_of(found, limit.of, metric), figure_of(reference, limit.of, metric)
-        if own is not None and theirs is not None:
-            found_bounds = bounds(limit, words, own, found.drops.get(words.key(limit.of)), theirs.value)
-            problems += [(each.misses, each.excess / each.scale) for each in found_bounds if each.excess > EXACT]
+        figure, baseline = figure_of(result, limit.of, metric), figure_of(reference, limit.of, metric)
+        if figure is not None and baseline is not None:
+            checked = bounds(limit, words, figure, result.drops.get(words.key(limit.of)), baseline.value)
+            problems += [(bound.misses, bound.excess / bound.scale) for bound in checked if bound.excess > EXACT]
     return problems
 
 
-def order(found: Sequence[Found], goals: Sequence[str], metric: str | None, ratio: Ratio) -> list[Found]:
-    """Variants from the best to the worst.
+@dataclass(frozen=True)
+class Ranking:
+    """How the variants of a search compare.
 
     Args:
-        found: variants of which the figures of all goals are known.
+        limits: that a variant must keep.
         goals: figures, the most important one first. The next one decides between variants that are as good as the best one.
         metric: the main metric.
+        reference: the float model, as it was timed in turn with a variant.
         ratio: the time of one variant divided by that of another, measured in turn.
     """
-    rest, ranked = list(found), list[Found]()
-    while rest:
-        equal = rest
-        for goal in goals:
-            equal = _best(equal, goal, metric, ratio)
-        ranked.append(equal[0])
-        rest.remove(equal[0])
-    return ranked
 
+    limits: Sequence[Limit]
+    goals: Sequence[str]
+    metric: str | None
+    reference: Callable[[Found], Found]
+    ratio: Callable[[Found, Found], Estimate]
 
-def _best(found: Sequence[Found], goal: str, metric: str | None, ratio: Ratio) -> list[Found]:
-    """The best variants by one figure, and those that are as good; the best one first."""
-    sign = -1.0 if objective_named(goal).more_is_better else 1.0
-    known = [(figure.value, each) for each in found if (figure := figure_of(each, goal, metric)) is not None]
-    if not known:
-        return list(found)
-    ranked = [each for _, each in sorted(known, key=lambda pair: sign * pair[0])]
-    name, first = objective_named(goal).name, ranked[0]
-    if name in ("latency", "throughput", "speedup"):
-        first = min(ranked, key=lambda each: ratio(each.variant, first.variant).value)
-        return [first, *(each for each in ranked if each != first and as_good(ratio(each.variant, first.variant)))]
-    values = {each.variant.name: value for value, each in known}
-    # Models are judged on the same rows, so a metric has hardly any noise of its own.
-    least = SAME if name in UNITS else EXACT
-    best = values[first.variant.name]
-    return [each for each in ranked if abs(values[each.variant.name] - best) <= least * max(abs(best), EXACT)]
+    def excess(self, result: Found) -> float:
+        """By how much a variant misses limits."""
+        return sum(excess for _, excess in missed(self.limits, result, self.reference(result), self.metric))
+
+    def nearest(self, results: Iterable[Found]) -> Found:
+        """The variant that misses limits by the least, where none keeps them all."""
+        return min(results, key=lambda result: self.excess(result) or math.inf)
+
+    def ranked(self, results: Iterable[Found]) -> list[Found]:
+        """Variants of which the figures of all goals are known, from the best to the worst."""
+        rest, ranked = list(results), list[Found]()
+        while rest:
+            equal = rest
+            for goal in self.goals:
+                equal = self._best(equal, goal)
+            ranked.append(equal[0])
+            rest.remove(equal[0])
+        return ranked
+
+    def _best(self, results: list[Found], goal: str) -> list[Found]:
+        """The best variants by one figure, and those that are as good; the best one first."""
+        objective = objective_named(goal)
+        values = [figure_of(result, goal, self.metric) for result in results]
+        known = [(value.value, result) for value, result in zip(values, results, strict=True) if value is not None]
+        if not known:
+            return results
+        known.sort(key=lambda pair: -pair[0] if objective.more_is_better else pair[0])
+        best, first = known[0]
+        ranked = [result for _, result in known]
+        if objective.name in ("latency", "throughput", "speedup"):
+            fastest = min(ranked, key=lambda result: self.ratio(result, first).value)
+            return [fastest, *(each for each in ranked if each != fastest and as_good(self.ratio(each, fastest)))]
+        # Models are judged on the same rows, so a metric has hardly any noise of its own.
+        least = SAME if objective.name in UNITS else EXACT
+        return [result for value, result in known if abs(value - best) <= least * max(abs(best), EXACT)]
+
+    def listed(self, chosen: Found, others: Iterable[Found], *, keeps: bool) -> list[Found]:
+        """All variants with reasons, and those marked that no other one beats in both time and the drop of the main metric.
+
+        Args:
+            chosen: comes first.
+            others: that were tried.
+            keeps: whether the chosen one keeps all limits.
+        """
+        if keeps:
+            chosen = chosen.model_copy(update={"state": "chosen", "reason": "the best that keeps all limits"})
+        words = Words(self.goals[0], self.metric, self.reference(chosen))
+        rest = []
+        for result in {other.variant.name: other for other in others if other.variant != chosen.variant}.values():
+            if result.state == "not tried" and result.ratio is not None:
+                result = result.model_copy(update={"state": "slower", "reason": words.dropped(result, chosen)})
+            elif result.state == "admissible":
+                result = result.model_copy(update={"reason": words.behind(result, chosen)})
+            rest.append(result)
+        rest.sort(key=lambda each: (each.state in ("slower", "not tried"), each.ratio.value if each.ratio else math.inf))
+        return _with_frontier([chosen, *rest], self.metric or "")
 
 
 def as_good(ratio: Estimate) -> bool:
@@ -100,27 +139,17 @@ def as_good(ratio: Estimate) -> bool:
     return ratio.value <= 1 + SAME or (ratio.low <= 1 and ratio.value <= 1 + 3 * SAME)
 
 
-def with_frontier(found: Sequence[Found], metric: str | None) -> list[Found]:
-    """Variants, those marked that no other one beats in both time and the drop of the main metric."""
+def _with_frontier(results: Sequence[Found], metric: str) -> list[Found]:
+    """Variants, those marked that no other one beats in both time and the drop of a metric."""
     points = {
-        each.variant.name: (each.ratio.value, each.drops[metric or ""].value)
-        for each in found
-        if each.ratio is not None and (metric or "") in each.drops and each.state != "slower"
+        result.variant.name: (result.ratio.value, result.drops[metric].value)
+        for result in results
+        if result.ratio is not None and metric in result.drops and result.state != "slower"
     }
 
     def beaten(name: str) -> bool:
         time, drop = points[name]
-        others = (other for each, other in points.items() if each != name)
-        return any(a <= time and b <= drop and (a < time or b < drop) for a, b in others)
+        return any(a <= time and b <= drop and (a < time or b < drop) for a, b in points.values())
 
     front = {name for name in points if not beaten(name)}
-    return [each.model_copy(update={"on_frontier": each.variant.name in front}) for each in found]
-
-
-def nearest(found: Sequence[Found], limits: Sequence[Limit], reference: Found, metric: str | None) -> Found:
-    """The variant that misses limits by the least, where none keeps them all."""
-
-    def distance(each: Found) -> float:
-        return sum(excess for _, excess in missed(limits, each, reference, metric)) or math.inf
-
-    return min(found, key=distance)
+    return [result.model_copy(update={"on_frontier": result.variant.name in front}) for result in results]

@@ -5,25 +5,22 @@ tuning rows; the best few are timed again, in one race.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from octobert.config.choosing import Search, objective_named
 from octobert.config.recipe import Recipe
-from octobert.config.words import Words
 from octobert.core.errors import OctobertError
 from octobert.core.estimate import Estimate
 from octobert.core.files import canonical_digest
 from octobert.core.selection import Found, Variant
 from octobert.core.user_code import UserCode
-from octobert.pipeline.choosing import limits, space, storage
+from octobert.pipeline.choosing import limits, space, storage, study
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
 from octobert.pipeline.choosing.claims import Values
 from octobert.pipeline.choosing.combinations import space_of
-from octobert.pipeline.choosing.study import Rules
-from octobert.pipeline.choosing.study import search as search_study
 from octobert.pipeline.choosing.trials import Trials
-from octobert.pipeline.facts import RunFacts
 
 # Numbers of the first and the last race, whatever came between: an interrupted search goes on with fewer races behind it.
 _FIRST, _LAST = 1_000_000, 1_000_001
@@ -64,134 +61,114 @@ def search(
     Raises:
         OctobertError: no combination can be made, or the settings are wrong.
     """
-    recipe = trials.facts.recipe
-    judge = _Judge(trials, settings)
     # An interrupted search may find all trials, and time none.
     trials.race([trials.reference], _ROUNDS, _FIRST)
-    so_far: list[Found] = []
-
-    def told(found: Found, done: int, most: int) -> None:
-        so_far.append(found)
-        kept = [each for each in so_far if judge.keeps(each)]
-        tell(judge.best(kept) if kept else None, done, most)
-
-    result = search_study(
-        recipe,
-        lambda variant: trials.find(variant) if trials.make([variant]) else trials.found(variant),
-        variant_of=lambda changes: space.variant_of(recipe, changes),
-        rules=Rules(judge.values, judge.best),
-        inputs=_inputs(trials.facts, trials.rows_digest),
-        machine=trials.facts.here,
-        place=place,
-        seconds=lambda: trials.seconds,
-        tell=told,
-        prepare=trials.judge,
-        at_once=trials.at_once,
-    )
-    made = [found for found in result.found if judge.values(found).goals is not None]
+    tries = _Tries(trials, settings, tell)
+    searched = study.search(trials.facts.recipe, tries, place)
+    results = {result.variant.name: result for result in searched.found}
+    made = [result for result in results.values() if tries.values(result).goals is not None]
     if not made:
-        got = result.found[0].reason if result.found else None
+        got = searched.found[0].reason if searched.found else None
         raise OctobertError("none of the combinations can be made", where="search.space", got=got)
-    last = _last_race(trials, judge, [found for found in made if judge.keeps(found)])
+    results |= _last_race(tries, filter(tries.keeps, made))
     # Other processes, and earlier runs, have tried some of them.
-    found = [last.get(one.variant.name, one).model_copy(update={"number": n}) for n, one in enumerate(result.found, start=1)]
-    return _results(trials, judge, found), result.ended
+    listed = [result.model_copy(update={"number": n}) for n, result in enumerate(results.values(), start=1)]
+    chosen = tries.best([result for result in listed if tries.values(result).goals is not None])
+    return tries.ranking.listed(chosen, [tries.reference, *listed], keeps=tries.keeps(chosen)), searched.ended
 
 
-def _inputs(facts: RunFacts, rows: str) -> dict[str, str]:
-    """What trials depend on besides the recipe."""
-    named = (*facts.measures.metrics, facts.measures.postprocess)
-    code = [each.digest if isinstance(each, UserCode) else str(each) for each in named]
-    return {"model": facts.model.digest[:16], "rows": rows[:16], "code": canonical_digest(code)[:16]}
+class _Tries:
+    """Trials of a study (`study.Trials`). Times of different races are compared by their ratios to the float model."""
 
+    def __init__(self, trials: Trials, settings: Search, tell: Callable[[Found | None, int, int], None]) -> None:
+        facts = trials.facts
+        self.trials, self.settings = trials, settings
+        self.machine, self.at_once, self.prepare = facts.here, trials.at_once, trials.judge
+        code = (*facts.measures.metrics, facts.measures.postprocess)
+        digests = [each.digest if isinstance(each, UserCode) else str(each) for each in code]
+        self.inputs = {
+            "model": facts.model.digest[:16],
+            "rows": trials.rows_digest[:16],
+            "code": canonical_digest(digests)[:16],
+        }
+        self.ranking = limits.Ranking(settings.limits, settings.goals, trials.metric, self._beside, _ratio)
+        self._tell, self._keeping = tell, list[Found]()
 
-class _Judge:
-    """How variants are compared. Times of different races are compared by their ratios to the float model."""
-
-    def __init__(self, trials: Trials, settings: Search) -> None:
-        self._trials, self.settings = trials, settings
-        self._found: dict[str, Found] = {}
-
-    def values(self, found: Found) -> Values:
-        """What a storage keeps of a result, and the sampler learns from."""
-        self._found[found.variant.name] = found
-        goals = [self._goal(found, name) for name in self.settings.goals]
-        if any(goal is None for goal in goals):
-            return Values(None, 0.0)
-        missed = limits.missed(self.settings.limits, found, self._beside(found), self._trials.metric)
-        return Values(tuple(goal for goal in goals if goal is not None), sum(excess for _, excess in missed))
+    @property
+    def seconds(self) -> float:
+        """That the search has taken."""
+        return self.trials.seconds
 
     @property
     def reference(self) -> Found:
         """What is known of the float model."""
-        return self._trials.found(self._trials.reference)
+        return self.trials.found(self.trials.reference)
 
-    def _beside(self, found: Found) -> Found:
-        """The float model as it was timed in turn with a variant, whenever that was."""
-        if found.ratio is None:
-            return self.reference
-        figures, ratio = dict(self.reference.figures), found.ratio.value
-        for name, own in found.figures.items():
-            factor = {"latency": 1 / ratio, "throughput": ratio}.get(objective_named(name).name)
-            if factor is not None:
-                figures[name] = own.times(factor)
-        return self.reference.model_copy(update={"figures": figures})
+    def variant_of(self, changes: Mapping[str, Any]) -> Variant:
+        """The variant of some changes."""
+        return space.variant_of(self.trials.facts.recipe, changes)
 
-    def keeps(self, found: Found) -> bool:
+    def find(self, variant: Variant) -> Found:
+        """Make, time and judge a variant."""
+        return self.trials.find(variant) if self.trials.make([variant]) else self.trials.found(variant)
+
+    def tell(self, result: Found, number: int, total: int) -> None:
+        """Tell the best so far."""
+        if self.keeps(result):
+            self._keeping.append(result)
+        self._tell(self.best(self._keeping) if self._keeping else None, number, total)
+
+    def values(self, result: Found) -> Values:
+        """What a storage keeps of a result, and the sampler learns from."""
+        goals = [self._goal(result, name) for name in self.settings.goals]
+        if any(goal is None for goal in goals):
+            return Values(None, 0.0)
+        return Values(tuple(goal for goal in goals if goal is not None), self.ranking.excess(result))
+
+    def keeps(self, result: Found) -> bool:
         """Whether a model could be made, and keeps all limits."""
-        values = self.values(found)
+        values = self.values(result)
         return values.goals is not None and values.misses == 0
 
-    def best(self, found: Sequence[Found]) -> Found:
+    def best(self, results: Sequence[Found]) -> Found:
         """The best of some that could be made: of those that keep the limits, otherwise the nearest."""
-        kept = [each for each in found if self.keeps(each)]
-        if not kept:
-            return limits.nearest(found, self.settings.limits, self.reference, self._trials.metric)
-        return limits.order(kept, self.settings.goals, self._trials.metric, self.ratio)[0]
+        keeping = list(filter(self.keeps, results))
+        return self.ranking.ranked(keeping)[0] if keeping else self.ranking.nearest(results)
 
-    def ratio(self, variant: Variant, other: Variant) -> Estimate:
-        """The time of one variant divided by that of another."""
-        own, theirs = (self._found[each.name].ratio for each in (variant, other))
-        if own is None or theirs is None or variant == other:
-            return Estimate.exactly(1.0)
-        return own.over(theirs)
+    def _beside(self, result: Found) -> Found:
+        """The float model as it was timed in turn with a variant, whenever that was."""
+        reference = self.reference
+        if result.ratio is None:
+            return reference
+        factors = {"latency": 1 / result.ratio.value, "throughput": result.ratio.value}
+        timed = {name: factors.get(objective_named(name).name) for name in result.figures}
+        figures = {name: result.figures[name].times(factor) for name, factor in timed.items() if factor is not None}
+        return reference.model_copy(update={"figures": {**reference.figures, **figures}})
 
-    def _goal(self, found: Found, name: str) -> float | None:
-        wanted = objective_named(name)
-        if wanted.name == "latency" and wanted.percentile is None:
-            return None if found.ratio is None else found.ratio.value
-        figure = limits.figure_of(found, name, self._trials.metric)
+    def _goal(self, result: Found, name: str) -> float | None:
+        goal = objective_named(name)
+        if goal.name == "latency" and goal.percentile is None:
+            return None if result.ratio is None else result.ratio.value
+        figure = limits.figure_of(result, name, self.trials.metric)
         return None if figure is None or not math.isfinite(figure.value) else figure.value
 
 
-def _last_race(trials: Trials, judge: _Judge, kept: Sequence[Found]) -> dict[str, Found]:
+def _ratio(one: Found, other: Found) -> Estimate:
+    """The time of one variant divided by that of another."""
+    if one.ratio is None or other.ratio is None or one.variant == other.variant:
+        return Estimate.exactly(1.0)
+    return one.ratio.over(other.ratio)
+
+
+def _last_race(tries: _Tries, results: Iterable[Found]) -> dict[str, Found]:
     """Time the best variants once more, in one race; return what is known of them then."""
-    minutes, rest, finalists = judge.settings.minutes, list(kept), list[Variant]()
-    while rest and len(finalists) < FINALISTS:
-        finalists.append(judge.best(rest).variant)
-        rest = [each for each in rest if each.variant != finalists[-1]]
+    trials, minutes = tries.trials, tries.settings.minutes
+    finalists = [result.variant for result in tries.ranking.ranked(results)[:FINALISTS]]
     over = minutes is not None and trials.seconds > 60 * minutes
-    timed = {objective_named(goal).name for goal in judge.settings.goals} & {"latency", "throughput", "speedup"}
+    timed = {objective_named(goal).name for goal in tries.settings.goals} & {"latency", "throughput", "speedup"}
     if len(finalists) < 2 or over or not timed:
         return {}
     # Those that another process has found, or an earlier run, are made here.
     trials.judge(finalists)
     trials.race(finalists, LAST_ROUNDS, _LAST)
     return {variant.name: trials.found(variant) for variant in finalists}
-
-
-def _results(trials: Trials, judge: _Judge, found: Sequence[Found]) -> list[Found]:
-    """What was found out of all variants, the chosen one first."""
-    by_name = {each.variant.name: each for each in (judge.reference, *found)}
-    made = [each for each in by_name.values() if judge.values(each).goals is not None]
-    tried = [each for each in made if each.variant.name in {one.variant.name for one in found}]
-    chosen = judge.best(tried)
-    if judge.keeps(chosen):
-        chosen = chosen.model_copy(update={"state": "chosen", "reason": "the best that keeps all limits"})
-    words = Words(judge.settings.goals[0], trials.metric, judge.reference)
-    rest = [each for name, each in by_name.items() if name != chosen.variant.name]
-    rest = [
-        each.model_copy(update={"reason": words.behind(each, chosen)}) if each.state == "admissible" else each for each in rest
-    ]
-    rest.sort(key=lambda each: each.ratio.value if each.ratio else math.inf)
-    return limits.with_frontier([chosen, *rest], trials.metric)

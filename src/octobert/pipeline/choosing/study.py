@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from octobert.config.choosing import UNITS, Search, objective_named
 from octobert.config.recipe import Recipe
@@ -40,17 +40,47 @@ _ELSEWHERE: dict[str, Any] = {
 _ELSEWHERE |= {"allow_pickle": True, "allow_code": True, "data": {"source", "train", "validation", "test"}}
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How a search judges what was found.
+class Trials(Protocol):
+    """What makes and judges the variants of a search.
 
     Args:
-        values: figures of the goals, and by how much limits are missed.
-        best: the best of some that could be made.
+        machine: that tries them. Trials of other kinds of machines do not count where goals or limits are times.
+        inputs: what trials depend on besides the recipe: name → digest, such as those of the model and of the rows.
+        at_once: how many variants are prepared at the same time.
     """
 
-    values: Callable[[Found], Values]
-    best: Callable[[Sequence[Found]], Found]
+    machine: Environment
+    inputs: Mapping[str, str]
+    at_once: int
+
+    @property
+    def seconds(self) -> float:
+        """That the search has taken so far, in earlier runs as well."""
+        ...
+
+    def variant_of(self, changes: Mapping[str, Any]) -> Variant:
+        """The variant with some keys of the recipe changed, as `space.variant_of` makes it."""
+        ...
+
+    def prepare(self, variants: Sequence[Variant]) -> None:
+        """Do at the same time what several of the next trials need, so that `find` has less to do."""
+        ...
+
+    def find(self, variant: Variant) -> Found:
+        """Try a variant. One that cannot be made comes back `excluded`."""
+        ...
+
+    def tell(self, result: Found, number: int, total: int) -> None:
+        """Called after each trial with its number from 1 on, and the number of all."""
+        ...
+
+    def values(self, result: Found) -> Values:
+        """Figures of the goals, and by how much limits are missed."""
+        ...
+
+    def best(self, results: Sequence[Found]) -> Found:
+        """The best of some that could be made."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,34 +96,13 @@ class Searched:
     ended: str
 
 
-def search(
-    recipe: Recipe,
-    find: Callable[[Variant], Found],
-    *,
-    variant_of: Callable[[Mapping[str, Any]], Variant],
-    rules: Rules,
-    inputs: Mapping[str, str],
-    machine: Environment,
-    place: Path,
-    seconds: Callable[[], float] | None = None,
-    tell: Callable[[Found, int, int], None] | None = None,
-    prepare: Callable[[Sequence[Variant]], None] | None = None,
-    at_once: int = 1,
-) -> Searched:
+def search(recipe: Recipe, trials: Trials, place: Path) -> Searched:
     """Try combinations of the values in `search.space`.
 
     Args:
         recipe: with `search`.
-        find: tries a variant. One that cannot be made comes back `excluded`.
-        variant_of: makes the variant of changes, as `space.variant_of` does.
-        rules: how variants are judged.
-        inputs: what trials depend on besides the recipe: name → digest, such as those of the model and of the rows.
-        machine: that finds them. Trials of other kinds of machines do not count where goals or limits are times.
-        place: file for the trials, unless the recipe has a storage.
-        seconds: that the search has taken so far, in earlier runs as well. Default: since this call.
-        tell: called after each trial with what was found, its number from 1 on, and the number of all.
-        prepare: does at the same time what several of the next trials need, so that `find` has less to do.
-        at_once: how many of them.
+        trials: makes and judges variants.
+        place: file for what is found, unless the recipe has a storage.
 
     Raises:
         RecipeError: the space is wrong, or the study was started with other inputs.
@@ -102,9 +111,8 @@ def search(
     """
     settings = recipe.search
     assert settings is not None
-    started = time.monotonic()
-    space = space_of(recipe, settings, variant_of)
-    facts = _facts(recipe, settings, inputs, machine)
+    space = space_of(recipe, settings, trials.variant_of)
+    facts = _facts(recipe, settings, trials.inputs, trials.machine)
     claims = Claims(
         storages.opened(settings.storage, place),
         settings.storage or str(place),
@@ -113,22 +121,10 @@ def search(
         facts,
         alone=settings.storage is None,
     )
-    rounds = _Rounds(
-        recipe,
-        settings,
-        space,
-        claims,
-        find,
-        variant_of,
-        rules,
-        seconds or (lambda: time.monotonic() - started),
-        tell or (lambda found, number, total: None),
-        prepare or (lambda variants: None),
-        at_once,
-    )
+    rounds = _Rounds(recipe, settings, space, claims, trials)
     with claims.alive():
         ended = rounds.all()
-        return Searched(tuple(each.found for each in rounds.tried() if each.found is not None), ended)
+        return Searched(tuple(trial.found for trial in rounds.tried() if trial.found is not None), ended)
 
 
 def _facts(recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine: Environment) -> dict[str, str]:
@@ -148,19 +144,18 @@ def _facts(recipe: Recipe, settings: Search, inputs: Mapping[str, str], machine:
 
 @dataclass
 class _Rounds:
-    """The rounds of one search; see `search` for the fields."""
+    """The rounds of one search.
+
+    Args:
+        prepared: keys of the variants that are prepared.
+        variants: combination → its variant and key.
+    """
 
     recipe: Recipe
     settings: Search
     space: Mapping[str, tuple[str, ...]]
     claims: Claims
-    find: Callable[[Variant], Found]
-    variant_of: Callable[[Mapping[str, Any]], Variant]
-    rules: Rules
-    seconds: Callable[[], float]
-    tell: Callable[[Found, int, int], None]
-    prepare: Callable[[Sequence[Variant]], None]
-    at_once: int
+    trials: Trials
     prepared: set[str] = field(default_factory=set)
     variants: dict[tuple[tuple[str, str], ...], tuple[Variant, str]] = field(default_factory=dict)
 
@@ -177,33 +172,33 @@ class _Rounds:
         # Other machines may have targets that this one lacks.
         targets = tuple(map(json.dumps, self.recipe.targets))
         listed = {**self.space, "targets": (*self.space.get("targets", ()), *targets)}
-        for each in self.claims.tried():
-            items = tuple(each.combination.items())
+        for trial in self.claims.tried():
+            items = tuple(trial.combination.items())
             if items not in self.variants:
                 if not all(text in listed.get(key, ()) for key, text in items):
-                    what = f"trial {each.number} of the study tries what search.space does not have"
+                    what = f"trial {trial.number} of the study tries what search.space does not have"
                     raise RecipeError(what, where="search.study", fix="give another name, or leave it out")
-                self.variants[items] = variant_and_key(each.combination, self.variant_of)
+                self.variants[items] = variant_and_key(trial.combination, self.trials.variant_of)
             variant, key = self.variants[items]
-            found = each.found and each.found.model_copy(update={"variant": variant})
-            tried.append(replace(each, key=key, found=found))
+            result = trial.found and trial.found.model_copy(update={"variant": variant})
+            tried.append(replace(trial, key=key, found=result))
         return tried
 
     def all(self) -> str:
         """Carry out all rounds; return why the search ended."""
         space = self.space
         if self.settings.order == "joint":
-            combinations = Combinations(space, {}, self.variant_of)
+            combinations = Combinations(space, {}, self.trials.variant_of)
             most = self._most(combinations.size)
             return self._round(combinations, most) or "all combinations were tried"
-        kept: Combination = {}
+        best: Combination = {}
         most = self._most(sum(len(values) for values in space.values()))
         for key, values in space.items():
-            combinations = Combinations({key: values}, kept, self.variant_of)
+            combinations = Combinations({key: values}, best, self.trials.variant_of)
             ended = self._round(combinations, most)
             if ended is not None:
                 return ended
-            kept = self._best(combinations, kept)
+            best = self._best(combinations, best)
         return "all values of all keys were tried"
 
     def _most(self, size: int) -> int:
@@ -220,16 +215,15 @@ class _Rounds:
             minutes = self.settings.minutes
             tried = self.tried()
             # A search without a result goes on to its first one.
-            if minutes is not None and self.seconds() > 60 * minutes and any(each.found for each in tried):
+            if minutes is not None and self.trials.seconds > 60 * minutes and any(trial.found for trial in tried):
                 return f"after {minutes:g} minutes"
-            running = [each for each in tried if each.found is None]
             enough = len(tried) >= most
             index = None if enough else self._next(combinations, tried)
             if index is not None:
-                if self.at_once > 1:
+                if self.trials.at_once > 1:
                     self._prepare(combinations, tried)
                 self._try(combinations, index, most)
-            elif not running:
+            elif all(trial.found for trial in tried):
                 return f"after {most} trials" if enough and self._next(combinations, tried) is not None else None
             else:
                 time.sleep(POLL_S)
@@ -239,9 +233,9 @@ class _Rounds:
         taken = {each.key for each in tried}
         waiting = map(combinations.at, self._order(combinations, tried))
         coming = ((key, variant) for _, variant, key in waiting if key not in taken)
-        new = dict(itertools.islice(coming, self.at_once))
+        new = dict(itertools.islice(coming, self.trials.at_once))
         if new and next(iter(new)) not in self.prepared:
-            self.prepare([variant for key, variant in new.items() if key not in self.prepared])
+            self.trials.prepare([variant for key, variant in new.items() if key not in self.prepared])
             self.prepared |= set(new)
 
     def _try(self, combinations: Combinations, index: int, most: int) -> None:
@@ -249,9 +243,9 @@ class _Rounds:
         trial = self.claims.claim(combination, key, self.space, most)
         if trial is None:
             return
-        found = self.find(variant)
-        self.claims.finish(trial, found, self.rules.values(found))
-        self.tell(found, sum(each.found is not None for each in self.tried()), most)
+        result = self.trials.find(variant)
+        self.claims.finish(trial, result, self.trials.values(result))
+        self.trials.tell(result, sum(other.found is not None for other in self.tried()), most)
 
     def _next(self, combinations: Combinations, tried: Sequence[Tried]) -> int | None:
         """The index of the combination that is tried next; None where all are tried."""
@@ -277,12 +271,12 @@ class _Rounds:
         more = [objective_named(goal).more_is_better for goal in self.settings.goals]
         study = package.create_study(directions=["maximize" if each else "minimize" for each in more])
         distributions = {key: package.distributions.CategoricalDistribution(texts) for key, texts in combinations.space.items()}
-        own = [each for each in tried if combinations.has(each.combination)]
-        values = [None if each.found is None else self.rules.values(each.found) for each in own]
+        tried = [trial for trial in tried if combinations.has(trial.combination)]
+        values = [None if trial.found is None else self.trials.values(trial.found) for trial in tried]
         known = [each.goals for each in values if each is not None and each.goals is not None]
         # A variant that cannot be made is as bad as the worst one, and misses limits by far.
         worst = [(min if each else max)(column) for each, column in zip(more, zip(*known, strict=True), strict=False)]
-        for trial, value in zip(own, values, strict=True):
+        for trial, value in zip(tried, values, strict=True):
             done: dict[str, Any] = {"state": package.trial.TrialState.RUNNING}
             if value is not None:
                 misses = _FAR if value.goals is None else value.misses
@@ -291,16 +285,15 @@ class _Rounds:
             study.add_trial(package.trial.create_trial(params=params, distributions=distributions, **done))
         return study
 
-    def _best(self, combinations: Combinations, kept: Combination) -> Combination:
-        """The best combination of a round; without one that could be made, what was kept before."""
-        by_key = {each.key: each.found for each in self.tried()}
+    def _best(self, combinations: Combinations, before: Combination) -> Combination:
+        """The best combination of a round; without one that could be made, the best before."""
+        results = {trial.key: trial.found for trial in self.tried()}
         made = []
-        for index in combinations.in_order():
-            combination, _, key = combinations.at(index)
-            found = by_key.get(key)
-            if found is not None and self.rules.values(found).goals is not None:
-                made.append((combination, found))
+        for combination, _, key in map(combinations.at, combinations.in_order()):
+            result = results.get(key)
+            if result is not None and self.trials.values(result).goals is not None:
+                made.append((combination, result))
         if not made:
-            return kept
-        best = self.rules.best([found for _, found in made])
-        return next(combination for combination, found in made if found is best)
+            return before
+        best = self.trials.best([result for _, result in made])
+        return next(combination for combination, result in made if result is best)
