@@ -7,10 +7,9 @@ A step whose artifact is in the store is reused, so running again resumes. A fai
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import StorageError
@@ -30,8 +29,6 @@ from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, Scores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import Listener, Silent, at_work, kept_in, key_of
-
-R = TypeVar("R")
 
 
 def dry_run(
@@ -58,8 +55,8 @@ def dry_run(
             continue
         artifact = store.find(step.stage, key_of(step, made))
         if artifact is None:
-            found = f": {_rows(step, executor)}" if step.stage == "data" else ""
-            verdicts.append(Verdict(step=step.name, action="run", reason=f"not in the store{found}"))
+            rows = f": {_rows(step, executor)}" if step.stage == "data" else ""
+            verdicts.append(Verdict(step=step.name, action="run", reason=f"not in the store{rows}"))
         else:
             made[step.name] = artifact
             verdicts.append(
@@ -92,13 +89,10 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
     steps = steps_of(recipe)
-    check_output(steps, out)
-
-    def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Report, list[str]]:
+    with _carried_out(steps, recipe, out, listener, executor) as (results, hold, notes):
         report = results["report"].read(report_stage.REPORT, Report)
-        return report, publish_run(recipe, steps, results, report, out, hold)
-
-    return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
+        notes += publish_run(recipe, steps, results, report, out, hold)
+    return report
 
 
 def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, executor: Executor = local.run) -> Finetuned:
@@ -111,20 +105,14 @@ def finetune(recipe: Recipe, out: Path, listener: Listener | None = None, execut
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    steps = finetune_steps(recipe)
-    check_output(steps, out)
-
-    def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Finetuned, list[str]]:
+    with _carried_out(finetune_steps(recipe), recipe, out, listener, executor) as (results, hold, notes):
         trained, evaluated = results["finetune"], results[f"evaluate/{candidates.CHECKPOINT.name}"]
-        notes = publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, hold)
-        finetuned = Finetuned(
+        notes += publish(out, {CHECKPOINT: folder_of(trained, CHECKPOINT)}, {}, hold)
+        return Finetuned(
             trained=trained.read_json(f"{CHECKPOINT}/{TRAINED}"),
             data=DataFacts.model_validate(manifest_of(results["data"]).summary),
             scores=evaluated.read(SCORES, Scores).scores,
         )
-        return finetuned, notes
-
-    return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
 
 
 def sweep(
@@ -139,33 +127,26 @@ def sweep(
     Raises:
         OctobertError: whatever went wrong.
     """
+    with _carried_out(sweep_steps(recipe, calibrators), recipe, out, listener, executor) as (results, _, _):
+        return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep)
 
-    def finish(results: Mapping[str, StepResult], hold: Hold) -> tuple[Sweep, list[str]]:
-        return results[f"sweep/{recipe.targets[0]}"].read(sweep_stage.FACTS, Sweep), []
 
-    steps = sweep_steps(recipe, calibrators)
+@contextmanager
+def _carried_out(
+    steps: Sequence[Step], recipe: Recipe, out: Path, listener: Listener | None, executor: Executor
+) -> Iterator[tuple[dict[str, StepResult], Hold, list[str]]]:
+    """Make or reuse every step under the lock.
+
+    Yields:
+        (The results by the names of their steps, the lock, notes for the user, to which more may be added).
+    """
     check_output(steps, out)
-    return _run_steps(steps, recipe, out, listener or Silent(), executor, finish)
-
-
-def _run_steps(
-    steps: Sequence[Step],
-    recipe: Recipe,
-    out: Path,
-    listener: Listener,
-    executor: Executor,
-    finish: Callable[[Mapping[str, StepResult], Hold], tuple[R, list[str]]],
-) -> R:
-    """Make or reuse every step under the lock, then `finish` with their results and say what they noted."""
+    listener = listener or Silent()
     listener.planned(steps)
     with at_work(recipe, out, listener, executor) as (work, notes):
-        made: dict[str, Artifact] = {}
-        for step in steps:
-            made[step.name] = work.carry_out(step, made)
+        made = work.carry_out_all(steps)
         with storage_errors(out):
-            result, noted = finish(work.results(made), work.hold)
-        notes += noted
-    return result
+            yield work.results(made), work.hold, notes
 
 
 def earlier_seconds(out: Path) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -46,14 +46,8 @@ class Listener(Protocol):
     def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None: ...
 
 
-class Silent:
+class Silent(Listener):
     """A listener that says nothing."""
-
-    def planned(self, steps: Sequence[Step]) -> None: ...
-    def started(self, step: Step) -> None: ...
-    def progressed(self, step: Step, what: str, done: int, total: int) -> None: ...
-    def finished(self, step: Step, artifact: Artifact, reused: bool) -> None: ...
-    def searched(self, best: Found | None, done: int, total: int, seconds: float, minutes: float | None) -> None: ...
 
 
 def key_of(step: Step, made: Mapping[str, Artifact]) -> str:
@@ -127,6 +121,20 @@ class Work:
         self._tell(self.listener.finished, step, artifact, False)
         return artifact
 
+    def carry_out_all(self, steps: Iterable[Step], made: Mapping[str, Artifact] | None = None) -> dict[str, Artifact]:
+        """Carry out steps in order; all artifacts, by the names of their steps.
+
+        Args:
+            made: the artifacts of earlier steps.
+
+        Raises:
+            OctobertError: as `carry_out`.
+        """
+        artifacts = dict(made or {})
+        for step in steps:
+            artifacts[step.name] = self.carry_out(step, artifacts)
+        return artifacts
+
     def carry_out_chains(
         self, chains: Mapping[str, Sequence[Step]], made: Mapping[str, Artifact]
     ) -> dict[str, dict[str, Artifact] | OctobertError]:
@@ -158,16 +166,16 @@ class Work:
         return {name: each.result() for name, each in chained.items()}
 
     def _chain(self, name: str, steps: Sequence[Step], made: Mapping[str, Artifact]) -> dict[str, Artifact] | OctobertError:
-        own = dict(made)
+        artifacts = dict(made)
         try:
             for step in steps:
-                own[step.name] = self._carry_out_twice(step, own)
+                artifacts[step.name] = self._carry_out_twice(step, artifacts)
         except OctobertError as error:
             # Without its folder a chain fails in many ways; the folder is the cause, and of all chains.
             self.hold.check()
             self.log.failed(error, chain=name)
             return error
-        return own
+        return artifacts
 
     def _carry_out_twice(self, step: Step, made: Mapping[str, Artifact]) -> Artifact:
         """Carry out a step, once more where its process was killed: memory that was short at that moment rules out nothing."""

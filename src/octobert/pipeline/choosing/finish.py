@@ -27,7 +27,6 @@ from octobert.pipeline.facts import RunFacts, facts_of
 from octobert.pipeline.output import publish_run
 from octobert.pipeline.publishing import HIDDEN, check_output
 from octobert.pipeline.stages import report as report_stage
-from octobert.pipeline.store import Artifact
 from octobert.pipeline.work import Listener, Silent, Work, at_work
 from octobert.report import choices
 
@@ -78,12 +77,8 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         facts = _final_facts(trials, decided)
         steps = planner.steps_for(facts)
         listener.planned(steps)
-        made: dict[str, Artifact] = {}
-        for step in steps:
-            # The packages say why they were chosen, which the report tells.
-            if step.stage == "package":
-                break
-            made[step.name] = work.carry_out(step, made)
+        # The packages say why they were chosen, which the report tells.
+        made = work.carry_out_all(step for step in steps if step.stage not in ("package", "archive"))
         report = work.results(made)["report"].read(report_stage.REPORT, Report)
         # A float32 model is what a drop is compared with.
         limits = [each for each in settings.limits if winner.precision != "f32" or each.max_drop is None]
@@ -91,8 +86,7 @@ def run(recipe: Recipe, out: Path, listener: Listener | None = None, executor: E
         selection = selection.model_copy(update={"checks": checked})
         selection = selection.model_copy(update={"sentence": choices.sentence(selection, settings.limits, report)})
         report = report.model_copy(update={"choice": selection})
-        for step in planner.package_steps(facts, chosen=selection.sentence):
-            made[step.name] = work.carry_out(step, made)
+        made = work.carry_out_all(planner.package_steps(facts, chosen=selection.sentence), made)
         # The recipe lies in another folder than the one that its paths were given from.
         pages = {RECIPE: loading.as_file(paths.with_absolute_paths(facts.recipe))}
         with storage_errors(out):
@@ -151,9 +145,9 @@ def _decided(facts: RunFacts, written: dict[str, Any], out: Path, work: Work, li
     trials = Trials(facts, work, reference, goals=goals, wanted=settings.limits)
     earlier = work.remembered(DECISION, trials.key, Decision)
     if earlier is not None:
-        told = earlier.selection
-        tried = sum(each.number > 0 for each in told.found)
-        listener.searched(told.best, tried, len(told.found), told.seconds, told.minutes)
+        selection = earlier.selection
+        tried = sum(result.number > 0 for result in selection.found)
+        listener.searched(selection.best, tried, len(selection.found), selection.seconds, selection.minutes)
         return earlier, trials
 
     def tell(best: Found | None, done: int, total: int) -> None:
@@ -207,9 +201,8 @@ def _final_facts(trials: Trials, decided: Decision) -> RunFacts:
     if settings is not None and decided.tunes:
         recipe = recipe.model_copy(update={"tune": (objective_named(settings.goal).name,)})
     if decided.lean and recipe.baselines is None:
-        kept = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
-        left = [name for name in facts.candidates if name not in kept]
-        facts = replace(facts, candidates=tuple(name for name in facts.candidates if name in kept))
-        absent |= dict.fromkeys(left, "left out to keep the time limit")
+        measured = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
+        absent |= {name: "left out to keep the time limit" for name in facts.candidates if name not in measured}
+        facts = replace(facts, candidates=tuple(filter(measured.__contains__, facts.candidates)))
     benchmark = quick.benchmark(facts.benchmark) if decided.lean else facts.benchmark
     return replace(facts, recipe=recipe, absent=absent, benchmark=benchmark)

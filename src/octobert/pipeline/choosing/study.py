@@ -50,7 +50,7 @@ class Trials(Protocol):
     """
 
     machine: Environment
-    inputs: Mapping[str, str]
+    inputs: dict[str, str]
     at_once: int
 
     @property

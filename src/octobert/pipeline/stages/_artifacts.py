@@ -87,15 +87,16 @@ def tokenizer_of(capture: StepResult, task: Task) -> Tokenizer:
     return Tokenizer(capture.path(""), task.max_length)
 
 
-def calibration_rows(data: StepResult, task: Task, tokenizer: Tokenizer) -> EncodedTexts:
-    """What the model reads for the calibration rows."""
-    return encoded(data.read_json("calibration.json")["inputs"], task, tokenizer)
+def calibration_rows(capture: StepResult, data: StepResult, task: Task) -> tuple[Tokenizer, EncodedTexts]:
+    """(The tokenizer of the captured model, what the model reads for the calibration rows)."""
+    tokenizer = tokenizer_of(capture, task)
+    return tokenizer, encoded(data.read_json("calibration.json")["inputs"], task, tokenizer)
 
 
-def evaluation_rows(data: StepResult, task: Task, tokenizer: Tokenizer) -> tuple[EncodedTexts, list[Any]]:
-    """(What the model reads for the evaluation rows, gold of each row)."""
-    stored = data.read_json("evaluation.json")
-    return encoded(stored["inputs"], task, tokenizer), stored["gold"]
+def evaluation_rows(capture: StepResult, data: StepResult, task: Task) -> tuple[Tokenizer, EncodedTexts, list[Any]]:
+    """(The tokenizer of the captured model, what the model reads for the evaluation rows, gold of each row)."""
+    tokenizer, stored = tokenizer_of(capture, task), data.read_json("evaluation.json")
+    return tokenizer, encoded(stored["inputs"], task, tokenizer), stored["gold"]
 
 
 def tuning_parts(data: StepResult) -> list[TuningPart]:

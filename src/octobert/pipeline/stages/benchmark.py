@@ -54,8 +54,7 @@ def run(
         )
         for name in candidates
     ]
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    encoded, _ = _artifacts.evaluation_rows(data, task, tokenizer)
+    tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
     chosen = np.random.default_rng(seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
     shapes = latency.workloads_of(benchmark, rows, tokenizer.pad_id, _artifacts.vocabulary_of(capture), seed)

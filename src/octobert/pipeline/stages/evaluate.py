@@ -44,8 +44,7 @@ def run(
         machine: digest of the machine and its runtimes, which scores belong to: on another one they are measured again.
     """
     task = scored.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    encoded, gold = _artifacts.evaluation_rows(data, task, tokenizer)
+    tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     rows = encoded.flat
     path = str(file_of(candidate, model, capture, trained, export))
     opened = candidates.Candidate(name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries)

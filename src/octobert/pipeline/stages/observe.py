@@ -35,8 +35,7 @@ def run(
         provider: the execution provider that computes.
     """
     task = spec.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    encoded = _artifacts.calibration_rows(data, task, tokenizer)
+    tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
     rows = encoded.flat
     # A text of several windows has several rows: the number and the text of each row, for messages.
     texts = [(n, text) for n, (text, own) in enumerate(zip(encoded.texts, encoded.rows, strict=True), 1) for _ in own]

@@ -44,12 +44,10 @@ def run(
     capability.check(plan, capabilities)
     changes = _trained_scales(ranges, plan)
     if not changes and corrections:
-        task = spec.build()
-        tokenizer = _artifacts.tokenizer_of(capture, task)
-        rows = _artifacts.calibration_rows(data, task, tokenizer).flat
-        chosen = [(load(choice.name), choice.options) for choice in corrections]
-        steps = [(correction, correction.Options.model_validate(options)) for correction, options in chosen]
-        changes = apply_corrections.correct_layers(graph, rows, tokenizer.pad_id, plan, steps, context.progress)
+        tokenizer, encoded = _artifacts.calibration_rows(capture, data, spec.build())
+        loaded = [(load(choice.name), choice.options) for choice in corrections]
+        steps = [(correction, correction.Options.model_validate(options)) for correction, options in loaded]
+        changes = apply_corrections.correct_layers(graph, encoded.flat, tokenizer.pad_id, plan, steps, context.progress)
     if changes:
         apply_corrections.save(changes, context.work / _artifacts.CORRECTIONS)
     size = _plans.write_quantized(graph, plan, changes, context.work / _artifacts.QUANTIZED)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from octobert.core import environment
@@ -66,9 +66,10 @@ def run(
         absent: candidate → why it was not measured.
     """
     task = scored.build()
-    found = ranges.read(_artifacts.RANGES, Ranges)
+    calibrated = ranges.read(_artifacts.RANGES, Ranges)
     evaluated = _evaluated(capture, data, evaluations, task)
-    timings = timed.read(_artifacts.TIMINGS, BenchmarkResult) if timed is not None else None
+    timings = dict(timed.read(_artifacts.TIMINGS, BenchmarkResult)) if timed is not None else {}
+    figures = {"latencies": (), "footprints": (), "environment": environment.current(), "date": environment.today(), **timings}
     searched = {target: plan for target, plan in plans.items() if plan.path(_artifacts.SEARCH).is_file()}
     report = Report(
         recipe=recipe,
@@ -76,7 +77,7 @@ def run(
         data=DataFacts.model_validate(manifest_of(data).summary),
         model=capture.read(_artifacts.CAPTURED, CaptureFacts),
         model_digest=model_digest,
-        ranges=RangeFacts(calibrator=found.calibrator, options=found.options, provenance=found.provenance),
+        ranges=RangeFacts(calibrator=calibrated.calibrator, options=calibrated.options, provenance=calibrated.provenance),
         plans={t: plan.read(_artifacts.PLAN, QuantPlan) for t, plan in plans.items()},
         pruning=pruned.read(_artifacts.PRUNING, PruningFacts) if pruned is not None else None,
         transforms=transformed.read(_artifacts.TRANSFORMS, TransformFacts) if transformed is not None else None,
@@ -86,17 +87,10 @@ def run(
         tuned={t: result.read(_artifacts.TUNED, _artifacts.TunedResults).results for t, result in tuned.items()},
         scores={n: result.read(_artifacts.SCORES, _artifacts.Scores).scores for n, result in evaluations.items()},
         comparisons=tuple(_compared(task, evaluated, seed)),
-        latencies=timings.latencies if timings else (),
-        footprints=timings.footprints if timings else (),
-        speedups=timings.speedups if timings else (),
-        throughputs=timings.throughputs if timings else (),
-        ratios=timings.ratios if timings else (),
-        speed_goals=_speed_goals(recipe, tuple(plans), tuple(evaluations), timings.speedups if timings else ()),
-        load=timings.load if timings else None,
-        environment=timings.environment if timings else environment.current(),
-        date=timings.date if timings else environment.today(),
+        speed_goals=_speed_goals(recipe, tuple(plans), tuple(evaluations), timings.get("speedups", ())),
         absent=absent,
         stages={name: _facts(result) for name, result in steps.items()},
+        **{name: figure for name, figure in figures.items() if name in Report.model_fields},
     )
     evidence = gather(report, steps, task, evaluated)
     context.write(EVIDENCE, evidence)
@@ -138,19 +132,16 @@ def _evaluated(capture: StepResult, data: StepResult, evaluations: Mapping[str, 
     """What was evaluated; None where nothing was."""
     if not evaluations:
         return None
-    encoded, gold = _artifacts.evaluation_rows(data, task, _artifacts.tokenizer_of(capture, task))
+    _, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     outputs = {name: _artifacts.arrays_in(result.path(_artifacts.OUTPUTS)) for name, result in evaluations.items()}
     return Evaluated(encoded, gold, outputs)
 
 
-def _compared(task: Task, found: Evaluated | None, seed: int) -> list[Comparison]:
+def _compared(task: Task, rows: Evaluated | None, seed: int) -> Iterator[Comparison]:
     """Every target compared with its float baseline, and every other baseline with ONNX Runtime's float32."""
-    compared: list[Comparison] = []
-    if found is None:
-        return compared
-    for name in found.outputs:
-        reference = candidates.reference_of(name, tuple(found.outputs))
-        if reference is not None:
-            pair = (found.outputs[name], found.outputs[reference])
-            compared.append(scoring.compare(task, (name, reference), pair, found.encoded, found.gold, seed=seed))
-    return compared
+    outputs = rows.outputs if rows is not None else {}
+    for name in outputs:
+        reference = candidates.reference_of(name, outputs)
+        if rows is not None and reference is not None:
+            pair = (outputs[name], outputs[reference])
+            yield scoring.compare(task, (name, reference), pair, rows.encoded, rows.gold, seed=seed)

@@ -38,13 +38,12 @@ def run(
         seed: draws the rows.
     """
     task = spec.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    rows = _artifacts.calibration_rows(data, task, tokenizer).flat
-    chosen = np.random.default_rng(seed).permutation(len(rows))[:ROWS]
+    tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
+    chosen = np.random.default_rng(seed).permutation(len(encoded.flat))[:ROWS]
     measured = sensitivity.measure(
         ir.load(float_graph.path(_artifacts.FLOAT)),
         quantized.read(_artifacts.PLAN, QuantPlan),
-        [rows[i] for i in chosen],
+        [encoded.flat[i] for i in chosen],
         tokenizer.pad_id,
         observer.load(observed.path(_artifacts.STATISTICS)),
         lambda done, of: context.progress("measuring sensitivity", done, of),

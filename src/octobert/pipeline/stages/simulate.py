@@ -37,8 +37,7 @@ def run(
     from octobert.training.simulation import Simulation
 
     task = scored.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    encoded, gold = _artifacts.evaluation_rows(data, task, tokenizer)
+    tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
     session = TorchSession(qat.path(_artifacts.CHECKPOINT), SessionOptions(), task.head)
     scales = _artifacts.arrays_in(qat.path(_artifacts.SCALES))
     plan = planned.read(_artifacts.PLAN, QuantPlan)

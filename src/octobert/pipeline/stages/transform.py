@@ -43,8 +43,8 @@ def run(
         transforms: in order.
     """
     task, source = spec.build(), float_graph.path(_artifacts.FLOAT)
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    rows = _artifacts.calibration_rows(data, task, tokenizer).flat
+    tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
+    rows = encoded.flat
     family = _artifacts.family_of(capture)
     path = context.work / _artifacts.FLOAT
     model, before = ir.load(source), source

@@ -36,8 +36,7 @@ def run(
         machine: digest of the machine and its runtimes, which times belong to.
     """
     task = spec.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    rows = _artifacts.evaluation_rows(data, task, tokenizer)[0].flat
+    tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
     path = str(targets.load(target).model_file(export.path("")))
     candidate = Candidate(name=target, path=path, head=task.head, entries=entries)
     trials, minutes = TRIALS[quick], MINUTES[quick]
@@ -47,9 +46,9 @@ def run(
         def on_trial(number: int, _: Tried, what: str = f"tuning {target} for {goal}") -> None:
             context.progress(what, number, trials)
 
-        found = tuning.tune(
+        result = tuning.tune(
             candidate,
-            rows,
+            encoded.flat,
             tokenizer.pad_id,
             goal=goal,
             longest=tokenizer.max_length,
@@ -58,6 +57,6 @@ def run(
             seed=seed,
             on_trial=on_trial,
         )
-        results.append(found)
+        results.append(result)
     context.write(_artifacts.TUNED, _artifacts.TunedResults(results=tuple(results)))
     return {result.goal: result.ratio.value for result in results}
