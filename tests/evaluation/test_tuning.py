@@ -62,7 +62,7 @@ class Scripted:
 
 
 def search(monkeypatch, ms: Callable[[Setting, int], float], goal: Goal = "latency") -> Tuned:
-    monkeypatch.setattr(tuning, "_Open", Scripted(ms))
+    monkeypatch.setattr(tuning, "_opened", Scripted(ms))
     found = candidates.Candidate(name="ort-cpu", path="", head="")
     return tuning.tune(found, ROWS, 0, goal=goal, longest=64, trials=40, minutes=1)
 

@@ -148,7 +148,9 @@ def lacks(needed: Collection[str], features: Collection[str]) -> bool:
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:
     """Return the rules of a target that a plan breaks, as sentences without a full stop."""
-    broken = [] if plan.float_parts in capabilities.float_types else [_wrong_float(plan, capabilities)]
+    types = capabilities.float_types
+    wrong = f"{capabilities.name} takes float parts of type {' or '.join(types)}, not {plan.float_parts}"
+    broken = [] if plan.float_parts in types else [wrong]
     broken += [sentence for d in plan.decisions for sentence, _ in _broken(d, capabilities)]
     return list(dict.fromkeys(broken))
 
@@ -242,7 +244,3 @@ def _retyped(quantizer: Quantizer, dtype: DType, symmetric: bool) -> Quantizer:
 def kind_of(dtype: DType, symmetric: bool) -> str:
     """Return a type of activations in words."""
     return f"{'symmetric' if symmetric else 'asymmetric'} {dtype}"
-
-
-def _wrong_float(plan: QuantPlan, capabilities: Capabilities) -> str:
-    return f"{capabilities.name} takes float parts of type {' or '.join(capabilities.float_types)}, not {plan.float_parts}"

@@ -127,26 +127,23 @@ def _cut(row: ChangedRow, explanation: Explanation, length: int) -> ChangedRow:
         places |= {(index, *span): place for span, place in zip(spans, kept, strict=True)}
     if not places and texts == list(row.texts):
         return row
-    marks, before, after = ([_placed(mark, places) for mark in side] for side in sides)
+    marks, before, after = (_placed(side, places) for side in sides)
     return row.model_copy(
         update={
             "texts": tuple(texts),
             "whole": False,
-            "marks": tuple(mark for mark in marks if mark is not None),
-            "before": _with_marks(row.before, before),
-            "after": _with_marks(row.after, after),
+            "marks": marks,
+            "before": row.before.model_copy(update={"marks": before}),
+            "after": row.after.model_copy(update={"marks": after}),
         }
     )
 
 
-def _with_marks(answer: Answer, marks: Sequence[Mark | None]) -> Answer:
-    return answer.model_copy(update={"marks": tuple(mark for mark in marks if mark is not None)})
-
-
-def _placed(mark: Mark, places: Mapping[tuple[int, int, int], Span | None]) -> Mark | None:
-    """A mark in a text that was cut; None where its part was left out."""
-    place = places.get((mark.text, mark.start, mark.end), (mark.start, mark.end))
-    return None if place is None else mark.model_copy(update={"start": place[0], "end": place[1]})
+def _placed(marks: Sequence[Mark], places: Mapping[tuple[int, int, int], Span | None]) -> tuple[Mark, ...]:
+    """Marks in texts that were cut, without those whose part was left out."""
+    spans = [places.get((mark.text, mark.start, mark.end), (mark.start, mark.end)) for mark in marks]
+    placed = [(mark, span) for mark, span in zip(marks, spans, strict=True) if span is not None]
+    return tuple(mark.model_copy(update={"start": start, "end": end}) for mark, (start, end) in placed)
 
 
 def sentence(counts: Mapping[tuple[str, str], int], lost: int, gained: int) -> str:

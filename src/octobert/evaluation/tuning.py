@@ -9,7 +9,9 @@ whole 95 % interval of its ratio says that it is faster by more than `MARGIN`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from octobert.core.session import Feeds, RuntimeOption
 from octobert.core.settings import MAX_RUN_TOKENS, Goal, Setting, Tried, Tuned, default_setting
 from octobert.data.tokenization import Encoded
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.worker import Worker
+from octobert.evaluation.worker import Worker, working
 from octobert.inference.batching import Batch, make_batches
 
 # Smallest relative gain that is worth settings other than the defaults.
@@ -73,7 +75,7 @@ def tune(
     default = default_setting(goal)
     space = space_of(candidate.name, goal)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-    with _Open(candidate, default, work) as base:
+    with _opened(candidate, default, work) as base:
         for number in range(trials):
             if time.monotonic() - started > 60 * minutes:
                 break
@@ -154,40 +156,37 @@ class _Work:
         return [batch.feeds(self._rows, self._pad_id) for batch in batches]
 
 
+@dataclass
 class _Open:
     """A process with one setting and its work, warmed up.
 
-    Attributes:
+    Args:
         times: ms of every round so far.
     """
 
-    def __init__(self, candidate: Candidate, setting: Setting, work: _Work) -> None:
-        self._worker = Worker(candidate.model_copy(update={"options": setting.options()}))
-        self.times: list[float] = []
-        try:
-            self._worker.opened()
-            self._feeds = work.of(setting, self._worker)
-            # The first run of a shape takes longer.
-            self._worker.ask("work", self._feeds)
-        except BaseException:
-            self._worker.stop()
-            raise
-
-    def __enter__(self) -> _Open:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.stop()
+    worker: Worker
+    feeds: list[Feeds]
+    times: list[float] = field(default_factory=list)
 
     @property
     def runs(self) -> bool:
         """Whether the process still runs."""
-        return self._worker.runs
+        return self.worker.runs
 
     def ms(self) -> float:
         """Run one round; return its time in milliseconds."""
-        self.times.append(self._worker.ask("work", self._feeds))
+        self.times.append(self.worker.ask("work", self.feeds))
         return self.times[-1]
+
+
+@contextmanager
+def _opened(candidate: Candidate, setting: Setting, work: _Work) -> Iterator[_Open]:
+    """Open a candidate with a setting."""
+    with working([candidate.model_copy(update={"options": setting.options()})], threads=0, pause_ms=10) as (worker,):
+        feeds = work.of(setting, worker)
+        # The first run of a shape takes longer.
+        worker.ask("work", feeds)
+        yield _Open(worker, feeds)
 
 
 def _ratios(opened: _Open, base: _Open, rounds: int) -> list[float]:
@@ -206,7 +205,7 @@ def _ratios(opened: _Open, base: _Open, rounds: int) -> list[float]:
 
 def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Tried:
     try:
-        with _Open(candidate, setting, work) as opened:
+        with _opened(candidate, setting, work) as opened:
             return Tried(setting=setting, ratio=float(np.median(_ratios(opened, base, _ROUNDS))))
     except OctobertError as error:
         # Without the defaults there is nothing to compare with, and it was not the setting that failed.
@@ -217,5 +216,5 @@ def _tried(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> 
 
 def _final(candidate: Candidate, setting: Setting, work: _Work, base: _Open) -> Estimate:
     """Return the median ratio to the defaults over many rounds, with its interval."""
-    with _Open(candidate, setting, work) as opened:
+    with _opened(candidate, setting, work) as opened:
         return quantile(_ratios(opened, base, _FINAL_ROUNDS))

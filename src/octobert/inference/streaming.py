@@ -104,7 +104,8 @@ class Scheduler:
                         failed, ended = error, True
                 idle = all(_done(future) for _, future in started)
                 if window:
-                    started.append((window, self._submit(window, first)))
+                    self._check_process()
+                    started.append((window, self._submitted(self._tokenize_pool, self._start, window, first)))
                     first, size = first + len(window), min(2 * size, _LARGEST)
                 while started and ((slow and idle) or ended or len(started) > _AHEAD):
                     self._check_process()
@@ -130,11 +131,6 @@ class Scheduler:
         self._closed = True
         self._tokenize_pool.shutdown()
         self._run_pool.shutdown()
-
-    def _submit(self, window: list[Any], first: int) -> Future[_Window]:
-        """Start a window on the threads of this object."""
-        self._check_process()
-        return self._submitted(self._tokenize_pool, self._start, window, first)
 
     def _submitted(self, pool: Executor, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Submit work to a pool.

@@ -19,7 +19,7 @@ ITSELF = ""
 _KEPT = ".kept"
 
 
-def found(path: Path, names: Iterable[str]) -> dict[str, str | None]:
+def digests_below(path: Path, names: Iterable[str]) -> dict[str, str | None]:
     """The digests of files below a path; None for what is missing, a link, or cannot be read."""
     return {name: digest_or_none(path / name) for name in names}
 
@@ -31,7 +31,7 @@ def is_untouched(folder: Path, recorded: Mapping[str, str]) -> bool:
     if not is_folder(folder):
         return False
     try:
-        names = [file.relative_to(folder).as_posix() for file in files_in(folder)]
+        names = list(_names(folder))
     except OSError:
         return False
     return all(name in recorded and digest_or_none(folder / name) == recorded[name] for name in names)
@@ -41,7 +41,7 @@ def edits(path: Path, published: Mapping[str, str]) -> list[str]:
     """Sentences about files that were edited, and are left as they are."""
     return [
         f"{path / name} was changed after octobert wrote it, and was left as it is; remove it and run again to have it back"
-        for name, digest in found(path, published).items()
+        for name, digest in digests_below(path, published).items()
         if digest != published[name]
     ]
 
@@ -94,17 +94,13 @@ def keep_beside(place: Path, fresh: Mapping[str, str], recorded: Mapping[str, st
     """
     if not os.path.lexists(place) or digest_or_none(place) in {(recorded or {}).get(ITSELF), fresh.get(ITSELF)} - {None}:
         return []
-    if _is_own_page(place):
+    # A page that `octobert report` made, or a run in another folder, and nobody has edited.
+    if place.suffix == ".html" and is_file(place) and is_page(content_of(place)):
         return []
     kept = next(path for path in _numbered(place) if not os.path.lexists(path) or path.samefile(place))
     if not os.path.lexists(kept):
         link_or_copy(place, kept)
     return [_replaced(place, kept)]
-
-
-def _is_own_page(path: Path) -> bool:
-    """Whether a file is a page that `octobert report` made, or a run in another folder, and nobody has edited."""
-    return path.suffix == ".html" and is_file(path) and is_page(content_of(path))
 
 
 def _replaced(path: Path, kept: Path) -> str:

@@ -38,14 +38,11 @@ class Events:
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": event, **details}
         with self._lock, storage_errors(self._path):
             remove_unless_file(self._path)
-            self._append(json.dumps(line).encode())
-
-    def _append(self, line: bytes) -> None:
-        with self._path.open("ab+") as stream:
-            stream.seek(-min(stream.tell(), 1), os.SEEK_END)
-            # A run that was killed, or a full disk, may have left half a line.
-            cut = stream.read(1) not in (b"", b"\n")
-            stream.write(b"\n" * cut + line + b"\n")
+            with self._path.open("ab+") as stream:
+                stream.seek(-min(stream.tell(), 1), os.SEEK_END)
+                # A run that was killed, or a full disk, may have left half a line.
+                cut = stream.read(1) not in (b"", b"\n")
+                stream.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
 
     def failed(self, error: Exception, **details: Any) -> None:
         """Write why a run or a part of it ended; an error while writing, of a full disk for example, does not hide it."""

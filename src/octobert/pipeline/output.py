@@ -9,10 +9,9 @@ from octobert.config.recipe import Recipe
 from octobert.core import archives
 from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
-from octobert.core.files import digest_or_none
 from octobert.core.results import Report
 from octobert.inference import tuned_file
-from octobert.pipeline.carrying import ITSELF
+from octobert.pipeline.carrying import ITSELF, digests_below
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.lock import Hold
 from octobert.pipeline.publishing import PAGES, Folder, publish, read_in
@@ -58,7 +57,8 @@ def publish_run(
     shown = page([Run(headline(report), report, evidence, str(out))])
     texts = dict(zip(PAGES, (report.model_dump_json(indent=1), evidence.model_dump_json(), shown), strict=True))
     # Settings that the user has tuned since then are for the same model: they stay.
-    kept = {target: _is_there(out / places[target], folders[places[target]]) for target in report.tuned}
+    published = {target: folders[places[target]].files for target in report.tuned}
+    kept = {target: digests_below(out / places[target], files) == files for target, files in published.items()}
     notes = publish(out, folders, {**(pages or {}), **texts}, hold, needed=read_in(out, steps))
     for target, tuned in report.tuned.items():
         try:
@@ -70,16 +70,11 @@ def publish_run(
     return notes
 
 
-def _is_there(place: Path, folder: Folder) -> bool:
-    """Whether the files of a package are in the output directory already."""
-    return all(digest_or_none(place / name) == digest for name, digest in folder.files.items())
-
-
 def folder_of(result: StepResult, inner: str = "") -> Folder:
     """The files of a result, or those in one of its folders, to be published."""
     files = {PurePosixPath(name): digest for name, digest in manifest_of(result).files.items()}
-    own = {name.relative_to(inner).as_posix(): digest for name, digest in files.items() if name.is_relative_to(inner)}
-    return Folder(result.path(inner), own)
+    below = {name.relative_to(inner).as_posix(): digest for name, digest in files.items() if name.is_relative_to(inner)}
+    return Folder(result.path(inner), below)
 
 
 def file_of(result: StepResult, name: str) -> Folder:

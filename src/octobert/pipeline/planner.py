@@ -210,12 +210,6 @@ def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     return tuple(methods.load(recipe.quantize.name).observed_kinds(options_of(recipe.quantize, "methods"), capabilities))
 
 
-def _shared_kinds(facts: RunFacts) -> tuple[str, ...]:
-    """Kinds of sites to observe: those of the recipe's method, and those of other recipes that share the pass."""
-    own = observed_kinds(facts.recipe)
-    return tuple(sorted({*own, *facts.kinds})) if own else ()
-
-
 def _model(facts: RunFacts) -> list[Step]:
     """The float graph and its ranges; with quantization-aware training, the graph and ranges that came of it."""
     recipe, graph = facts.recipe, facts.observed_graph
@@ -224,9 +218,11 @@ def _model(facts: RunFacts) -> list[Step]:
         steps.append(_prune(facts, recipe.prune))
     if recipe.transforms:
         steps.append(planned(facts, "transform", transform.run, float_graph=facts.prepared_graph))
-    provider, leakage = recipe.calibration_provider, recipe.data.allow_leakage
+    provider, leakage, kinds = recipe.calibration_provider, recipe.data.allow_leakage, observed_kinds(recipe)
+    # Other recipes may share the pass.
+    kinds = tuple(sorted({*kinds, *facts.kinds})) if kinds else ()
     steps += [
-        planned(facts, "observe", observe.run, float_graph=graph, kinds=_shared_kinds(facts), provider=provider),
+        planned(facts, "observe", observe.run, float_graph=graph, kinds=kinds, provider=provider),
         planned(facts, "calibrate", calibrate.run, source=facts.places.how, allow_leakage=leakage),
     ]
     if recipe.qat is None:

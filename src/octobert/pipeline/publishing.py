@@ -127,11 +127,6 @@ def check_output(steps: Sequence[Step], out: Path, *, names: Mapping[str, str] |
             raise StorageError("the run would change the files that it reads", where=where, fix="choose another --out")
 
 
-def _is_zip(name: str) -> bool:
-    """Whether a name in OUT is that of a package as a zip file."""
-    return name.endswith(archives.SUFFIX)
-
-
 def read_in(out: Path, steps: Sequence[Step]) -> set[str]:
     """What a run reads in its output directory: names in it, or `.` for the directory itself."""
     places = {place.resolve() for step in steps for files in step.reads for place in files.places}
@@ -162,8 +157,8 @@ def publish(
     last = _read(out / HIDDEN / _RECORD) or Publication()
     fresh = {name: dict(folder.files) for name, folder in folders.items()}
     fresh |= {name: {ITSELF: text_digest(text)} for name, text in pages.items()}
-    others = [name for name, files in last.files.items() if name not in fresh and (PACKAGE_FILE in files or _is_zip(name))]
-    stale = [] if needed is None else [name for name in others if name not in needed]
+    packages = [name for name, files in last.files.items() if PACKAGE_FILE in files or name.endswith(archives.SUFFIX)]
+    stale = [] if needed is None else [name for name in packages if name not in fresh and name not in needed]
     dropped = [name for name in stale if carrying.is_untouched(out / name, last.files[name])]
     left = [name for name in stale if name not in dropped and os.path.lexists(out / name)]
     remain = {name: files for name, files in last.files.items() if name not in stale or name in left}
@@ -215,7 +210,7 @@ def _differs(path: Path, fresh: Mapping[str, str], recorded: Mapping[str, str] |
     """Whether something has to be done to have these files published; not where all that differs are edits of the user."""
     if recorded == fresh:
         return not all(os.path.lexists(path / name) for name in fresh)
-    return carrying.found(path, fresh) != fresh or any(
+    return carrying.digests_below(path, fresh) != fresh or any(
         os.path.lexists(path / name) for name in set(recorded or ()) - set(fresh)
     )
 

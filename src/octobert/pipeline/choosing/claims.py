@@ -121,12 +121,12 @@ class Claims:
         self._mine = set[int]()
         # Trial → its last sign of life, and when it was first seen here.
         self._seen: dict[int, tuple[Any, float]] = {}
-        wanted = ["maximize" if each else "minimize" for each in maximize]
+        directions = ["maximize" if each else "minimize" for each in maximize]
         with storages.told(where):
-            study = self._optuna.create_study(storage=storage, study_name=name, directions=wanted, load_if_exists=True)
+            study = self._optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
             self._id = study._study_id
-            directions = [each.name.lower() for each in study.directions]
-        if directions != wanted:
+            stored = [direction.name.lower() for direction in study.directions]
+        if stored != directions:
             raise self._other("goals")
         self.tried()
 
@@ -139,18 +139,21 @@ class Claims:
         """
         with storages.told(self._where):
             trials = self._storage.get_all_trials(self._id, deepcopy=False)
-        states, found = self._optuna.trial.TrialState, list[Tried]()
+        states, tried = self._optuna.trial.TrialState, list[Tried]()
         for trial in sorted(trials, key=lambda trial: trial.number):
             said = self._said(trial)
-            if not found:
+            if not tried:
                 # The first trial decides, also where two processes have started at the same time.
-                self._check(said.facts)
+                names = dict.fromkeys((*self._facts, *said.facts))
+                different = [name for name in names if self._facts.get(name) != said.facts.get(name)]
+                if different:
+                    raise self._other(", ".join(different))
             if said.found is None and (trial.state != states.RUNNING or self._is_dead(trial._trial_id, said)):
                 if trial.state == states.RUNNING:
                     self.give_up(trial._trial_id)
                 continue
-            found.append(Tried(trial.number, trial._trial_id, said.params, said.key, said.found))
-        return found
+            tried.append(Tried(trial.number, trial._trial_id, said.params, said.key, said.found))
+        return tried
 
     def _said(self, trial: Any) -> _Said:
         """What a trial says, checked: anybody may have written it.
@@ -180,22 +183,22 @@ class Claims:
         Raises:
             StorageError: the storage failed.
         """
-        trial = self._optuna.trial.create_trial(
+        template = self._optuna.trial.create_trial(
             state=self._optuna.trial.TrialState.RUNNING,
             params=combination,
             distributions={each: self._optuna.distributions.CategoricalDistribution(space[each]) for each in combination},
             user_attrs={_KEY: key, _OWNER: _owner().model_dump(), _FACTS: self._facts},
         )
         with storages.told(self._where):
-            created = self._storage.create_new_trial(self._id, template_trial=trial)
+            created = self._storage.create_new_trial(self._id, template_trial=template)
         self._mine.add(created)
         tried = self.tried()
-        own = next((each for each in tried if each.id == created), None)
-        before = [each for each in tried if own is not None and each.number < own.number]
-        if own is None or len(before) >= most or any(each.key == key for each in before):
+        claimed = next((trial for trial in tried if trial.id == created), None)
+        before = [trial for trial in tried if claimed is not None and trial.number < claimed.number]
+        if claimed is None or len(before) >= most or any(trial.key == key for trial in before):
             self.give_up(created)
             return None
-        return own
+        return claimed
 
     def finish(self, trial: Tried, found: Found, values: Values) -> None:
         """Store what was found. A trial that another process has taken over meanwhile stays as it is.
@@ -263,11 +266,6 @@ class Claims:
             self._seen[trial] = sign, now
             return False
         return now - since > SILENT_S
-
-    def _check(self, facts: Mapping[str, str]) -> None:
-        different = [key for key in (*self._facts, *facts) if self._facts.get(key) != facts.get(key)]
-        if different:
-            raise self._other(", ".join(dict.fromkeys(different)))
 
     def _other(self, what: str) -> RecipeError:
         return RecipeError(

@@ -78,7 +78,7 @@ def variant_of(recipe: Recipe, changes: Mapping[str, Any]) -> Variant:
         full = recipe_of(recipe, _unnamed(target, rest))
     for key in sorted(rest, reverse=True):
         fewer = {other: value for other, value in rest.items() if other != key}
-        if not any(other.startswith(f"{key}.") for other in fewer) and _same(_recipe_or_none(recipe, target, fewer), full):
+        if not any(other.startswith(f"{key}.") for other in fewer) and _means(recipe, _unnamed(target, fewer), full):
             rest = fewer
     precision = precision_of(full)
     name = f"{target} {precision} {', '.join(_words(recipe, full, rest))}".strip()
@@ -329,17 +329,12 @@ def _method(raw: Mapping[str, Any]) -> str:
     return spelling.plugin_named(raw.get("quantize", ""))
 
 
-def _recipe_or_none(recipe: Recipe, target: str, changes: Mapping[str, Any]) -> Recipe | None:
-    """The recipe with other changes; None where these are not valid alone."""
+def _means(recipe: Recipe, variant: Variant, full: Recipe) -> bool:
+    """Whether a variant's changes are valid and mean a recipe: default values of options may be written or not."""
     try:
-        return recipe_of(recipe, _unnamed(target, changes))
+        return _written_out(recipe_of(recipe, variant)) == _written_out(full)
     except RecipeError:
-        return None
-
-
-def _same(one: Recipe | None, other: Recipe) -> bool:
-    """Whether two recipes mean the same: default values of options may be written or not."""
-    return one is not None and _written_out(one) == _written_out(other)
+        return False
 
 
 def _written_out(recipe: Recipe) -> Recipe:

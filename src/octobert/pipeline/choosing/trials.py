@@ -105,14 +105,12 @@ class Trials:
         if (problem := self._states[reference.name].problem) is not None:
             raise OctobertError("the float model cannot be made", where=reference.name, got=problem)
         # The capture is that of every variant; transforms come after it.
-        self._shared |= {name: self._states[reference.name].made[name] for name in ("capture", "finetune") if self._has(name)}
+        made = self._states[reference.name].made
+        self._shared |= {name: made[name] for name in ("capture", "finetune") if name in made}
         judging = self._judging(reference, None)
         self._carry_out(judging, self._shared)
         result = self._work.results(self._shared)[judging.name]
         self._states[reference.name].verdict = result.read(judge.JUDGED, judge.Verdict)
-
-    def _has(self, name: str) -> bool:
-        return name in self._states[self.reference.name].made
 
     @property
     def expected(self) -> dict[str, float]:
@@ -129,9 +127,8 @@ class Trials:
     @property
     def final_seconds(self) -> float:
         """About how long the final run takes, with its search for options of the runtime where there is time for one."""
-        return self._measuring_seconds(lean=self.lean) + (
-            budget.tuning_seconds(self.facts, self._row_seconds) if self.tunes else 0.0
-        )
+        tuning = budget.tuning_seconds(self.facts, self._row_seconds) if self.tunes else 0.0
+        return self._measuring_seconds(lean=self.lean) + tuning
 
     @property
     def lean(self) -> bool:
@@ -268,10 +265,10 @@ class Trials:
             most_seconds=_RACE_SHARE * 60 * limit if (limit := self._minutes()) is not None else race.MOST_SECONDS,
         )
         self._carry_out(timed, made)
-        found = self._work.results(made)[timed.name].read(race.TIMES, race.Race)
-        self._races.append(found)
+        result = self._work.results(made)[timed.name].read(race.TIMES, race.Race)
+        self._races.append(result)
         for variant in variants:
-            if (problem := found.problems.get(variant.name)) is not None:
+            if (problem := result.problems.get(variant.name)) is not None:
                 self._states[variant.name].problem = problem
             else:
                 self._states[variant.name].races.append(number)
@@ -293,7 +290,7 @@ class Trials:
 
     def _judging(self, variant: Variant, export: StepResult | None) -> Step:
         """The step that judges a variant; without files, the one that keeps the float model's outputs."""
-        own = self.facts if export is None else self._facts(variant)
+        facts = self.facts if export is None else self._facts(variant)
         return planner.planned(
             self.facts,
             "judge/float" if export is None else f"judge/{variant.name}",
@@ -301,7 +298,7 @@ class Trials:
             reference=None if export is None else StepResult(step="judge/float"),
             export=export,
             target=variant.target,
-            entries=own.entries(variant.target),
+            entries=facts.entries(variant.target),
             limits=self._metric_limits,
         )
 
@@ -310,22 +307,19 @@ class Trials:
         `not tried` where something is missing."""
         state = self._states.get(variant.name, _State(variant))
         verdict = state.verdict
-        drops, values = {}, {}
-        for name, each in (verdict.metrics if verdict else {}).items():
-            drops[name], values[name] = each.drop, each.value
-        timed = self._races[state.races[-1]].times[variant.name] if state.races else None
-        figures = self._figures(state)
+        metrics = verdict.metrics if verdict else {}
+        timed, figures = self._timed(state), self._figures(state)
         found = Found(
             variant=variant,
             state="not tried",
             reason="",
             ratio=None if timed is None else self.ratio(variant, self.reference),
-            time_ms=None if timed is None else statistic(timed.samples_ms, self._percentile()),
+            time_ms=None if timed is None else statistic(timed.samples_ms, objective_named(self._goals[0]).percentile or 50),
             rows_per_second=figures.get("throughput"),
             figures=figures,
             rounds=len(timed.samples_ms) if timed else 0,
-            drops=drops,
-            values=values,
+            drops={name: change.drop for name, change in metrics.items()},
+            values={name: change.value for name, change in metrics.items()},
             rows=verdict.rows if verdict else 0,
             size_bytes=self._size(variant) if state.made or state.draft else None,
             peak_memory_bytes=timed.footprint.peak_memory_bytes if timed else None,
@@ -334,7 +328,8 @@ class Trials:
         )
         if state.problem is not None:
             return found.model_copy(update={"state": "excluded", "reason": state.problem})
-        problems = limits.missed(self.limits, found, self._float(found, variant), self.metric)
+        reference = found if variant == self.reference else self.found(self.reference)
+        problems = limits.missed(self.limits, found, reference, self.metric)
         if problems:
             return found.model_copy(update={"state": "excluded", "reason": "; ".join(text for text, _ in problems)})
         known = verdict is not None and (timed is not None or variant == self.reference or not self.about_time)
@@ -357,49 +352,45 @@ class Trials:
         if key not in self._ratios:
             times = self._races[both[-1]].times
             pairs = zip(times[variant.name].samples_ms, times[other.name].samples_ms, strict=False)
-            mine, others = np.array(list(pairs)).T
-            wanted = objective_named(self._goals[0]).percentile
+            ours, theirs = np.array(list(pairs)).T
+            q = objective_named(self._goals[0]).percentile
             # Without a percentile each text is compared with itself.
-            if wanted is None:
-                self._ratios[key] = percentile(mine / others, 50.0, seed=0)
+            if q is None:
+                self._ratios[key] = percentile(ours / theirs, 50.0, seed=0)
             else:
-                self._ratios[key] = percentile(mine, wanted, seed=0, over=others)
+                self._ratios[key] = percentile(ours, q, seed=0, over=theirs)
         return self._ratios[key]
+
+    def _timed(self, state: _State) -> race.Timed | None:
+        """A variant's times in its last race."""
+        return self._races[state.races[-1]].times[state.variant.name] if state.races else None
 
     def _figures(self, state: _State) -> dict[str, Estimate]:
         """All figures but metrics that goals and limits name."""
         names = dict.fromkeys((*self._goals, *(limit.of for limit in self.limits)))
-        timed = self._races[state.races[-1]].times[state.variant.name] if state.races else None
-        figures = {}
+        timed, figures = self._timed(state), dict[str, Estimate]()
         for name in names:
-            wanted = objective_named(name)
-            if wanted.name == "size" and (state.made or state.draft):
+            figure = objective_named(name)
+            if figure.name == "size" and (state.made or state.draft):
                 figures[name] = Estimate.exactly(self._size(state.variant) / 1e6)
-            elif timed is None or wanted.name not in UNITS:
+            elif timed is None or figure.name not in UNITS:
                 continue
-            elif wanted.name == "latency":
-                figures[name] = statistic(timed.samples_ms, wanted.percentile or 50)
-            elif wanted.name == "throughput":
+            elif figure.name == "latency":
+                figures[name] = statistic(timed.samples_ms, figure.percentile or 50)
+            elif figure.name == "throughput":
                 figures[name] = statistic(timed.samples_ms, 50).inverse().times(1000)
-            elif wanted.name == "speedup":
+            elif figure.name == "speedup":
                 figures[name] = self.ratio(state.variant, self.reference).inverse()
-            elif wanted.name == "memory":
+            elif figure.name == "memory":
                 figures[name] = Estimate.exactly(timed.footprint.peak_memory_bytes / 1e6)
-            elif wanted.name == "load":
+            elif figure.name == "load":
                 figures[name] = Estimate.exactly(timed.footprint.load_ms)
         return figures
-
-    def _float(self, found: Found, variant: Variant) -> Found:
-        """What is known of the reference."""
-        return found if variant == self.reference else self.found(self.reference)
 
     def _minutes(self) -> float | None:
         """The time limit of the recipe."""
         settings = self.facts.recipe.choose or self.facts.recipe.search
         return settings.minutes if settings is not None else None
-
-    def _percentile(self) -> float:
-        return objective_named(self._goals[0]).percentile or 50
 
     def _facts(self, variant: Variant) -> RunFacts:
         facts = self._states[variant.name].facts
@@ -415,7 +406,10 @@ class Trials:
 
     def _carry_out(self, one: Step, made: dict[str, Artifact]) -> None:
         """Make or reuse a step, whose artifact is added to `made`."""
-        made.update(_or_raise(self._carry_out_chains({one.name: [one]}, made)[one.name]))
+        result = self._carry_out_chains({one.name: [one]}, made)[one.name]
+        if isinstance(result, OctobertError):
+            raise result
+        made.update(result)
 
     def _carry_out_chains(
         self, chains: Mapping[str, Sequence[Step]], made: Mapping[str, Artifact]
@@ -427,9 +421,3 @@ class Trials:
         self._earlier += sum(seconds for key, seconds in used.items() if key in self._work.reused - self._counted)
         self._counted |= set(used)
         return results
-
-
-def _or_raise(made: dict[str, Artifact] | OctobertError) -> dict[str, Artifact]:
-    if isinstance(made, OctobertError):
-        raise made
-    return made

@@ -62,34 +62,31 @@ def run(context: Context, trained: StepResult | None, *, model: ModelSource, hea
     operators.save(captured.model, context.work / _artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
+    if source.is_checkpoint:
+        weights = checkpoint.weight_files(source.path, allow_pickle=allow_pickle)
+    else:
+        weights = [source.path, *external_files(source.path)]
     facts = CaptureFacts(
         family=captured.family.model_types[0],
         head=head,
         sizes=captured.sizes,
         parity=captured.parity,
         pooling=captured.pooling,
-        source_bytes=sum(file.stat().st_size for file in _weights(source, allow_pickle=allow_pickle)),
+        source_bytes=sum(file.stat().st_size for file in weights),
     )
     context.write(_artifacts.CAPTURED, facts)
     context.progress("capturing", 2, 2)
     return facts.model_dump(mode="json")
 
 
-def _weights(source: ModelSource, *, allow_pickle: bool) -> list[Path]:
-    """The files of the user's weights."""
-    if source.is_checkpoint:
-        return checkpoint.weight_files(source.path, allow_pickle=allow_pickle)
-    return [source.path, *external_files(source.path)]
-
-
 def _described(config: Path) -> dict[str, str]:
     """What the file says of itself, for tools that see nothing else of the model."""
-    config_json = json.loads(config.read_text(encoding="utf-8"))
-    described = {
-        "architectures": json.dumps(config_json.get("architectures") or []),
-        "model_type": str(config_json.get("model_type", "")),
+    stated = json.loads(config.read_text(encoding="utf-8"))
+    return {
+        "producer": "octobert",
+        "architectures": json.dumps(stated.get("architectures") or []),
+        "model_type": str(stated.get("model_type", "")),
     }
-    return {"producer": "octobert", **described}
 
 
 def parity_batches(encoder: Tokenizer, head: str = "") -> list[Feeds]:
